@@ -1,18 +1,20 @@
 """Reads the ids, attributes and payloads of points from the arrays of a generation."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
 
 import numpy as np
 
 from divgrpc.arrays import Array
 from divgrpc.columns.ids import Ids
 from divgrpc.columns.texts import ENDS, Texts
-from divgrpc.columns.values import Column, row_values, unknown_attribute
+from divgrpc.columns.values import Column, python_values
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute, AttributeValue
 
 PAYLOAD: Final = "payload"
+# Maximum number of words that are kept for an attribute.
+_WORDS_MAX: Final = 65_536
 # Maximum number of bytes before a text in a message: its tag and its length.
 _HEAD_BYTES: Final = 6
 
@@ -31,31 +33,16 @@ class RowReader:
         self.ids = Ids(arrays, rows)
         self.attributes = tuple(attributes)
         self._arrays = arrays
+        # Words that were read before, for each attribute of keywords.
+        self._words: list[dict[int, str]] = [{} for _ in attributes]
         self._payloads = Texts(arrays, PAYLOAD) if PAYLOAD + ENDS in arrays else None
 
-    def values(
-        self, rows: IntArray, names: Iterable[str] | None = None
-    ) -> dict[str, tuple[AttributeValue, ...]]:
-        """Return the values of attributes for `rows` (m,), by name; `names` None means all.
-
-        Raises `InvalidArgumentError` with the field `attributes` for an unknown name.
-        """
-        columns = self.columns(rows, names)
-        return {attribute.name: row_values(attribute, c) for attribute, c in columns.items()}
-
-    def columns(
-        self, rows: IntArray, names: Iterable[str] | None = None
-    ) -> dict[Attribute, Column]:
-        """Return the columns of attributes for `rows` (m,), as `values` chooses them."""
-        by_name = {attribute.name: number for number, attribute in enumerate(self.attributes)}
-        numbers: Iterable[int] = by_name.values()
-        if names is not None:
-            names = list(names)
-            for name in names:
-                if name not in by_name:
-                    raise unknown_attribute(name, self.attributes)
-            numbers = [by_name[name] for name in names]
-        return {self.attributes[number]: self._column(number, rows) for number in numbers}
+    def values(self, rows: IntArray) -> dict[str, tuple[AttributeValue, ...]]:
+        """Return the values of all attributes for `rows` (m,), by name."""
+        return {
+            attribute.name: self._values(number, rows)
+            for number, attribute in enumerate(self.attributes)
+        }
 
     def payloads(self, rows: IntArray) -> tuple[bytes, ...]:
         """Return the payloads of `rows` (m,); empty if no point of the index has a payload."""
@@ -67,17 +54,49 @@ class RowReader:
         if payload and self._payloads is not None:
             sizes += self._payloads.lengths(rows) + _HEAD_BYTES
         if attributes:
-            for attribute, column in self.columns(rows).items():
-                sizes += column.bytes_of_rows(multi=attribute.multi)
+            for number, attribute in enumerate(self.attributes):
+                sizes += self._column(number, rows).bytes_of_rows(multi=attribute.multi)
         return sizes
+
+    def _values(self, number: int, rows: IntArray) -> tuple[AttributeValue, ...]:
+        attribute, stored = self.attributes[number], self._arrays[array_name(number, "values")]
+        if not attribute.multi:
+            return tuple(self._python_values(number, stored[rows]))
+        bounds = zip(*self._bounds(number, rows), strict=True)
+        return tuple(
+            cast("AttributeValue", tuple(self._python_values(number, stored[start:stop])))
+            for start, stop in bounds
+        )
+
+    def _python_values(self, number: int, values: Array) -> list[AttributeValue]:
+        """Return numbers of an attribute as Python values."""
+        attribute = self.attributes[number]
+        if attribute.type != "keyword":
+            return python_values(attribute, values, ())
+        words = self._words[number]
+        if len(words) > _WORDS_MAX:
+            words = self._words[number] = {}
+        items: list[AttributeValue] = []
+        for code in values.tolist():
+            if code >= 0 and code not in words:
+                words[code] = self._texts(number)[code].decode()
+            items.append(words[code] if code >= 0 else None)
+        return items
+
+    def _bounds(self, number: int, rows: IntArray) -> tuple[list[int], list[int]]:
+        """Return where the values of each row begin, and where they end, if it may have several."""
+        ends = self._arrays[array_name(number, "ends")]
+        return np.where(rows > 0, ends[rows - 1], 0).tolist(), ends[rows].tolist()
+
+    def _texts(self, number: int) -> Texts:
+        return Texts(self._arrays, array_name(number, "words"))
 
     def _column(self, number: int, rows: IntArray) -> Column:
         attribute = self.attributes[number]
         stored, ends = self._arrays[array_name(number, "values")], np.empty(0, np.int64)
         if attribute.multi:
-            all_ends = self._arrays[array_name(number, "ends")]
-            starts = np.where(rows > 0, all_ends[rows - 1], 0)
-            parts = [stored[i:j] for i, j in zip(starts, all_ends[rows], strict=True)]
+            bounds = zip(*self._bounds(number, rows), strict=True)
+            parts = [stored[start:stop] for start, stop in bounds]
             values = np.concatenate([*parts, stored[:0]])
             ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
         else:
@@ -88,5 +107,5 @@ class RowReader:
         used, places = np.unique(values[has_word], return_inverse=True)
         codes = np.full(len(values), -1, np.int32)
         codes[has_word] = places
-        texts = Texts(self._arrays, array_name(number, "words"))
-        return Column(codes, ends, tuple(text.decode() for text in texts.take(used)))
+        words = self._texts(number).take(used)
+        return Column(codes, ends, tuple(word.decode() for word in words))
