@@ -253,6 +253,8 @@ class QueryEvaluation(
         if categories is not None:
             self._judgements["categories"] = _column("categories", categories, np.int32)
         if relevant is not None:
+            if len({is_texts(ids) for ids in relevant}) > 1:
+                raise invalid("relevant", "must be all texts or all integers")
             self._judgements["relevant"] = list(map(_relevant_ids, relevant))
         for field, entries in self._judgements.items():
             if len(entries) != row_count(matrix):

@@ -92,7 +92,7 @@ def test_what_is_not_exported_is_named(run: Run, client: Client, tmp_path: Path)
 def test_options_of_other_files_are_refused(run: Run, file: Path) -> None:
     for option in (("--key", "x"), ("--dims", "3"), ("--index-base", "1")):
         result = run("build", "shoes-3", file, *option)
-        assert (result.code, "is not for JSON Lines" in result.err) == (2, True)
+        assert (result.code, "is not for a file such as" in result.err) == (2, True)
 
 
 def test_integer_ids(run: Run, client: Client) -> None:

@@ -54,13 +54,13 @@ class Seeds:
 
     def steps(self, draw: Draw) -> list[Message]:
         """Return the messages of a valid build, in order."""
-        (messages,) = self._calls["Build"]
+        messages = draw.choice(self._calls["Build"])
         steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in messages]
         header = steps[0].header
         header.index = draw.choice(_SCRATCH)
         header.parameters.metric = draw.choice(index_pb2.Metric.values()[1:3])
         header.parameters.hash_family = draw.choice(index_pb2.HashFamily.values()[1:])
-        if draw.random() < 0.5:
+        if header.HasField("labels") and draw.random() < 0.5:
             _train(header.labels, steps[1].label_chunk)
         return list(steps)
 

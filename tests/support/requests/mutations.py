@@ -42,20 +42,22 @@ FORBIDDEN: Final = {
     *("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"),
     "unanswered",
 }
-# Number of requests of each method among 1,000 requests. Builds are few because each one starts a
+# Number of requests of each method among 1,100 requests. Builds are few because each one starts a
 # process.
 SHARES: Final = {
     "Query": 400,
     "QueryStream": 150,
     **dict.fromkeys(("PredictLabels", "Evaluate", "EvaluateLabels"), 40),
     "GetIndex": 80,
+    **dict.fromkeys(("Get", "Scroll"), 40),
+    "Count": 20,
     **dict.fromkeys(("ListIndexes", "DeleteIndex"), 60),
     "GetServerInfo": 45,
     **dict.fromkeys(("Check", "Watch"), 20),
     "Reflection": 40,
     **dict.fromkeys(("Build", "BuildOnce"), 5),
 }
-_GOLDEN: Final = Path(__file__).parents[2] / "golden" / "families"
+_GOLDEN: Final = Path(__file__).parents[2] / "golden"
 _SECONDS: Final = 60
 _ITEMS: Final = 4
 # All parameters for which an earlier request of Evaluate may have set a default, with explicit
@@ -155,7 +157,7 @@ class Caller:
         ]
         match draw.randrange(8):
             case 0:
-                payloads.insert(draw.randrange(5), draw.choice(payloads))
+                payloads.insert(draw.randrange(len(payloads)), draw.choice(payloads))
             case 1:
                 payloads.pop(draw.randrange(len(payloads)))
             case 2:
