@@ -54,8 +54,8 @@ def read_points(path: Path) -> PointLines:
         values = point.get("attributes", {})
         if not isinstance(values, dict):
             raise _wrong(path, number, "`attributes` must be an object")
-        for name in values.keys() - attributes.keys():
-            attributes[name] = [None] * (len(ids) - 1)
+        for name in values:
+            attributes.setdefault(name, [None] * (len(ids) - 1))
         for name, column in attributes.items():
             column.append(values.get(name))
     if not vectors:
@@ -63,7 +63,7 @@ def read_points(path: Path) -> PointLines:
     return PointLines(
         _matrix(vectors),
         None if ids[0] is None else ids,
-        dict(sorted(attributes.items())),
+        attributes,
         payloads if any(payload is not None for payload in payloads) else None,
     )
 

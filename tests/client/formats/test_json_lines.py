@@ -41,6 +41,7 @@ def test_points_are_read(tmp_path: Path) -> None:
         "brand": ["x", None, None, None],
         "tags": [None, ["u"], None, None],
     }
+    assert list(points.attributes) == ["brand", "tags"]
     assert points.payloads == ['{"t":"é"}'.encode(), b"plain", b"\x00\xff", None]
 
 
