@@ -248,7 +248,7 @@ class Engine:
     def rows_of(self, ids: IdArray) -> IntArray:
         """Return the row numbers of results, in an array of the shape of `ids`; -1 for padding."""
         if not self._has_texts:
-            return self._reader.ids.rows_of_keys(ids)
+            return self._reader.ids.rows_of_keys(ids.astype(np.int64))
         rows = np.full(ids.shape, -1)
         filled = ids != ""
         rows[filled] = self._reader.ids.rows_of(ids[filled])
@@ -420,7 +420,7 @@ class Engine:
         )
         # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
         has_texts = ids.dtype.kind == "O"
-        places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids)
+        places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids.astype(np.int64))
         return list_distances(points, matrix, places, self._searcher.metric)
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from types import MethodType
 from typing import Final, Self, Unpack, cast, get_type_hints
 
-import numpy.typing as npt
-
 from divgrpc.builder.builder import IndexBuilder, store_at
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.values import Column, columns_of
@@ -46,6 +44,7 @@ from divgrpc.types.records import (
     AttributeTypes,
     IdArray,
     IdsLike,
+    NumbersLike,
     Parts,
     PayloadsLike,
     Records,
@@ -88,12 +87,12 @@ class Index:
         cls,
         vectors: RowsLike,
         *,
-        ids: IdsLike | None = None,
-        attributes: AttributesLike | None = None,
-        attribute_types: AttributeTypes | None = None,
-        payloads: PayloadsLike | None = None,
-        categories: npt.ArrayLike | None = None,
-        subtopics: npt.ArrayLike | None = None,
+        ids: IdsLike = None,
+        attributes: AttributesLike = None,
+        attribute_types: AttributeTypes = None,
+        payloads: PayloadsLike = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
         metric: MetricWord = "cosine",
         hash_family: HashFamily = "auto",
         hyperplanes: Hyperplanes = "orthogonal",
@@ -333,7 +332,7 @@ class Index:
 
 
 def _columns(
-    vectors: RowsLike, attributes: AttributesLike | None, types: AttributeTypes | None
+    vectors: RowsLike, attributes: AttributesLike, types: AttributeTypes
 ) -> dict[Attribute, Column]:
     """Return the columns of the attributes of a build."""
     if attributes is None and not types:
@@ -362,6 +361,7 @@ _NAMES: Final = {
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",
     AttributeTypes: "AttributeTypes",
+    NumbersLike: "NumbersLike",
     MetricWord: "Metric",
     LabelModelLike: "LabelModelLike",
 }

@@ -33,7 +33,14 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, PayloadsLike, Records
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdsLike,
+    NumbersLike,
+    PayloadsLike,
+    Records,
+)
 from divgrpc_client import calls
 from divgrpc_client.messages import arguments, batches, requests, responses
 from divgrpc_client.messages import upload as uploads
@@ -43,6 +50,7 @@ from divgrpc_client.messages.options import (
     BuildOptions,
     GridOptions,
     LabelGridOptions,
+    OnProgress,
     PredictOptions,
     QueryOptions,
     spelled_out,
@@ -108,19 +116,19 @@ class _Methods:
         name: str,
         vectors: VectorsLike,
         *,
-        ids: IdsLike | None = None,
-        attributes: AttributesLike | None = None,
-        attribute_types: AttributeTypes | None = None,
-        payloads: PayloadsLike | None = None,
-        categories: npt.ArrayLike | None = None,
-        subtopics: npt.ArrayLike | None = None,
+        ids: IdsLike = None,
+        attributes: AttributesLike = None,
+        attribute_types: AttributeTypes = None,
+        payloads: PayloadsLike = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
         labels: VectorsLike | None = None,
         label_model: ModelLike = None,
         label_names: Sequence[str] | None = None,
         hierarchy: npt.ArrayLike | None = None,
         roots: Sequence[int] | None = None,
         replace: bool = False,
-        progress: Callable[[Progress], object] | None = None,
+        progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[BuildOptions],

@@ -247,7 +247,7 @@ def ask_digits(client: Client) -> SevenQueries:
         is_nearest = options["selector"] == "nearest"
         dials[name] = dial = 0.0 if is_nearest else digits.best_dial(client, data, **options)
         result = client.query(digits.INDEX, queries.queries, k=K, diversity=dial, **options)
-        results[name] = result.ids
+        results[name] = result.ids.astype(np.int64)
     return SevenQueries(data, queries, results, dials)
 
 

@@ -138,7 +138,7 @@ def check_name(name: object) -> str:
 def columns_of(
     attributes: Mapping[str, object],
     rows: int,
-    types: AttributeTypes | None = None,
+    types: AttributeTypes = None,
 ) -> dict[Attribute, Column]:
     """Convert values of attributes for `rows` rows; return columns by their declarations.
 

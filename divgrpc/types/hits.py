@@ -36,7 +36,7 @@ class Hit(NamedTuple):
     payload: bytes that were stored with the point; None unless the query had `with_payload`.
     """
 
-    id: Any  # int or str
+    id: int | str
     score: float
     rank: int
     selection_score: float

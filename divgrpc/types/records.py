@@ -13,13 +13,14 @@ Scalar: TypeAlias = str | int | float | bool
 # The value of an attribute of one point. None is a missing value. If the attribute is `multi`, the
 # value is a tuple, which is empty if the value is missing.
 AttributeValue: TypeAlias = Scalar | tuple[Scalar, ...] | None
-# What callers may give as ids, as attributes, and as payloads.
-IdsLike: TypeAlias = npt.ArrayLike | Sequence[str]
-AttributesLike: TypeAlias = Mapping[str, Any]
-AttributeTypes: TypeAlias = Mapping[str, AttributeType]
-PayloadsLike: TypeAlias = Sequence[bytes | str | None]
+# The arguments of a build beside vectors and labels.
+IdsLike: TypeAlias = npt.ArrayLike | Sequence[str] | None
+AttributesLike: TypeAlias = Mapping[str, Any] | None
+AttributeTypes: TypeAlias = Mapping[str, AttributeType] | None
+PayloadsLike: TypeAlias = Sequence[bytes | str | None] | None
+NumbersLike: TypeAlias = npt.ArrayLike | None
 # Ids: int64, or texts of dtype object if the index has string ids.
-IdArray: TypeAlias = npt.NDArray[Any]
+IdArray: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Record(NamedTuple):
     payload: bytes that were stored with the point, b"" if there were none.
     """
 
-    id: Any  # int or str
+    id: int | str
     vector: npt.NDArray[np.float32] | SparseVector | None
     attributes: Mapping[str, AttributeValue]
     payload: bytes

@@ -46,7 +46,7 @@ def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult,
     """Return the exact answer, the default answer of the index, and figures of the latter."""
     truth = truth_of(crowd, kind)
     result = index.query(truth.queries.rows, k=_K)
-    row = figures(truth, result.ids, result.parameters.diversity)
+    row = figures(truth, result.ids.astype(np.int64), result.parameters.diversity)
     return truth, result, {name: value for name, value in row.items() if value is not None}
 
 
@@ -98,7 +98,7 @@ def test_marginal_greedy_comes_near_greedy_over_all_points(
     for diversity, least in _GAPS.items():
         setting = Setting("greedy:marginal", diversity, threshold=OFF)
         result = index.query(truth.queries.rows, k=_K, **setting.parameters)
-        gap = figures(truth, result.ids, diversity)["gap closed"]
+        gap = figures(truth, result.ids.astype(np.int64), diversity)["gap closed"]
         # `gap` is None if nearest neighbours and greedy over all points differ by less than 1 % of
         # J.
         assert gap is None or gap >= least

@@ -8,7 +8,7 @@ refused otherwise. The command line makes its options from the same tables.
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Any, Final, ParamSpec, TypeAlias, TypedDict, TypeVar, get_args, get_type_hints
 
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import LabelGrid, Limits
@@ -29,12 +29,25 @@ from divgrpc.parameters.signatures import (
     spell_out,
     spell_out_options,
 )
-from divgrpc.types import LabelSelector, Mode, Rounding, Sampling, Search, Selector, Variant, Vote
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, PayloadsLike
+from divgrpc.types import (
+    LabelSelector,
+    Mode,
+    Progress,
+    Rounding,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    Vote,
+)
+from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, NumbersLike, PayloadsLike
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
 __all__ = ["BuildOptions", "GridOptions", "LabelGridOptions", "PredictOptions", "QueryOptions"]
+
+# A function that is called with the progress of a build.
+OnProgress: TypeAlias = Callable[[Progress], object] | None
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +142,8 @@ _NAMES: Final[dict[Any, str]] = {
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",
     AttributeTypes: "AttributeTypes",
+    NumbersLike: "NumbersLike",
+    OnProgress: "OnProgress",
     ModelLike: "LabelModelLike",
     MetricWord: "Metric",
 }

@@ -17,7 +17,14 @@ from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
-from divgrpc.types.records import Attribute, AttributesLike, AttributeTypes, IdsLike, PayloadsLike
+from divgrpc.types.records import (
+    Attribute,
+    AttributesLike,
+    AttributeTypes,
+    IdsLike,
+    NumbersLike,
+    PayloadsLike,
+)
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, label_upload
 from divgrpc_client.messages.options import BuildOptions
@@ -123,12 +130,12 @@ class BuildEvents:
 class RowData(NamedTuple):
     """The arguments of a build with one entry per row, except vectors and labels."""
 
-    ids: IdsLike | None = None
-    attributes: AttributesLike | None = None
-    attribute_types: AttributeTypes | None = None
-    payloads: PayloadsLike | None = None
-    categories: npt.ArrayLike | None = None
-    subtopics: npt.ArrayLike | None = None
+    ids: IdsLike = None
+    attributes: AttributesLike = None
+    attribute_types: AttributeTypes = None
+    payloads: PayloadsLike = None
+    categories: NumbersLike = None
+    subtopics: NumbersLike = None
 
 
 def upload(

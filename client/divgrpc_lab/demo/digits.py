@@ -96,7 +96,7 @@ def best_dial(client: Client, data: Digits, **options: Any) -> float:
 
     def h(diversity: float) -> float:
         result = client.query(INDEX, queries.queries, k=K, diversity=diversity, **options)
-        return mean(measured(data, queries, result.ids)["h"])
+        return mean(measured(data, queries, result.ids.astype(np.int64))["h"])
 
     return max(DIALS, key=h)
 

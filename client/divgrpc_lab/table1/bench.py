@@ -334,7 +334,7 @@ def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
         result = client.query(
             INDEX, queries, selector="nearest", keep_duplicates=True, timeout=60, **options
         )
-        return result.ids
+        return result.ids.astype(np.int64)
 
     literal = home.Place("LSH-Div", seed, home.PAPERS).options
     service = {"hash_family": "lsh_div", "seed": seed}

@@ -129,7 +129,7 @@ class Recalls:
                 sampling=parameters.sampling,
                 n_probes=parameters.n_probes or None,
             )
-            self._recalls[key] = self.truth.recall(result.ids)
+            self._recalls[key] = self.truth.recall(result.ids.astype(np.int64))
         return self._recalls[key]
 
 
@@ -319,7 +319,7 @@ def _of_kind(indexes: dict[str, Index], truth: Truth, options: Options) -> Itera
                 "family, search, setting": f"{family}, {search}, {setting.name}",
                 "recall": recalls.of(result.parameters),
                 "target recall": float(str(index.info.parameters["target_recall"])),
-                **figures(truth, result.ids, result.parameters.diversity),
+                **figures(truth, result.ids.astype(np.int64), result.parameters.diversity),
                 "us": measurement.microseconds if measurement else None,
                 "x nearest": measurement.ratio(plain)[0] if measurement and plain else None,
                 "search": result.parameters.search,

@@ -64,9 +64,12 @@ def selector_times(options: Options) -> Iterator[Output]:
 
 def _among(index: Index, queries: FloatArray, count: int, k: int) -> Iterator[Row]:
     nearest = index.query(queries, k=count, selector="nearest", search="exact", hash_limit=0)
-    selector_asks = _ours(index, nearest.ids, 2 - 2 * nearest.scores, k)
+    ids = nearest.ids.astype(np.int64)
+    selector_asks = _ours(index, ids, 2 - 2 * nearest.scores, k)
     times = take_turns(
-        {**selector_asks, **_theirs(index, queries, nearest.ids, k)}, len(queries), k
+        {**selector_asks, **_theirs(index, queries, ids, k)},
+        len(queries),
+        k,
     )
     for name in selector_asks:
         row = {"selector": name, "us": times[name].microseconds}
@@ -201,7 +204,7 @@ def _one_by_one(index: Index, parameters: QueryParameters, rows: FloatArray) -> 
 
 
 def _batch(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntArray:
-    return index.engine.answer(rows, parameters).ids.ravel()
+    return index.engine.answer(rows, parameters).ids.astype(np.int64).ravel()
 
 
 def _slices(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntArray:

@@ -1,4 +1,4 @@
-"""Points as JSON Lines: what is written is read as the same points."""
+"""Points survive a round trip through JSON Lines, and a wrong line is named."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ async def ask_async(client: AsyncClient) -> None:
 """
 EXPECTED = (
     'Revealed type is "int"',
-    "numpy.ndarray",
+    "signedinteger",
     'Revealed type is "divgrpc.types.QueryResult"',
     'Revealed type is "typing.Iterator[divgrpc.types.QueryResult]"',
     'Revealed type is "typing.AsyncIterator[divgrpc.types.QueryResult]"',

@@ -93,8 +93,8 @@ def test_the_threshold_separates_copies_from_other_points(metric: Metrics, numbe
     result = index.query(vectors[::number], selector="greedy", list_collapsed=True)
     assert result.warnings == ()
     for row, (hits, first) in enumerate(zip(result, range(0, len(vectors), number), strict=True)):
-        assert {hit.id // number for hit in hits} >= {first // number}
-        assert len({hit.id // number for hit in hits}) == len(hits) == 10
+        assert {int(hit.id) // number for hit in hits} >= {first // number}
+        assert len({int(hit.id) // number for hit in hits}) == len(hits) == 10
         assert len(result.collapsed(row, 0)) == number - 1
 
 

@@ -281,7 +281,10 @@ def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str
             )
             result = index.engine.answer(stored_as(queries, kind), parameters)  # type: ignore[arg-type]
             last = -np.partition(-products, candidates - 1, axis=1)[:, candidates - 1]
-            near = np.take_along_axis(products, result.ids, axis=1) >= last[:, np.newaxis] - 1e-5
+            near = (
+                np.take_along_axis(products, result.ids.astype(np.int64), axis=1)
+                >= last[:, np.newaxis] - 1e-5
+            )
             # With 60 queries, the mean recall is known only to about 0.02.
             assert near.mean() >= 0.95 - 0.02
     assert index.info.warnings == ()

@@ -188,7 +188,7 @@ def test_cached_plans_answer_like_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
 
     def ask(number: int) -> tuple[int, IntArray]:
         way = number * 7 % len(ways)
-        return way, index.engine.answer(points[:4], ways[way]).ids
+        return way, index.engine.answer(points[:4], ways[way]).ids.astype(np.int64)
 
     with ThreadPoolExecutor(4) as pool:
         for way, ids in pool.map(ask, range(200)):
