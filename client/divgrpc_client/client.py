@@ -58,7 +58,14 @@ from divgrpc_client.messages.options import (
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
-from divgrpc_client.methods import copy_methods, make_asynchronous, many_results, one_result
+from divgrpc_client.methods import (
+    Awaited,
+    Blocking,
+    copy_methods,
+    make_asynchronous,
+    many_results,
+    one_result,
+)
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
@@ -493,7 +500,7 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout)
 
 
-class Client(_Methods):
+class Client(_Methods, Blocking):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
@@ -515,7 +522,7 @@ class Client(_Methods):
         self.close()
 
 
-class AsyncClient(_Methods):
+class AsyncClient(_Methods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and

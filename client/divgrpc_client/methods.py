@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import update_wrapper, wraps
 from types import FunctionType, GenericAlias
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -19,30 +18,39 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters.signatures import declare_return_type
 from divgrpc_client.rpc.errors import add_call_attributes, with_call_attributes
 
-if TYPE_CHECKING:
-    from divgrpc_client.client import AsyncClient, Client
-
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 SyncT = TypeVar("SyncT")
 AsyncT = TypeVar("AsyncT")
 
 
+class Blocking:
+    """The base of a client whose methods return their results."""
+
+
+class Awaited:
+    """The base of a client whose methods return coroutines and asynchronous iterators."""
+
+
+BlockingT = TypeVar("BlockingT", bound=Blocking)
+AwaitedT = TypeVar("AwaitedT", bound=Awaited)
+
+
 class Method(Generic[P, SyncT, AsyncT]):
-    """The type of a method for type checkers: it returns SyncT or, in `AsyncClient`, AsyncT."""
+    """The type of a method for type checkers: it returns SyncT or, in an `Awaited`, AsyncT."""
 
     @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, SyncT]: ...
+    def __get__(self, client: Blocking, owner: type) -> Callable[P, SyncT]: ...
     @overload
-    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncT]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: "type[Client]"
-    ) -> "Callable[Concatenate[Client, P], SyncT]": ...
+    def __get__(self, client: Awaited, owner: type) -> Callable[P, AsyncT]: ...
     @overload
     def __get__(
-        self, client: None, owner: "type[AsyncClient]"
-    ) -> "Callable[Concatenate[AsyncClient, P], AsyncT]": ...
+        self, client: None, owner: type[BlockingT]
+    ) -> Callable[Concatenate[BlockingT, P], SyncT]: ...
+    @overload
+    def __get__(
+        self, client: None, owner: type[AwaitedT]
+    ) -> Callable[Concatenate[AwaitedT, P], AsyncT]: ...
     def __get__(self, client: object, owner: type) -> object:
         """Do nothing: only type checkers use this class, and methods are plain functions."""
 

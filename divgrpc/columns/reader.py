@@ -8,7 +8,7 @@ import numpy as np
 from divgrpc.arrays import Array
 from divgrpc.columns.ids import Ids
 from divgrpc.columns.texts import ENDS, Texts
-from divgrpc.columns.values import Column, python_values
+from divgrpc.columns.values import NUMBER_BYTES, python_values
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute, AttributeValue
 
@@ -55,7 +55,7 @@ class RowReader:
             sizes += self._payloads.lengths(rows) + _HEAD_BYTES
         if attributes:
             for number, attribute in enumerate(self.attributes):
-                sizes += self._column(number, rows).bytes_of_rows(multi=attribute.multi)
+                sizes += self._value_bytes(number, attribute, rows)
         return sizes
 
     def _values(self, number: int, rows: IntArray) -> tuple[AttributeValue, ...]:
@@ -91,21 +91,21 @@ class RowReader:
     def _texts(self, number: int) -> Texts:
         return Texts(self._arrays, array_name(number, "words"))
 
-    def _column(self, number: int, rows: IntArray) -> Column:
-        attribute = self.attributes[number]
-        stored, ends = self._arrays[array_name(number, "values")], np.empty(0, np.int64)
+    def _value_bytes(self, number: int, attribute: Attribute, rows: IntArray) -> IntArray:
+        """Return an upper bound of the bytes that the values of each row take in a message."""
+        stored, widths = self._arrays[array_name(number, "values")], np.ones(len(rows), np.int64)
+        values = stored[rows] if not attribute.multi else stored[:0]
         if attribute.multi:
-            bounds = zip(*self._bounds(number, rows), strict=True)
-            parts = [stored[start:stop] for start, stop in bounds]
-            values = np.concatenate([*parts, stored[:0]])
-            ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        else:
-            values = stored[rows]
-        if attribute.type != "keyword":
-            return Column(values, ends)
-        has_word = values >= 0
-        used, places = np.unique(values[has_word], return_inverse=True)
-        codes = np.full(len(values), -1, np.int32)
-        codes[has_word] = places
-        words = self._texts(number).take(used)
-        return Column(codes, ends, tuple(word.decode() for word in words))
+            starts, ends = self._bounds(number, rows)
+            parts = [stored[start:end] for start, end in zip(starts, ends, strict=True)]
+            widths = np.array(ends, np.int64) - np.array(starts, np.int64)
+            values = np.concatenate([*parts, values])
+        sizes = np.full(len(values), NUMBER_BYTES, np.int64)
+        if attribute.type == "keyword":
+            has_word = values >= 0
+            sizes[has_word] += self._texts(number).lengths(values[has_word].astype(np.int64))
+        totals = np.concatenate(([0], np.cumsum(sizes)))
+        ends_of_rows = np.cumsum(widths)
+        # The end of the values of a row takes a number too.
+        of_rows: IntArray = totals[ends_of_rows] - totals[ends_of_rows - widths]
+        return of_rows + NUMBER_BYTES * attribute.multi

@@ -80,7 +80,7 @@ class Column(NamedTuple):
 
     def bytes_of_rows(self, *, multi: bool) -> npt.NDArray[np.int64]:
         """Return an upper bound of the bytes that each row takes in a message."""
-        sizes = np.full(len(self.values), _NUMBER_BYTES, np.int64)
+        sizes = np.full(len(self.values), NUMBER_BYTES, np.int64)
         if self.words:
             has_word = self.values >= 0
             lengths = np.fromiter((len(word.encode()) for word in self.words), np.int64)
@@ -88,7 +88,7 @@ class Column(NamedTuple):
         if not multi:
             return sizes
         totals = np.concatenate(([0], np.cumsum(sizes)))[np.concatenate(([0], self.ends))]
-        return np.diff(totals) + _NUMBER_BYTES
+        return np.diff(totals) + NUMBER_BYTES
 
     def take(self, mask: npt.NDArray[np.bool_] | slice, *, multi: bool) -> "Column":
         """Return the rows that a mask (n,) keeps, with all words."""
@@ -102,7 +102,7 @@ class Column(NamedTuple):
 
 
 # Maximum number of bytes of a number in a message.
-_NUMBER_BYTES: Final = 10
+NUMBER_BYTES: Final = 10
 _NO_ENDS: Final = np.empty(0, np.int64)
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 

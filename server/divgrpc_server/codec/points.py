@@ -4,15 +4,16 @@ Errors name the field by its path in the .proto files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from divgrpc.columns.values import Column, check_attributes, unknown_attribute
+from divgrpc.columns.values import MISSING, Column, check_attributes, unknown_attribute
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import FloatArray
 from divgrpc.types.records import (
     Attribute,
+    AttributeType,
     AttributeValue,
     IdKind,
     Parts,
@@ -134,7 +135,7 @@ def _wire_column(name: str, values: Sequence[Any]) -> WireColumn:
         numbers = [-1 if v is None else words.setdefault(v, len(words)) for v in values]
     else:
         kind = {bool: "bool", int: "integer", float: "float"}[type(first)]
-        missing: Any = {"bool": -1, "integer": -(2**63), "float": np.nan}[kind]
+        missing: Any = MISSING[cast("AttributeType", kind)]
         numbers = [missing if value is None else value for value in values]
     return WireColumn(name, kind, np.array(numbers, FIELDS[kind][1]), ends, tuple(words))
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from divgrpc.columns.values import columns_of
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
-from divgrpc.types.records import Attribute, Records, SparseVectors
+from divgrpc.types.records import Attribute, Parts, Records, SparseVectors
 
 # More than one block of the builder.
 ROWS, DIMS = 8_500, 6
@@ -285,3 +286,18 @@ def test_a_table_has_a_column_per_attribute(index: Index) -> None:
     clash = Index.build(VECTORS[:3], attributes={"score": ["x"] * 3})
     columns = list(clash.query(VECTORS[0], k=1, with_attributes=True).to_pandas().columns)
     assert columns[-1] == "attributes.score"
+
+
+def test_sizes_of_rows_are_those_of_their_columns(index: Index) -> None:
+    """The size that is known before reading is that of the columns that Build checked."""
+    rows = np.array([3, 0, 8_400, 7, 7])
+    columns = columns_of(ATTRIBUTES, ROWS)
+    expected = sum(c.bytes_of_rows(multi=a.multi)[rows] for a, c in columns.items())
+    size = index.engine.bytes_of_rows
+    of_ids, of_attributes = (
+        size(rows, Parts(attributes=has_attributes, payload=False))
+        for has_attributes in (False, True)
+    )
+    np.testing.assert_array_equal(of_attributes - of_ids, expected)
+    payloads = size(rows, Parts()) - of_attributes
+    assert (payloads >= [len((PAYLOADS[row] or "").encode()) for row in rows]).all()
