@@ -9,11 +9,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import grpc
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.types import IndexInfo, QueryResult
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
 from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
+from divgrpc_client.messages.options import OnProgress
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
@@ -194,9 +195,7 @@ async def _stream(
             rpc.cancel()
 
 
-async def build(
-    link: Link, call: RpcCall, upload: Upload, progress: Callable[[Progress], object] | None
-) -> IndexInfo:
+async def build(link: Link, call: RpcCall, upload: Upload, progress: OnProgress) -> IndexInfo:
     """Send an upload, report its progress and return the description of the index.
 
     No row is sent before the server's `accepted` event, which sets the maximum chunk size.

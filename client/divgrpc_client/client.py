@@ -8,7 +8,6 @@ awaited.
 
 from collections.abc import (
     AsyncIterable,
-    Callable,
     Iterable,
     Iterator,
     Sequence,
@@ -30,7 +29,6 @@ from divgrpc.types import (
     EvaluateRow,
     IndexInfo,
     LabelResult,
-    Progress,
     QueryResult,
 )
 from divgrpc.types.records import (
@@ -269,7 +267,7 @@ class _Methods:
         folds: int = FOLDS,
         set_default: bool = False,
         per_query: bool = False,
-        progress: Callable[[Progress], object] | None = None,
+        progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[GridOptions],
@@ -315,7 +313,7 @@ class _Methods:
         folds: int = FOLDS,
         set_default: bool = False,
         per_document: bool = False,
-        progress: Callable[[Progress], object] | None = None,
+        progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[LabelGridOptions],

@@ -116,7 +116,7 @@ class IndexBuilder:
 
         `ids` are (m,) integers or texts; `categories` and `subtopics` are (m,) integers. `labels`
         (m, L) is dense or sparse; row i has label j if labels[i, j] is not 0. `payloads` has m
-        entries, bytes or None. Each of these five arguments must be given in every call or in none.
+        entries, bytes or None. These five arguments must be the same ones in every call.
         `columns` are the values of declared attributes; without a column, an attribute has no
         values in these rows. Raises `InvalidArgumentError` with the name of the argument as the
         field. For a vector that cannot be scaled or is not finite, the message gives the row

@@ -24,7 +24,7 @@ class WireColumn(NamedTuple):
 
     name: name of the attribute.
     type: keyword, integer, float or bool; "" if the message has no values.
-    values: (n,) numbers or, with `ends`, those of all points one after another.
+    values: (n,) numbers, one per point; with `ends`, (m,) numbers of all points in order.
     ends: (n,) int64, the end of each point's values; empty if each point has one value.
     words: the texts that the numbers of a keyword stand for.
     """

@@ -2,15 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
 
-from divgrpc.types import Progress
 from divgrpc_client.cli.options import TIMEOUT_SECONDS, with_extra
 from divgrpc_client.client import Client
-
-Tell: TypeAlias = Callable[[Progress], None]
+from divgrpc_client.messages.options import OnProgress
 
 
 def connect(arguments: argparse.Namespace) -> Client:
@@ -22,7 +18,7 @@ def connect(arguments: argparse.Namespace) -> Client:
     return Client(arguments.target, timeout=TIMEOUT_SECONDS)
 
 
-def bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
+def bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[OnProgress]:
     """Return a progress bar for people who watch a terminal, and None for anybody else."""
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()

@@ -76,7 +76,7 @@ def write_points(records: Records) -> Iterator[str]:
 
 
 def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
-    """Return a record as the object of its line; `dims` are those of a sparse vector."""
+    """Return a record as the object of its line; `dims` is the width of a sparse vector."""
     point: dict[str, Any] = {"id": record.id}
     if isinstance(record.vector, SparseVector):
         indices, values = record.vector.indices.tolist(), _numbers(record.vector.values)
@@ -213,7 +213,7 @@ def _id(path: Path, number: int, point: dict[str, Any], before: list[Any]) -> in
         raise _wrong(
             path,
             number,
-            f"{rule}, as that of the first point is"
+            f"{rule}, as in the first point"
             if before[0] is not None
             else f"{rule}, and the first point has none",
         )

@@ -7,7 +7,7 @@ core as the server uses.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -30,7 +30,7 @@ from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
 from divgrpc_client.messages.batches import MESSAGE_BYTES
 from divgrpc_client.messages.labels import label_sets
-from divgrpc_client.messages.options import GridOptions, LabelGridOptions
+from divgrpc_client.messages.options import GridOptions, LabelGridOptions, OnProgress
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import (
@@ -45,7 +45,6 @@ from divgrpc_protos.arrays import (
 from divgrpc_protos.records import from_message, message_fields
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
-Tell = Callable[[Progress], object]
 RequestT = TypeVar(
     "RequestT", evaluate_pb2.EvaluateRequest, evaluate_labels_pb2.EvaluateLabelsRequest
 )
@@ -79,7 +78,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         flags: Mapping[str, Any],
         *,
         groups: npt.ArrayLike | None,
-        progress: Tell | None,
+        progress: OnProgress,
     ) -> None:
         """Check and store the arguments.
 
@@ -244,7 +243,7 @@ class QueryEvaluation(
         *,
         relevant: Sequence[npt.ArrayLike] | None,
         groups: npt.ArrayLike | None,
-        progress: Tell | None,
+        progress: OnProgress,
     ) -> None:
         """Check and store the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate", options, GridOptions.__annotations__)
@@ -308,7 +307,7 @@ class LabelEvaluation(
         flags: Mapping[str, Any],
         *,
         groups: npt.ArrayLike | None,
-        progress: Tell | None,
+        progress: OnProgress,
     ) -> None:
         """Check and store the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)

@@ -46,7 +46,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 
 __all__ = ["BuildOptions", "GridOptions", "LabelGridOptions", "PredictOptions", "QueryOptions"]
 
-# A function that is called with the progress of a build.
+# A function that is called with the progress of a build or an evaluation.
 OnProgress: TypeAlias = Callable[[Progress], object] | None
 
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ file of any size needs only the memory of one chunk.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
-from divgrpc.types import IndexInfo, Progress
+from divgrpc.types import IndexInfo, IntArray
 from divgrpc.types.records import (
     Attribute,
     AttributesLike,
@@ -27,7 +27,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, label_upload
-from divgrpc_client.messages.options import BuildOptions
+from divgrpc_client.messages.options import BuildOptions, OnProgress
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.columns import WireColumn, encode_column
@@ -47,6 +47,7 @@ class Upload:
     label_data: the labels.
     texts: text ids, one per row, or none.
     attributes: values of attributes.
+    attribute_bytes: (rows,) bytes that the attributes of each row take in a message, at most.
     payloads: payloads, one per row, or none.
     """
 
@@ -54,9 +55,10 @@ class Upload:
     vectors: Matrix
     numbers: dict[str, Numbers]
     label_data: LabelUpload
-    texts: Sequence[str] = ()
-    attributes: Mapping[Attribute, Column] = field(default_factory=dict)
-    payloads: Sequence[bytes] = ()
+    texts: Sequence[str]
+    attributes: Mapping[Attribute, Column]
+    attribute_bytes: IntArray
+    payloads: Sequence[bytes]
 
     def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
         """Yield messages of about `chunk_bytes`: the label data, then the rows, then the commit."""
@@ -86,13 +88,12 @@ class Upload:
 
     def _column_ends(self, chunk_bytes: int) -> Iterator[int]:
         """Yield rows at which to cut, so that ids, attributes and payloads have `chunk_bytes`."""
-        sizes = np.zeros(row_count(self.vectors), np.int64)
+        sizes = self.attribute_bytes.copy()
         for texts in (self.texts, self.payloads):
             if texts:
                 # A character has at most four bytes.
                 widths = (len(t) * (4 if isinstance(t, str) else 1) for t in texts)
                 sizes += np.fromiter(widths, np.int64, len(texts))
-        sizes += check_row_bytes(self.attributes, len(sizes))
         totals, stop = np.cumsum(sizes), 0
         while (
             stop < len(sizes)
@@ -109,9 +110,7 @@ class BuildEvents:
     progress: called with each `Progress` of the build.
     """
 
-    def __init__(
-        self, accept: Callable[[int], object], progress: Callable[[Progress], object] | None
-    ) -> None:
+    def __init__(self, accept: Callable[[int], object], progress: OnProgress) -> None:
         self._accept = accept
         self._progress = progress
         self.info: IndexInfo | None = None
@@ -167,14 +166,16 @@ def upload(
     }
     attributes = {} if data.attributes is None else data.attributes
     columns = columns_of(attributes, rows, data.attribute_types)
-    check_row_bytes(columns, rows)
+    attribute_bytes = check_row_bytes(columns, rows)
     stored_payloads = [] if data.payloads is None else check_payloads(data.payloads, rows)
     label_data = label_upload(rows, **labels)
     header = requests.build_header(
         name, options, replace=replace, expected_rows=rows, plan=label_data.plan
     )
     header.header.declarations.extend(to_message(a, points_pb2.Attribute) for a in columns)
-    return Upload(header, matrix, numbers, label_data, texts, columns, stored_payloads)
+    return Upload(
+        header, matrix, numbers, label_data, texts, columns, attribute_bytes, stored_payloads
+    )
 
 
 def _numbers(name: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]) -> Numbers:

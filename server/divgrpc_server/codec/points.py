@@ -91,7 +91,7 @@ def parse_parts(message: points_pb2.Parts) -> Parts:
 
 
 def requested_ids(request: points_pb2.GetRequest, kind: IdKind) -> list[int] | list[str]:
-    """Return the ids of a request; raises if they are of another kind than those of the index."""
+    """Return the ids of a request; raises unless they are of the kind `kind`."""
     if kind == "string":
         if request.ids:
             raise invalid("ids", "must be texts (string_ids), as the ids of this index are")
@@ -121,7 +121,7 @@ def pack_attributes(
 
 
 def _wire_column(name: str, values: Sequence[Any]) -> WireColumn:
-    """Return values as a column; its type is that of the values."""
+    """Return values as a column, whose type follows from the first value."""
     ends = np.empty(0, np.int64)
     if any(isinstance(value, tuple) for value in values):
         ends = np.cumsum([len(value) for value in values])

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc_protos.v1 import points_pb2
 from divgrpc_server.codec import points
@@ -111,12 +111,10 @@ def _key(token: str) -> int:
     """Return the key after which a page begins; raises `InvalidArgumentError`."""
     if not token:
         return -1
-    if not (token.isascii() and token.isdecimal() and len(token) < 20):
-        raise InvalidArgumentError("page_token", "is not a token that Scroll has returned")
-    key = int(token)
-    if key >= 2**63:
+    is_number = token.isascii() and token.isdecimal() and len(token) < 20
+    if not is_number or int(token) >= 2**63:
         raise invalid("page_token", "is not a token that Scroll has returned")
-    return key
+    return int(token)
 
 
 def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:

@@ -289,7 +289,7 @@ def test_a_table_has_a_column_per_attribute(index: Index) -> None:
 
 
 def test_sizes_of_rows_are_those_of_their_columns(index: Index) -> None:
-    """The size that is known before reading is that of the columns that Build checked."""
+    """The size is known before reading, and equals the size that Build checked."""
     rows = np.array([3, 0, 8_400, 7, 7])
     columns = columns_of(ATTRIBUTES, ROWS)
     expected = sum(c.bytes_of_rows(multi=a.multi)[rows] for a, c in columns.items())
