@@ -1,99 +1,92 @@
 """The types that the core and the client share.
 
 This package contains dataclasses of results, rows of hits, and `Literal` types of the values that
-parameters accept. Most of these correspond to enum values in the .proto files: ``"lsh_sdiv"`` is
-``HASH_FAMILY_LSH_SDIV``. The package may import numpy, and no other package of divgrpc.
+parameters accept. Nearly every value corresponds to an enum value in the .proto files. For example,
+``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+
+The package may import numpy. It may not import any other package of divgrpc.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
+from divgrpc.types.parameters import (
+    Auto,
+    CountArray,
+    DialReason,
+    EffectiveLabelParameters,
+    EffectiveParameters,
+    FloatArray,
+    HashFamily,
+    Hyperplanes,
+    IntArray,
+    LabelSelector,
+    Metric,
+    Mode,
+    Points,
+    Rounding,
+    Sampling,
+    Search,
+    Selector,
+    Sought,
+    Variant,
+    Vote,
+    ZeroVectors,
+)
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
 
-Points = Literal["dense", "sparse"]
-Sought = Literal["dense", "sparse", "labels"]
-Metric = Literal["cosine", "euclidean", "inner_product"]
-HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
-Hyperplanes = Literal["orthogonal", "gaussian"]
-ZeroVectors = Literal["reject", "skip"]
-Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
-Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
-# The selectors of label predictions. `hierarchy` needs an index with a hierarchy of labels.
-LabelSelector = Literal[Selector, "hierarchy"]
-Variant = Literal["corrected", "printed", "marginal"]
-Sampling = Literal["uniform", "nearest"]
-Rounding = Literal["exchange", "top_k"]
-Mode = Literal["embedding", "neighbour_vote"]
-Vote = Literal["weighted", "plain"]
-Auto = Literal["auto"]
-# Why a dial (a value of `diversity`) was chosen for a row. `QueryResult` explains the values.
-DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-CountArray = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveParameters:
-    """The parameters with which a query was answered, with defaults filled in and `auto` resolved.
-
-    A `hash_limit` or `candidates_limit` of 0, or a `max_distance` of None, means no limit.
-    `n_probes` is 0 for a search that does not look up buckets or cells. A `duplicate_threshold` of
-    None means that near-copies are not collapsed. If `diversity_auto` or `lose_at_most` is set,
-    each row has its own dial (value of `diversity`) in `QueryResult.diversities`, and `diversity`
-    is 0.
-    """
-
-    k: int
-    diversity: float
-    selector: Selector
-    variant: Variant
-    search: Search
-    hash_limit: int
-    candidates_limit: int
-    max_distance: float | None
-    sampling: Sampling
-    seed: int
-    rounding: Rounding
-    n_probes: int
-    duplicate_threshold: float | None = None
-    list_collapsed: bool = False
-    diversity_auto: bool = False
-    lose_at_most: float | None = None
-
-    @property
-    def has_fixed_dial(self) -> bool:
-        """Whether all rows use `diversity` as their dial."""
-        return not self.diversity_auto and self.lose_at_most is None
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveLabelParameters:
-    """The parameters of a label prediction, with defaults filled in and `auto` resolved.
-
-    `search`, the limits and `n_probes` belong to the search for labels or, in the mode
-    `neighbour_vote`, to the search for neighbours. `n_probes` is 0 for a search that does not look
-    up buckets or cells. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
-    and a `threshold` of None means no threshold.
-    """
-
-    top_k: int
-    threshold: float | None
-    mode: Mode
-    neighbours: int
-    vote: Vote
-    diversity: float
-    selector: LabelSelector
-    search: Search
-    hash_limit: int
-    candidates_limit: int
-    seed: int
-    n_probes: int = 0
+__all__ = [
+    "ArrayInfo",
+    "Attribute",
+    "AttributeValue",
+    "Auto",
+    "Choice",
+    "CountArray",
+    "Defaults",
+    "DialReason",
+    "EffectiveLabelParameters",
+    "EffectiveParameters",
+    "EvaluateLabelRow",
+    "EvaluateRow",
+    "FloatArray",
+    "HashFamily",
+    "Hyperplanes",
+    "IdArray",
+    "IdKind",
+    "IndexInfo",
+    "IntArray",
+    "Interval",
+    "LabelInfo",
+    "LabelPrediction",
+    "LabelResult",
+    "LabelSelector",
+    "Metric",
+    "Microseconds",
+    "Mode",
+    "Points",
+    "PoolCost",
+    "Progress",
+    "QueryDefault",
+    "QueryResult",
+    "QueryStats",
+    "Rounding",
+    "Sampling",
+    "Search",
+    "SearchCost",
+    "Selector",
+    "Sought",
+    "TrainingProgress",
+    "Variant",
+    "Vote",
+    "WarningInfo",
+    "ZeroVectors",
+    "rows_of",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -111,9 +104,9 @@ class QueryStats:
     duplicates: near-copies among the results, which fill up the results if fewer than k candidates
         are distinct.
 
-    A row with fewer than k distinct candidates may be searched again with greater limits. Then
-    `candidates` may be greater still, and all other counts but `collapsed` and `duplicates` are
-    those of the last search.
+    If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
+    In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
+    `buckets_probed` and `points_scored` count the last search only.
     """
 
     points_hashed: CountArray
@@ -167,7 +160,10 @@ class QueryResult(PointHitRows):
     optimum, as a share of the range of the objective.
 
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
-    had `list_collapsed`. The method `collapsed` cuts them into the near-copies of each result.
+    had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
+    the result at place j of row i. With p = i * k + j, these are
+    `collapsed_ids[collapsed_offsets[p] : collapsed_offsets[p + 1]]`. If the index has string ids,
+    `collapsed_ids` has the dtype object.
 
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
     `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
@@ -348,7 +344,9 @@ class LabelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The defaults for parameters of calls that callers have set for a generation of an index.
+    """The defaults that a generation of an index has for parameters of calls.
+
+    A new generation has no defaults until a caller sets them.
 
     query: defaults of Query.
     thresholds: default thresholds of PredictLabels by mode. Each mode has its own threshold,
@@ -362,6 +360,8 @@ class Defaults:
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
+
+    `repr` shows the most important fields only.
 
     name: name of the index, empty if it is not stored.
     generation: number of the build, from 1 up.
@@ -472,126 +472,6 @@ class TrainingProgress(Progress):
     """
 
     loss: float | None = None
-
-
-class Interval(NamedTuple):
-    """The mean of a metric, and the ends of its 95 % interval over groups of queries.
-
-    All three are NaN if the metric applies to no query. The ends are NaN if the metric applies to
-    queries of one group only.
-    """
-
-    value: float
-    low: float
-    high: float
-
-
-class Microseconds(NamedTuple):
-    """Mean and percentiles of the times of single queries on one thread, in microseconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluateRow:
-    """The results of one setting, or of a choice among settings by cross-validation.
-
-    The h of a query is the harmonic mean of its precision and its normalised entropy of sub-topics.
-
-    number: number of the row in the evaluation, from 0 up.
-    generation: generation of the index that answered the queries.
-    search: search of the setting. If it is `auto`, `parameters.search` is the search that was used.
-    parameters: parameters of the setting. A choice has the parameters of the setting with the
-        greatest mean h over all queries.
-    metrics: means over the queries to which the metric applies. The names are those of
-        `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
-        `divgrpc.metrics.list_distances`.
-    h_of_means: harmonic mean of mean precision and mean normalised entropy, at least the mean h.
-    microseconds: times of single queries.
-    queries: number of queries.
-    empty: number of queries without results.
-    short: number of queries with fewer than k results.
-    on_front: whether the setting is on the Pareto front of mean h and median time, among the
-        settings with the same k.
-    values: metrics of every query if the caller requested them, (nq,) float64 each. A value is NaN
-        if the metric does not apply to the query.
-    by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
-        other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
-        unless the row is a choice.
-    is_default: whether this choice is now the default of the index. Such a row comes after the rows
-        of all choices. In its `metrics`, the queries of each fold have their values at the setting
-        that would be the default if only the other folds existed.
-    epsilon: epsilon of the setting, from which `parameters.hash_limit` is computed, or None.
-    """
-
-    number: int
-    generation: int
-    search: Search
-    parameters: EffectiveParameters
-    metrics: dict[str, Interval]
-    h_of_means: float
-    microseconds: Microseconds
-    queries: int
-    empty: int
-    short: int
-    on_front: bool = False
-    by_fold: tuple[int, ...] = ()
-    is_default: bool = False
-    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    epsilon: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluateLabelRow:
-    """The label predictions of one setting, or of a choice among settings by cross-validation.
-
-    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal`
-        instead of h.
-    goal: `h_score` if the index has a hierarchy, else `f_score`.
-    metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
-        `h_score` are NaN if the index has no hierarchy.
-    precision_at, recall_at, ndcg_at: means over the documents for k from 1 to top_k.
-    propensity_scored_at: ratios of sums over the documents for k from 1 to top_k. Empty if the
-        points of the index have no labels.
-    coverage_at: coverage for k from 1 to top_k, without intervals, because it is not a mean.
-    h_of_means: harmonic mean of mean precision and mean drank.
-    microseconds: times of single documents.
-    documents: number of documents.
-    empty: number of documents without predicted labels.
-    short: number of documents with fewer than top_k labels.
-    scored: mean number of labels or neighbours that were scored exactly.
-    is_default: whether the threshold of this row is now the default of the index for the mode of
-        the row. Such rows come last and have metrics as in `EvaluateRow`.
-    values: metrics of every document if the caller requested them, (nq,) float64 each.
-    labels: (nq, top_k) int64 if the caller requested them: the predicted labels of every document
-        in the order of selection, padded with -1.
-    """
-
-    number: int
-    generation: int
-    search: Search
-    parameters: EffectiveLabelParameters
-    goal: Literal["h_score", "f_score"]
-    metrics: dict[str, Interval]
-    precision_at: tuple[Interval, ...]
-    recall_at: tuple[Interval, ...]
-    ndcg_at: tuple[Interval, ...]
-    propensity_scored_at: tuple[Interval, ...]
-    coverage_at: tuple[float, ...]
-    h_of_means: float
-    microseconds: Microseconds
-    documents: int
-    empty: int
-    short: int
-    scored: float
-    on_front: bool = False
-    by_fold: tuple[int, ...] = ()
-    is_default: bool = False
-    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    labels: IntArray | None = None
 
 
 def _range(counts: CountArray) -> str:

@@ -208,15 +208,9 @@ def _id(path: Path, number: int, point: dict[str, Any], before: list[Any]) -> in
     if isinstance(point_id, bool) or not isinstance(point_id, int | str | None):
         raise _wrong(path, number, "`id` must be a text or a whole number")
     if before and type(point_id) is not type(before[0]):
-        kinds = {str: "a text", int: "a whole number"}
-        rule = f"`id` must be {kinds[type(before[0])]}" if before[0] is not None else "has an `id`"
-        raise _wrong(
-            path,
-            number,
-            f"{rule}, as in the first point"
-            if before[0] is not None
-            else f"{rule}, and the first point has none",
-        )
+        kinds = {str: "be a text", int: "be a whole number", type(None): "be left out"}
+        rule = kinds[type(before[0])]
+        raise _wrong(path, number, f"`id` must {rule}, as in the first point")
     return point_id
 
 

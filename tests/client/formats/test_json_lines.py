@@ -110,7 +110,7 @@ def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None
         ({"vector": {"indices": [0, 1], "values": [1], "dims": 2}}, "must ascend"),
         ({"vector": [1, 2], "attributes": [1]}, "line 2: `attributes` must be an object"),
         ({"vector": [1, 2], "payload_base64": "?"}, "line 2: `payload_base64` must be"),
-        ({"vector": [1, 2], "id": "b"}, "line 2: has an `id`, and the first point has none"),
+        ({"vector": [1, 2], "id": "b"}, "line 2: `id` must be left out, as in the first point"),
         ({"vector": [1, 2], "id": 0.5}, "line 2: `id` must be a text or a whole number"),
         ({"vector": [1, 2, 3]}, "line 2: `vector` has 3 dimensions, and the first has 2"),
         (
