@@ -18,11 +18,21 @@ from typing import TYPE_CHECKING, Any
 from divgrpc import former_paths
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import IndexInfo, QueryResult
+from divgrpc.types.filters import Field, Filter, HasId
 
 if TYPE_CHECKING:
     from divgrpc.index import Index
 
-__all__ = ["DivgrpcError", "Index", "IndexInfo", "QueryResult", "__version__"]
+__all__ = [
+    "DivgrpcError",
+    "Field",
+    "Filter",
+    "HasId",
+    "Index",
+    "IndexInfo",
+    "QueryResult",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 

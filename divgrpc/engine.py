@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc import compilation
+from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.labels.prediction import IndexedLabels, document_rows
@@ -27,9 +28,12 @@ from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import absent_columns, crowded, not_collapsed, too_few
 from divgrpc.platforms import thread_seconds
+from divgrpc.search.arrays import Answers, no_answers
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
+from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.results import joined
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.defaults import updated
 from divgrpc.storage.generations import Generation, IndexFolder, open_generation
@@ -46,11 +50,16 @@ from divgrpc.types import (
     QueryStats,
     WarningInfo,
 )
+from divgrpc.types.filters import Filter
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
+# Number of points that are tested at once for a page of the points that pass a filter.
+_SCROLLED_ROWS: Final = 65_536
+# Maximum number of bytes of the cached rows that pass filters, for one engine.
+_CACHED_ROWS_BYTES_MAX: Final = 64 << 20
 
 
 class Engine:
@@ -75,7 +84,11 @@ class Engine:
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._has_texts = manifest.id_kind == "string"
-        self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
+        self._filters = FilterReader(
+            generation.arrays, self.rows, self._reader.ids, manifest.attributes
+        )
+        self._passing: dict[Filter, PassingRows] = {}
+        self._plans: dict[tuple[QueryParameters, bool, int | None], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For sparse points, `auto` may choose different searches for dense and for sparse queries.
@@ -126,18 +139,63 @@ class Engine:
         else:
             self.defaults = IndexFolder(self._folder).set_defaults(self.manifest, **changes)
 
-    def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Predict labels as `Index.predict_labels` does, but ignore the index's thresholds."""
+    def passing(
+        self,
+        condition: Filter | None,
+        exclude_ids: Sequence[int] | Sequence[str] | IdArray = (),
+    ) -> PassingRows | None:
+        """Return the points that pass a filter and have none of `exclude_ids`.
+
+        condition: a filter that `divgrpc.columns.filters.as_filter` has checked, or None.
+        exclude_ids: at most 100,000 ids. Ids that no point has are ignored.
+
+        Returns None if there is nothing to test. Raises `InvalidArgumentError` with the field
+        `filter` or `exclude_ids`.
+        """
+        rows = None if condition is None else self._rows_that_pass(condition)
+        if len(exclude_ids):
+            most = LIMITS["exclude_ids_max"]
+            if len(exclude_ids) > most:
+                raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
+            excluded = self._reader.ids.rows_of(exclude_ids, "exclude_ids")
+            if rows is None:
+                rows = PassingRows(np.ones(self.rows, np.bool_))
+            rows = rows.without(excluded[excluded >= 0])
+        return rows
+
+    def _rows_that_pass(self, condition: Filter) -> PassingRows:
+        """Return the points that pass a filter, cached because many calls repeat a filter."""
+        rows = self._passing.get(condition)
+        if rows is None:
+            rows = PassingRows(self._filters.flags(condition))
+            kept = [cached.bytes_max for cached in list(self._passing.values())]
+            if sum(kept) + rows.bytes_max > _CACHED_ROWS_BYTES_MAX:
+                self._passing.clear()
+            self._passing[condition] = rows
+        return rows
+
+    def predict(
+        self,
+        documents: RowsLike,
+        parameters: PredictParameters,
+        passing: PassingRows | None = None,
+    ) -> LabelResult:
+        """Predict labels as `Index.predict_labels` does, but ignore the index's thresholds.
+
+        Only points in `passing` vote; None stands for all points.
+        """
         labels = self.labels_or_error()
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=labels.has_hierarchy)
         if parameters.mode == "embedding":
+            if passing is not None:
+                raise invalid("filter", "needs the mode neighbour_vote, in which points vote")
             answers, query = labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
             # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
-            plan = self._plan(parameters.query, dense=False)
-            answers, query = self._searcher.answer(rows, plan), plan.parameters
+            plan = self._plan(parameters.query, dense=False, passing=_count(passing))
+            answers, query = self._search(rows, plan, passing), plan.parameters
             neighbours = self.topics.labels.rows(answers.ids)
             answers = labels.vote(neighbours, answers, parameters)
         return labels.result(answers, query, parameters, self.generation)
@@ -173,9 +231,16 @@ class Engine:
         query_rows("queries", queries, self.dims, self._searcher.metric)
 
     def answer(
-        self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
+        self,
+        queries: RowsLike,
+        parameters: QueryParameters,
+        passing: PassingRows | None = None,
+        *,
+        as_points: bool = False,
     ) -> QueryResult:
         """Answer `queries` as `Index.query` does, with all parameters in one object.
+
+        passing: the points that a query may return; None stands for all points.
 
         On an index of sparse points, `auto` takes the search for dense queries from measurements
         with normals of hyperplanes or, if `as_points`, with points.
@@ -186,12 +251,26 @@ class Engine:
                 "queries", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}"
             )
         dense = not (as_points or isinstance(queries, SparseRows))
-        plan = self._plan(parameters, dense=dense)
-        answers, effective = self._searcher.answer(queries, plan), plan.parameters
+        plan = self._plan(parameters, dense=dense, passing=_count(passing))
+        answers = self._search(queries, plan, passing)
         warnings = plan.warnings
-        if dense and parameters.search == "auto" and effective.search != "exact":
+        if dense and parameters.search == "auto" and plan.parameters.search != "exact":
             warnings += self._warn_like_points(queries, parameters)
-        warnings += too_few("k", effective.k, self.rows, answers.counts)
+        return self._result(answers, plan.parameters, parameters, warnings, _count(passing))
+
+    def _result(
+        self,
+        answers: Answers,
+        effective: EffectiveParameters,
+        parameters: QueryParameters,
+        warnings: tuple[WarningInfo, ...],
+        passing: int | None,
+    ) -> QueryResult:
+        """Return answers as a result; `passing` is the number of points that pass a filter."""
+        available = self.rows if passing is None else passing
+        warnings += too_few(
+            "k", effective.k, available, answers.counts, filtered=passing is not None
+        )
         stats = QueryStats(*answers.stats)
         if effective.duplicate_threshold is not None:
             warnings += crowded(effective.k, answers.counts, stats)
@@ -215,8 +294,42 @@ class Engine:
             collapsed_offsets=offsets,
             diversities=answers.dials,
             dial_reasons=reason_words(answers.reasons),
+            points_passing=passing,
             **self._columns_of(answers.ids, parameters),
         )
+
+    def answer_like(
+        self, rows: IntArray, parameters: QueryParameters, passing: PassingRows | None = None
+    ) -> QueryResult:
+        """Answer with the vectors of the points in `rows` (nq,) as queries.
+
+        A query does not return its own point.
+        """
+        points = self._searcher.points
+        visible = PassingRows(np.ones(self.rows, np.bool_)) if passing is None else passing
+        results = []
+        for row in rows.tolist():
+            vector, others_pass = points[row : row + 1], visible.without([row])
+            results.append(self.answer(vector, parameters, others_pass, as_points=True))
+        return joined(results)
+
+    def rows_like(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
+        """Return the rows (nq,) of the points with these ids, for `answer_like`.
+
+        Raises `InvalidArgumentError` with the field `like` for an id that no point has.
+        """
+        most = LIMITS["query_rows_max"]
+        if not 1 <= len(ids) <= most:
+            raise invalid("like", f"must be 1 to {most} ids, got {len(ids)}")
+        rows = self._reader.ids.rows_of(ids, "like")
+        for place in np.flatnonzero(rows < 0)[:1].tolist():
+            raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
+        return rows
+
+    def _search(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
+        if passing is not None and not passing.count:
+            return no_answers(len(queries), plan.parameters)
+        return self._searcher.answer(queries, plan, passing)
 
     def _columns_of(self, ids: IntArray, parameters: QueryParameters) -> dict[str, Any]:
         """Return the attributes and payloads of all results, where the query asks for them."""
@@ -265,15 +378,28 @@ class Engine:
         rows = self._reader.ids.rows_of(ids)
         return rows[rows >= 0]
 
-    def following(self, key: int, count: int) -> tuple[IntArray, IntArray]:
+    def following(
+        self, key: int, count: int, passing: PassingRows | None = None
+    ) -> tuple[IntArray, IntArray]:
         """Return the rows and the keys of the next `count` points in the order of their keys.
 
         key: the key after which the points begin; -1 for the first points. A key is an integer id,
             or the key of a text id.
+        passing: the points that pass a filter; None stands for all points.
 
         Both arrays (m,) are empty after the last point.
         """
-        return self._reader.ids.after(key, count)
+        if passing is None:
+            return self._reader.ids.after(key, count)
+        parts: list[tuple[IntArray, IntArray]] = [self._reader.ids.after(key, 0)]
+        while count > 0:
+            rows, keys = self._reader.ids.after(key, _SCROLLED_ROWS)
+            if not len(rows):
+                break
+            kept, key = np.flatnonzero(passing.flags[rows])[:count], int(keys[-1])
+            parts.append((rows[kept], keys[kept]))
+            count -= len(kept)
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
     def bytes_of_rows(self, rows: IntArray, parts: Parts) -> IntArray:
         """Return an upper bound of the bytes that the record of each row takes in a message."""
@@ -304,7 +430,10 @@ class Engine:
         return points[rows]
 
     def resolve(
-        self, parameters: QueryParameters, queries: RowsLike | None = None
+        self,
+        parameters: QueryParameters,
+        queries: RowsLike | None = None,
+        passing: PassingRows | None = None,
     ) -> EffectiveParameters:
         """Return `parameters` with every default of this index filled in.
 
@@ -312,7 +441,7 @@ class Engine:
         the same kind as the points. Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
-        return self._plan(parameters, dense=not sparse).parameters
+        return self._plan(parameters, dense=not sparse, passing=_count(passing)).parameters
 
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
@@ -322,15 +451,20 @@ class Engine:
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
 
-    def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
-        """Return the plan for `parameters`, cached because most calls repeat their parameters."""
+    def _plan(
+        self, parameters: QueryParameters, *, dense: bool, passing: int | None = None
+    ) -> QueryPlan:
+        """Return the plan for `parameters`, cached because most calls repeat their parameters.
+
+        `passing`: number of points that pass the filter of the queries; None without a filter.
+        """
         dense = dense and self.manifest.points == "sparse"
-        plan = self._plans.get((parameters, dense))
+        plan = self._plans.get((parameters, dense, passing))
         if plan is None:
-            plan = self._make_plan(parameters, dense=dense)
+            plan = self._make_plan(parameters, dense=dense, passing=passing)
             if len(self._plans) >= _CACHED_PLANS_MAX:
                 self._plans.clear()
-            self._plans[parameters, dense] = plan
+            self._plans[parameters, dense, passing] = plan
         return plan
 
     def _warn_like_points(
@@ -350,10 +484,14 @@ class Engine:
         )
         return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
 
-    def _make_plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
+    def _make_plan(
+        self, parameters: QueryParameters, *, dense: bool, passing: int | None
+    ) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise invalid("max_distance", "has no meaning under metric inner_product")
         manifest = self.manifest
+        # The limits of a query on no point matter to nobody, but must be valid.
+        rows = self.rows if passing is None else max(1, passing)
         mean_width = -(-manifest.nonzeros // self.rows)
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
@@ -361,7 +499,7 @@ class Engine:
         )
         effective = table.resolve(
             parameters,
-            self.rows,
+            rows,
             self.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
@@ -371,11 +509,13 @@ class Engine:
         most_compared = parameters.most_compared(mean_width)
         plan = self._searcher.plan(
             effective,
-            probe_on=parameters.search == "auto",
+            # Few points of the probed buckets or cells may pass a filter.
+            probe_on=parameters.search == "auto" or passing is not None,
             pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
+            passing=None if passing is None else rows,
         )
-        warnings = parameters.warnings() + table.warnings(parameters, effective, self.rows)
+        warnings = parameters.warnings() + table.warnings(parameters, effective, rows)
         if threshold is not None and effective.duplicate_threshold is None:
             warnings += (not_collapsed(most_compared),)
         warnings += absent_columns(
@@ -385,7 +525,10 @@ class Engine:
         return replace(plan, warnings=warnings)
 
     def answer_one_by_one(
-        self, queries: RowsLike, parameters: QueryParameters
+        self,
+        queries: RowsLike,
+        parameters: QueryParameters,
+        passing: PassingRows | None = None,
     ) -> tuple[IntArray, Values]:
         """Answer one row at a time, and measure the time of each row, for evaluations.
 
@@ -393,12 +536,13 @@ class Engine:
         float64 of this thread for the search and selection of each row, in microseconds.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
-        plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
+        dense = not isinstance(queries, SparseRows)
+        plan = self._plan(parameters, dense=dense, passing=_count(passing))
         ids = np.empty((len(queries), plan.parameters.k), np.int64)
         seconds = np.empty(len(queries))
         for number in range(len(queries)):
             start = thread_seconds()
-            answers = self._searcher.answer(queries[number : number + 1], plan)
+            answers = self._search(queries[number : number + 1], plan, passing)
             seconds[number] = thread_seconds() - start
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6
@@ -422,6 +566,10 @@ class Engine:
         has_texts = ids.dtype.kind == "O"
         places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids.astype(np.int64))
         return list_distances(points, matrix, places, self._searcher.metric)
+
+
+def _count(passing: PassingRows | None) -> int | None:
+    return None if passing is None else passing.count
 
 
 def _is_sparse(queries: RowsLike | None) -> bool:

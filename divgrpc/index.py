@@ -8,6 +8,7 @@ from types import MethodType
 from typing import Final, Self, Unpack, cast, get_type_hints
 
 from divgrpc.builder.builder import IndexBuilder, store_at
+from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.values import Column, columns_of
 from divgrpc.engine import Engine
@@ -27,6 +28,7 @@ from divgrpc.parameters import (
 )
 from divgrpc.parameters.signatures import spell_out, spell_out_options
 from divgrpc.parameters.suggestions import refuse_unknown, taken_by
+from divgrpc.search.passing import PassingRows
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
@@ -38,12 +40,14 @@ from divgrpc.types import (
     QueryResult,
     ZeroVectors,
 )
+from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import (
     Attribute,
     AttributesLike,
     AttributeTypes,
     IdArray,
     IdsLike,
+    IdsOf,
     NumbersLike,
     Parts,
     PayloadsLike,
@@ -188,16 +192,44 @@ class Index:
         """
         return cls(Engine.open(path))
 
-    def query(self, queries: RowsLike, **options: Unpack[QueryOptions]) -> QueryResult:
+    def query(
+        self,
+        queries: RowsLike | None = None,
+        *,
+        like: IdsOf = None,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        exclude_ids: IdsOf = None,
+        **options: Unpack[QueryOptions],
+    ) -> QueryResult:
         """Return `k` results for each row of `queries`, near the query and diverse.
 
         queries: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
+        like: ids of stored points, instead of `queries`. Each row of the result has points that are
+            like one of these points, without the point itself.
+        filter: conditions such as `Field("price") < 20`, which all results must pass, or a
+            dictionary in the form of Qdrant's filters.
+        exclude_ids: ids of points that are not returned, at most 100,000.
 
         Parameters that a call leaves out are taken from the `default` of the index, if it is set.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`.
         """
-        return self._engine.answer(queries, self._parameters_of(options))
+        parameters = self._parameters_of(options)
+        passing = self._passing(filter, exclude_ids)
+        if like is not None:
+            if queries is not None:
+                raise invalid("like", "stands for the queries: give one of the two")
+            return self._engine.answer_like(
+                self._engine.rows_like(as_ids(like, "like")), parameters, passing
+            )
+        if queries is None:
+            raise invalid("queries", "must be given, or `like` with ids of points")
+        return self._engine.answer(queries, parameters, passing)
+
+    def _passing(self, condition: FilterLike, exclude_ids: IdsOf = None) -> PassingRows | None:
+        """Return the points that pass a filter, or None if nothing is to be tested."""
+        ids = () if exclude_ids is None else as_ids(exclude_ids, "exclude_ids")
+        return self._engine.passing(as_filter(condition), ids)
 
     def _parameters_of(self, options: QueryOptions) -> QueryParameters:
         """Return the checked parameters of a call, cached because most calls repeat their options.
@@ -219,10 +251,18 @@ class Index:
             self._parameters[key] = parameters
         return parameters
 
-    def predict_labels(self, documents: RowsLike, **options: Unpack[PredictOptions]) -> LabelResult:
+    def predict_labels(
+        self,
+        documents: RowsLike,
+        *,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        **options: Unpack[PredictOptions],
+    ) -> LabelResult:
         """Return at most `top_k` diverse labels for each row of `documents`.
 
         documents: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
+        filter: conditions that points must pass to vote, as in `query`. Only in the mode
+            `neighbour_vote`.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`. Raises
         `UnfitIndexError` if the index lacks what the call needs: a label model for the mode
@@ -232,7 +272,8 @@ class Index:
         refuse_unknown("predict_labels", options, PredictOptions.__annotations__, ("documents",))
         parameters = PredictParameters(**options)
         thresholds = self._engine.defaults.thresholds
-        return self._engine.predict(documents, parameters.with_threshold(thresholds))
+        parameters = parameters.with_threshold(thresholds)
+        return self._engine.predict(documents, parameters, self._passing(filter))
 
     def get(
         self,
@@ -253,19 +294,21 @@ class Index:
         parts = Parts(with_vectors, with_attributes, with_payload)
         return self._engine.records(self._engine.find(as_ids(ids)), parts)
 
-    def count(self) -> int:
-        """Return the number of points."""
-        return self.rows
+    def count(self, filter: FilterLike = None) -> int:  # noqa: A002  # the word that users expect
+        """Return the number of points, or the number of points that pass a filter."""
+        passing = self._passing(filter)
+        return self.rows if passing is None else passing.count
 
     def scroll(
         self,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
         *,
         with_vectors: bool = False,
         with_attributes: bool = True,
         with_payload: bool = True,
         page_size: int = 1_000,
     ) -> Iterator[Records]:
-        """Yield all points, in pages of at most `page_size` points.
+        """Yield all points that pass a filter, in pages of at most `page_size` points.
 
         Integer ids ascend. The order of text ids is fixed, but not alphabetical. The arguments are
         as in `get`.
@@ -273,8 +316,9 @@ class Index:
         if page_size < 1:
             raise invalid("page_size", f"must be at least 1, got {page_size}")
         parts, key = Parts(with_vectors, with_attributes, with_payload), -1
+        passing = self._passing(filter)
         while True:
-            rows, keys = self._engine.following(key, page_size)
+            rows, keys = self._engine.following(key, page_size, passing)
             if not len(rows):
                 return
             yield self._engine.records(rows, parts)
@@ -357,6 +401,8 @@ def _check_options(options: QueryOptions, default: QueryDefault | None) -> Query
 
 _NAMES: Final = {
     RowsLike: "RowsLike",
+    IdsOf: "IdsLike",
+    FilterLike: "FilterLike",
     IdsLike: "IdsLike",
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",
@@ -373,5 +419,7 @@ _LABELLING: Final = [
 ]
 spell_out(cast(MethodType, Index.build).__func__, _NAMES, _LABELLING)
 spell_out(Index.set_threshold, _NAMES)
+spell_out(Index.count, _NAMES)
+spell_out(Index.scroll, _NAMES)
 spell_out_options(Index.query, (QueryParameters,), _NAMES)
 spell_out_options(Index.predict_labels, (PredictParameters,), _NAMES)

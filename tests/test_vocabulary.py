@@ -33,6 +33,12 @@ CORE_BUILD = {"path"}
 # Values of an enum that Query and PredictLabels share, but that Query refuses.
 OF_LABELS = {"hierarchy"}
 CLIENT_CALL = {"timeout", "request_id", "in_flight"}
+# Arguments of a call that restrict the points, beside its parameters.
+FILTER: dict[str, object] = {"filter": None}
+OF_QUERY: dict[str, object] = {"filter": None, "exclude_ids": None}
+LIKE: dict[str, object] = {"like": None}
+# Fields of a request that restrict the points.
+FILTER_FIELDS = {"filter", "exclude_ids", "exclude_string_ids", "like_ids", "like_string_ids"}
 # Arguments of a build that are no build parameters.
 BUILD_CALL: dict[str, object] = {
     **dict.fromkeys(("ids", "attributes", "attribute_types", "payloads")),
@@ -69,10 +75,10 @@ BUILD |= {name: value for name, value in table(LabelParameters).items() if name 
 # For each method of the clients, the core's method, and the expected names and defaults of
 # parameters. In the core, `evaluate` takes all axes of the grid as one argument.
 COUNTERPARTS: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
-    "query": (Index.query, table(QueryParameters)),
-    "query_stream": (Index.query, table(QueryParameters)),
+    "query": (Index.query, LIKE | OF_QUERY | table(QueryParameters)),
+    "query_stream": (None, OF_QUERY | table(QueryParameters)),
     "build": (Index.build, BUILD),
-    "predict_labels": (Index.predict_labels, table(PredictParameters)),
+    "predict_labels": (Index.predict_labels, FILTER | table(PredictParameters)),
     "evaluate": (None, parameters(evaluate, without={"grid"}) | table(Grid)),
     "evaluate_labels": (None, parameters(evaluate_labels, without={"grid"}) | table(LabelGrid)),
 }
@@ -149,10 +155,14 @@ def optional(field: FieldDescriptor) -> bool:
     ("core", "message", "extra_names"),
     [
         # `diversity` is a number or a string, so the message has two fields for it.
-        (QueryParameters, query_pb2.QueryRequest, {"index", "queries", "diversity_auto"}),
+        (
+            QueryParameters,
+            query_pb2.QueryRequest,
+            {"index", "queries", "diversity_auto", *FILTER_FIELDS},
+        ),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
-        (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents"}),
+        (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents", "filter"}),
     ],
 )
 def test_the_contract_has_the_same_parameters(

@@ -23,6 +23,7 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
+from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.types.records import Attribute, Record, Records
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ __all__ = [
     "DivgrpcError",
     "EvaluateLabelRow",
     "EvaluateRow",
+    "Field",
+    "Filter",
+    "HasId",
     "IndexInfo",
     "LabelResult",
     "Progress",

@@ -31,16 +31,18 @@ from divgrpc.types import (
     LabelResult,
     QueryResult,
 )
+from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
     IdsLike,
+    IdsOf,
     NumbersLike,
     PayloadsLike,
     Records,
 )
 from divgrpc_client import calls
-from divgrpc_client.messages import arguments, batches, requests, responses
+from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
@@ -190,8 +192,11 @@ class _Methods:
     def query(
         self,
         name: str,
-        queries: VectorsLike,
+        queries: VectorsLike | None = None,
         *,
+        like: IdsOf = None,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        exclude_ids: IdsOf = None,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
@@ -200,12 +205,19 @@ class _Methods:
 
         queries: (rows, dims), or (dims,) for one row. Dense and sparse queries are accepted by
             dense and sparse indexes alike.
+        like: ids of stored points, instead of `queries`. Each row of the result has points that are
+            like one of these points, without the point itself.
+        filter: conditions such as `Field("price") < 20`, which all results must pass, or a
+            dictionary in the form of Qdrant's filters.
+        exclude_ids: ids of points that are not returned, at most 100,000.
 
         Rows that do not fit one message are sent in several. All rows of the result come from one
         generation (one build) of the index. Raises `IndexNotFoundError`, and `RpcError` with
         ABORTED if the index is replaced repeatedly during the call.
         """
-        return self._ask("Query", batches.query_batch(name, queries, options), timeout, request_id)
+        restriction = filters.query_filter_fields(filter, exclude_ids)
+        batch = batches.query_batch(name, queries, options, restriction, like)
+        return self._ask("Query", batch, timeout, request_id)
 
     @one_result
     @spelled_out
@@ -214,6 +226,7 @@ class _Methods:
         name: str,
         documents: VectorsLike,
         *,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[PredictOptions],
@@ -222,12 +235,15 @@ class _Methods:
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
+        filter: conditions that points must pass to vote, as in `query`. Only in the mode
+            `neighbour_vote`.
 
         Documents are sent in several messages if necessary, as in `query`. Raises
         `IndexNotFoundError`, and `UnfitIndexError` if the index lacks the labels, model or
         hierarchy that the options need.
         """
-        batch = batches.predict_batch(name, documents, options)
+        restriction = filters.filter_fields(filter)
+        batch = batches.predict_batch(name, documents, options, restriction)
         return self._ask("PredictLabels", batch, timeout, request_id)
 
     @many_results
@@ -237,6 +253,8 @@ class _Methods:
         name: str,
         queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
         *,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        exclude_ids: IdsOf = None,
         in_flight: int = 64,
         timeout: float | None = None,
         request_id: str | None = None,
@@ -245,13 +263,15 @@ class _Methods:
         """Yield the result of each item of `queries`, in the order of the items, over one stream.
 
         queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
+        filter, exclude_ids: as in `query`, for all items.
         in_flight: maximum number of items that await results at the same time, at least 1.
 
         gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
         item fails, its error is raised in place of its result and the stream ends.
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
-        pipeline = batches.Pipeline(name, options, in_flight)
+        restriction = filters.query_filter_fields(filter, exclude_ids)
+        pipeline = batches.Pipeline(name, options, restriction, in_flight)
         return self._stack.run_iterator(calls.query(self._link(), call, pipeline, queries))
 
     @many_results
@@ -267,6 +287,7 @@ class _Methods:
         folds: int = FOLDS,
         set_default: bool = False,
         per_query: bool = False,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
         progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
@@ -286,6 +307,8 @@ class _Methods:
         set_default: store the best choice as the index's default for Query, and yield a row for
             this choice with figures of nested folds. The queries must fit one message.
         per_query: whether the rows also have the figures of every single query.
+        filter: conditions that all results must pass, as in `query`. Points that do not pass are
+            not relevant. Not with `set_default`.
         progress: called with a `divgrpc.types.Progress` during the evaluation.
 
         Rows come in the order of the grid, in which k varies slowest. Rows for the choices follow,
@@ -294,9 +317,16 @@ class _Methods:
         none.
         """
         flags = {"folds": folds, "set_default": set_default, "per_query": per_query}
-        data = (name, queries, categories)
         evaluation = QueryEvaluation(
-            *data, options, flags, relevant=relevant, groups=groups, progress=progress
+            name,
+            queries,
+            categories,
+            options,
+            flags,
+            relevant=relevant,
+            groups=groups,
+            restriction=filters.filter_fields(filter),
+            progress=progress,
         )
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         return self._stack.run_iterator(calls.evaluate(self._link(), call, evaluation))
@@ -373,10 +403,21 @@ class _Methods:
     @one_result
     @spelled_out
     def count(
-        self, name: str, *, timeout: float | None = None, request_id: str | None = None
+        self,
+        name: str,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        *,
+        timeout: float | None = None,
+        request_id: str | None = None,
     ) -> int:
-        """Return the number of points of an index; raises `IndexNotFoundError`."""
-        request = points_pb2.CountRequest(index=index_name(name))
+        """Return the number of points of an index, or the number of points that pass a filter.
+
+        filter: conditions as in `query`.
+
+        Raises `IndexNotFoundError`.
+        """
+        fields = filters.filter_fields(filter)
+        request = points_pb2.CountRequest(index=index_name(name), **fields)
         exchange = batches.single(request, lambda answer: int(answer.count))
         return self._ask("Count", exchange, timeout, request_id)
 
@@ -385,6 +426,7 @@ class _Methods:
     def scroll(
         self,
         name: str,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
         *,
         with_vectors: bool = False,
         with_attributes: bool = True,
@@ -393,8 +435,9 @@ class _Methods:
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> Iterator[Records]:
-        """Yield all points of an index, in pages.
+        """Yield all points of an index that pass a filter, in pages.
 
+        filter: conditions as in `query`. Default: all points.
         with_vectors, with_attributes, with_payload: what to return, as in `get`.
         page_size: maximum number of points on a page, at most 10,000. Pages of large points are
             shorter, because a page fits in one message.
@@ -410,6 +453,7 @@ class _Methods:
             parts=requests.parts(
                 vectors=with_vectors, attributes=with_attributes, payload=with_payload
             ),
+            **filters.filter_fields(filter),
         )
         seconds = self._timeout if timeout is None else timeout
         new_call = partial(RpcCall, "Scroll", self._target, timeout=seconds, request_id=request_id)

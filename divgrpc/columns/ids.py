@@ -35,16 +35,16 @@ def plain(column: Any) -> Any:  # noqa: ANN401  # any sequence
     return column.to_numpy() if hasattr(column, "to_numpy") else column
 
 
-def as_ids(ids: Any) -> Any:  # noqa: ANN401  # one id or several
+def as_ids(ids: Any, field: str = "ids") -> Any:  # noqa: ANN401  # one id or several
     """Return one id as a list of it, and several as a sequence or an array.
 
-    Raises `InvalidArgumentError` with the field `ids` for anything else.
+    Raises `InvalidArgumentError` with the field `field` for anything else.
     """
     if isinstance(ids, int | str | np.integer):
         return [ids]
     ids = plain(ids)
     if isinstance(ids, bytes) or not isinstance(ids, Sequence | np.ndarray):
-        raise invalid("ids", f"must be an id or a list of ids, got {type(ids).__name__}")
+        raise invalid(field, f"must be an id or a list of ids, got {type(ids).__name__}")
     return ids
 
 

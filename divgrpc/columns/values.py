@@ -298,7 +298,7 @@ def _of_items(
 def _as_integers(field: str, items: list[Any], row_of: Callable[[int], int]) -> list[Any]:
     """Return items with integers in place of times; raises for an integer of more than 64 bits."""
     numbers = [
-        _microseconds(field, item) if isinstance(item, date | np.datetime64) else item
+        microseconds(field, item) if isinstance(item, date | np.datetime64) else item
         for item in items
     ]
     for place, number in enumerate(numbers):
@@ -345,8 +345,11 @@ def _is_nan(item: object) -> bool:
     return isinstance(item, float | np.floating | date | np.datetime64) and bool(item != item)  # noqa: PLR0124
 
 
-def _microseconds(field: str, item: date | np.datetime64) -> int:
-    """Return a time as microseconds since 1970 in UTC; a time without a zone is in UTC."""
+def microseconds(field: str, item: date | np.datetime64) -> int:
+    """Return a time as microseconds since 1970 in UTC; a time without a zone is in UTC.
+
+    Raises `InvalidArgumentError` with the field `field` for a time that 64 bits cannot hold.
+    """
     if isinstance(item, np.datetime64):
         return int(_as_microseconds(field, np.array([item]))[0])
     moment = item if isinstance(item, datetime) else datetime.combine(item, time(), UTC)

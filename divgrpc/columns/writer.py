@@ -4,7 +4,9 @@ id_texts.bytes, .ends            text ids in UTF-8; the array `ids` has their ke
 id_order                         the rows in ascending order of their ids, unless ids ascend
 attribute.I.values               numbers of attribute I (see `divgrpc.columns.values`)
 attribute.I.ends                 end of each row's values, if the attribute is `multi`
+attribute.I.order                places of the values in ascending order of the values
 attribute.I.words.bytes, .ends   the texts that a keyword's numbers stand for
+attribute.I.words.order          numbers of the keywords in ascending order of their texts
 payload.bytes, .ends             payloads
 """
 
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.filters import order_of, order_of_texts
 from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, keys_of, plain
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts, TextWriter
@@ -86,13 +89,17 @@ class ColumnWriter:
             self._append_column(number, attribute, column)
 
     def finish(self) -> None:
-        """Write what depends on all rows: words of keywords, and keys of text ids.
+        """Write what depends on all rows: words of keywords, orders, and keys of text ids.
 
         Raises `InvalidArgumentError` if a text id occurs twice.
         """
-        for number, words in enumerate(self._words):
-            if self._attributes[number].type == "keyword":
-                self._texts(array_name(number, "words")).append([w.encode() for w in words])
+        for number, attribute in enumerate(self._attributes):
+            if attribute.type == "keyword":
+                texts = [word.encode() for word in self._words[number]]
+                self._texts(array_name(number, "words")).append(texts)
+                self._write_order(array_name(number, "words.order"), order_of_texts(texts))
+            values = self._store.read(array_name(number, "values"))
+            self._write_order(array_name(number, "order"), order_of(values))
         if self._ids is not None:
             stored = Texts(
                 {n: self._store.read(n) for n in (ID_TEXTS + BYTES, ID_TEXTS + ENDS)}, ID_TEXTS
@@ -100,6 +107,9 @@ class ColumnWriter:
             keys = keys_of([stored[row] for row in range(len(stored))])
             self._store.create("ids", np.int64, keys.shape)[:] = keys
             write_order(self._store, keys)
+
+    def _write_order(self, name: str, order: npt.NDArray[np.int32]) -> None:
+        self._store.create(name, np.int32, order.shape)[:] = order
 
     def _texts(self, name: str) -> TextWriter:
         self._store.begin(name + BYTES, np.uint8, ())

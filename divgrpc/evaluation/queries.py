@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import encode_texts, is_texts
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
@@ -17,10 +18,12 @@ from divgrpc.metrics.comparing import GROUPS_MIN, without_nan
 from divgrpc.metrics.measures import MEASURES, harmonic_mean_of_means
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, IntArray, Interval, Progress, QueryDefault
+from divgrpc.types.filters import Filter, FilterLike
 
 if TYPE_CHECKING:
     from divgrpc.engine import Engine
     from divgrpc.index import Index
+    from divgrpc.search.passing import PassingRows
 
 METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
 # Names of the figures of a query at a setting: metrics, time and number of results.
@@ -75,18 +78,40 @@ class Relevance:
             None if self.relevant is None else self.relevant[rows],
         )
 
-    def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
+    def within(self, index: "Engine", passing: "PassingRows") -> "Relevance":
+        """Return the relevance without the points that do not pass a filter.
+
+        Raises `InvalidArgumentError` with the field relevant if no point that passes is relevant to
+        a query, or for an id that no point has.
+        """
+        if self.relevant is None:
+            return self
+        lists: list[IntArray | list[str]] = []
+        for number, ids in enumerate(self.relevant):
+            rows = index.topics.labels.rows(index.numbers_of(ids, "relevant"), "relevant")
+            flags = passing.flags[rows]
+            if not flags.any():
+                raise invalid("relevant", f"has no point for query {number} that passes the filter")
+            if isinstance(ids, list):
+                lists.append([text for text, passes in zip(ids, flags, strict=True) if passes])
+            else:
+                lists.append(ids[flags])
+        return Relevance(relevant=tuple(lists))
+
+    def topics(self, index: "Engine", all_topics: Topics) -> tuple[Topics, IntArray]:
         """Return the topics, and the name of each query's topic (nq,).
+
+        all_topics: the topics of the categories of the points that pass the filter.
 
         Raises `InvalidArgumentError`, with the field categories or relevant, for a category or an
         id that no point has.
         """
         if self.categories is not None:
             try:
-                index.topics.numbers(self.categories)
+                all_topics.numbers(self.categories)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError("categories", f"categories: {error}") from None
-            return index.topics, self.categories
+            return all_topics, self.categories
         numbers = [index.numbers_of(ids, "relevant") for ids in self.relevant or ()]
         topics = Topics.of_relevant(numbers, index.topics.labels)
         return topics, topics.names
@@ -150,6 +175,7 @@ def evaluate(
     folds: int = FOLDS,
     set_default: bool = False,
     per_query: bool = False,
+    filter: FilterLike = None,  # noqa: A002  # the word that users expect
     progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[EvaluateRow]:
     """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each setting.
@@ -165,6 +191,8 @@ def evaluate(
     set_default: make the best choice the index's default for Query, and yield a row for this
         choice.
     per_query: include the figures of every query in the rows.
+    filter: conditions that all results must pass, as in `Index.query`. Points that do not pass are
+        not relevant. Not with `set_default`, because a default applies to all queries.
     progress: called with a `Progress` at the start and after each block of queries.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
@@ -191,29 +219,56 @@ def evaluate(
         groups=None if groups is None else np.asarray(groups),
     ).bounded()
     relevance = Relevance.of(categories, relevant, count)
-    return study_queries(index.engine, queries, relevance, task).run(progress)
+    condition = as_filter(filter)
+    return study_queries(index.engine, queries, relevance, task, condition).run(progress)
 
 
 def study_queries(
-    index: "Engine", queries: Queries, relevance: Relevance, task: Task
+    index: "Engine",
+    queries: Queries,
+    relevance: Relevance,
+    task: Task,
+    condition: Filter | None = None,
 ) -> Study[EvaluateRow]:
     """Check a task, queries and their relevance against an index, and return the study.
+
+    condition: a filter that `as_filter` has checked, or None.
 
     Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
     categories or sub-topics that the task needs.
     """
     if task.groups is None and relevance.categories is not None:
         task = replace(task, groups=relevance.categories)
-    tally = QueryTally(task, _resolve(index, queries, relevance, task))
+    if condition is not None and task.set_default:
+        raise invalid("set_default", "does not go with a filter: a default is for all queries")
+    passing, topics = index.passing(condition), index.topics
+    if passing is not None:
+        topics, relevance = topics.within(passing.flags), relevance.within(index, passing)
+    scope = _Scope(index, passing, topics)
+    tally = QueryTally(task, _resolve(scope, queries, relevance, task))
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
-        return _measure(index, queries[rows], relevance[rows], setting)
+        return _measure(scope, queries[rows], relevance[rows], setting)
 
     return Study(tally, measure_block, lambda _: index.set_default(tally.default()))
 
 
-def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> Resolution:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scope:
+    """The points that an evaluation is about.
+
+    passing: the points that pass the filter; None if there is no filter.
+    topics: the topics of the categories of these points.
+    """
+
+    index: "Engine"
+    passing: "PassingRows | None"
+    topics: Topics
+
+
+def _resolve(scope: _Scope, queries: Queries, relevance: Relevance, task: Task) -> Resolution:
     """Check a task against an index, and return what it resolves to; raises as `study_queries`."""
+    index = scope.index
     if relevance.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
             "categories", "the index has no categories: set relevant, or build it with categories"
@@ -221,7 +276,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
     index.check_queries(queries)
     if task.set_default:
         check_storable(task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
-    topics, names = relevance.topics(index)
+    topics, names = relevance.topics(index, scope.topics)
     with_h = topics.depths(topics.numbers(names), 1)[:, 0] > 1
     if task.set_default and len(np.unique(task.group_of_row[with_h])) < LEAST_WITH_H:
         raise UnfitIndexError(
@@ -234,16 +289,18 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {limit}"
         )
-    parameters = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
+    settings: Sequence[Any] = task.grid.settings()
+    parameters = tuple(index.resolve(setting, queries, scope.passing) for setting in settings)
     return Resolution(index.generation, parameters)
 
 
 def _measure(
-    index: "Engine", queries: Queries, relevance: Relevance, setting: QueryParameters
+    scope: _Scope, queries: Queries, relevance: Relevance, setting: QueryParameters
 ) -> Values:
     """Answer one query at a time, and return the figures (len(COLUMNS), nq) of all queries."""
-    ids, microseconds = index.answer_one_by_one(queries, setting)
-    topics, names = relevance.topics(index)
+    index = scope.index
+    ids, microseconds = index.answer_one_by_one(queries, setting, scope.passing)
+    topics, names = relevance.topics(index, scope.topics)
     judgments = topics.judge(ids, names)
     distances = index.distances(queries, ids)
     columns = measure(judgments) | {

@@ -112,11 +112,12 @@ def _pop(heap, size):
 
 
 @kernel
-def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
+def find_in_tables(signs, margins, tables, plan, ids, flags, probes, rows):
     """Write the distinct points of the probed buckets into `rows`; return the numbers of both.
 
     `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
-    `plan`: `Plan`; `probes`: `ProbeScratch`. At first `plan.n_probes` buckets are looked up.
+    `plan`: `Plan`; `probes`: `ProbeScratch`; `flags`: `Passing.flags`, without which all points
+    pass. At first `plan.n_probes` buckets are looked up.
     Further buckets are looked up until `plan.min_points` points are found or the heap is empty.
 
     If `plan.hash_limit` is 0, all points of these buckets are kept. If it is above 0 and
@@ -146,7 +147,7 @@ def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
         before = count
         for i in range(first, last):
             row = tables.rows[table, i]
-            if visits[row] != epoch:
+            if visits[row] != epoch and (flags.shape[0] == 0 or flags[row]):
                 visits[row] = epoch
                 rows[count] = row
                 count += 1

@@ -21,9 +21,11 @@ from divgrpc.kernels.code_scan import (
     estimate,
     keep_least,
     levels_of,
+    replace_others,
     scan_codes,
     score_tiles,
     take_least,
+    update_minima,
 )
 from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.look_ups import TILE_POINTS
@@ -42,25 +44,31 @@ _PREFETCH_CENTRES = 8
 
 
 @part
-def rank_cells(code, cells, n_cells, n_ranked, product, scan, scratch):
+def rank_cells(code, cells, counts, n_cells, n_ranked, product, scan, scratch):
     """Write the `n_cells` nearest cells into `scratch.numbers`, nearest first.
 
     `code`: `QueryCode`; `cells`: `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. If
     `product` is set, a distance is the negated dot product. Otherwise it is the squared Euclidean
-    distance less the squared length of the query. Ties go to the lower cell number. Exact distances
-    are computed only for the `n_ranked` cells of smallest estimated distance; there are n_cells to
-    C of them. If `n_cells` is 0, `n_ranked` must be C, and all cells are written by number.
+    distance less the squared length of the query. Ties go to the lower cell number. If a query has
+    a filter, `counts` (C,) are `Passing.cells`, and cells without a point that passes are left out.
+    Exact distances are computed only for the `n_ranked` cells of smallest estimated distance; there
+    are n_cells to C of them, or as many as are not left out. If `n_cells` is 0, `n_ranked` must be
+    their number, and all are written by number.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
-    if n_ranked < total:
+    if n_ranked < total and not (counts.shape[0] and n_cells == 0):
         levels = levels_of(code.margins, False, False, cells.codes, code.tables)
         scan_codes(cells.codes, cells.terms, levels, total, distances, scan.minima)
+        if counts.shape[0]:
+            drop_empty(counts, distances, scan.minima)
         count = take_least(distances, scan.minima, total, n_ranked, numbers)
         keep_nearest(numbers, distances, count, n_ranked, cells.no_ids)
     else:
+        n_written = 0
         for c in range(total):
-            numbers[c] = c
+            numbers[n_written] = c
+            n_written += counts.shape[0] == 0 or counts[c] > 0
     query = code.margins[: centres.shape[1]].reshape(1, centres.shape[1])
     for i in range(min(n_ranked, _PREFETCH_CENTRES)):
         prefetch_row(centres, numbers[i])
@@ -74,28 +82,40 @@ def rank_cells(code, cells, n_cells, n_ranked, product, scan, scratch):
 
 
 @part
-def take_cells(code, cells, n_probes, product, scan, scratch):
+def take_cells(code, cells, counts, n_probes, product, scan, scratch):
     """Write the cells that a query with `n_probes` probes reads; return their number.
 
     Without `Cells.reaches`, these are the `n_probes` nearest cells. The nearest cell is written
     first; but if a query reads all cells, they are written by number. The arguments are as for
     `rank_cells`.
     """
-    total, count = cells.centres.shape[0], n_probes
+    total, count = count_cells(cells, counts), n_probes
     if n_probes < total and not cells.reaches.shape[0]:
         n_ranked = min(total, RANKED_CELLS_RATIO * n_probes)
-        rank_cells(code, cells, n_probes, n_ranked, product, scan, scratch)
+        rank_cells(code, cells, counts, n_probes, n_ranked, product, scan, scratch)
     elif n_probes < total:
         most, distances = min(total, MORE_CELLS_RATIO * n_probes), scratch.distances
-        rank_cells(code, cells, most, min(total, 3 * most // 2), product, scan, scratch)
+        n_ranked = min(total, 3 * most // 2)
+        rank_cells(code, cells, counts, most, n_ranked, product, scan, scratch)
         limit = distances[0] + cells.reaches[n_probes - 1] * _stretch(code, cells, distances[0])
         count = (n_probes + FEWER_CELLS_RATIO - 1) // FEWER_CELLS_RATIO
         while count < most and distances[count] <= limit:
             count += 1
     if count >= total:
         # A scan of all cells expects the distances in the order of their numbers.
-        rank_cells(code, cells, 0, total, product, scan, scratch)
+        rank_cells(code, cells, counts, 0, total, product, scan, scratch)
     return min(count, total)
+
+
+@kernel
+def count_cells(cells, counts):
+    """Return the number of cells or, if a query has a filter, of those with a point that passes."""
+    if not counts.shape[0]:
+        return cells.centres.shape[0]
+    n_cells = 0
+    for c in range(counts.shape[0]):
+        n_cells += counts[c] > 0
+    return n_cells
 
 
 @part
@@ -114,30 +134,33 @@ def _stretch(code, cells, nearest):
 
 
 @part
-def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
+def choose_cells(code, cells, counts, n_probes, min_points, product, scan, scratch):
     """Write the cells that a query reads: more cells if they hold fewer than `min_points` points.
 
     The cells are written into `scratch.numbers`. Returns the number of cells and the number of
-    points in them. The other arguments are as for `take_cells`.
+    points in them. If a query has a filter, only points that pass count. The other arguments are as
+    for `take_cells`.
     """
-    starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
+    starts, numbers, total = cells.starts, scratch.numbers, count_cells(cells, counts)
     n_cells = min(n_probes, total)
     while True:
-        count = take_cells(code, cells, n_cells, product, scan, scratch)
+        count = take_cells(code, cells, counts, n_cells, product, scan, scratch)
         points = 0
         for i in range(count):
-            points += starts[numbers[i] + 1] - starts[numbers[i]]
+            cell = numbers[i]
+            points += counts[cell] if counts.shape[0] else starts[cell + 1] - starts[cell]
         if points >= min_points or count == total:
             return count, points
         n_cells = min(2 * n_cells, total)
 
 
 @kernel
-def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratch):
+def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, cell_scratch):
     """Write the points of the nearest cells into `candidates`, at most `plan.hash_limit`.
 
     A limit of 0 means no limit. If the cells hold more points than the limit, the points whose
-    codes are nearest to the query are written. A scan reads all cells. If `plan.search` is
+    codes are nearest to the query are written. Only points in `passing` are written, if it has any.
+    A scan reads all cells. If `plan.search` is
     SCAN_HAMMING, the scan uses only the signs of the query's margins. Returns three numbers. The
     first is the number of points written.
     The second is the number of cells probed, or 0 for a scan. The third is 0 if `candidates` is
@@ -146,13 +169,16 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
+    flags, is_filtered = passing.flags, passing.rows.shape[0] > 0
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
-        code, cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
+        code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
     )
     probes = n_cells if plan.search == TABLES else 0
     by_code = 0 < hash_limit < total
-    room = min(total, 2 * hash_limit + BLOCK_POINTS) if by_code else total
+    # `keep_least` writes one entry beyond the points that pass a filter.
+    room_needed = min(total + is_filtered, places.shape[0])
+    room = min(room_needed, 2 * hash_limit + BLOCK_POINTS) if by_code else room_needed
     if room > rows.shape[0]:
         return 0, probes, room
     count = 0
@@ -160,12 +186,13 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
         for i in range(n_cells):
             cell = cell_scratch.numbers[i]
             for place in range(starts[cell], starts[cell + 1]):
-                rows[count] = places[place]
-                count += 1
+                if not is_filtered or flags[place]:
+                    rows[count] = places[place]
+                    count += 1
         return count, probes, 0
     signs = plan.search == SCAN_HAMMING
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
-    if n_cells == starts.shape[0] - 1:
+    if n_cells == starts.shape[0] - 1 and not is_filtered:
         count = _scan_cells(
             hashing, cells, levels, cell_scratch.distances, hash_limit, ids, scan, candidates
         )
@@ -180,6 +207,8 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
             first = start // TILE_POINTS * TILE_POINTS
             block_distances(hashing.codes, hashing.terms, levels, first, end, base, scan.distances)
             block = scan.distances[start - first : end - first]
+            if is_filtered:
+                replace_others(flags[start:end], np.float32(np.nan), block)
             count = keep_least(block, places[start:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
                 limit = keep_nearest(rows, estimates, count, hash_limit, ids)
@@ -187,6 +216,18 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probes, 0
+
+
+@kernel
+def drop_empty(counts, distances, minima):
+    """Set the distances of cells without a point that passes to inf, and update `minima`.
+
+    `counts` (C,) int32 is the number of these points in each cell. `distances` (C,) float32 and
+    `minima` are those of `code_scan.scan_codes`.
+    """
+    for c in range(counts.shape[0]):
+        distances[c] = distances[c] if counts[c] else np.float32(np.inf)
+    update_minima(distances, counts.shape[0], minima)
 
 
 @kernel

@@ -58,6 +58,67 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     return settle_ties(rows, distances, count, estimates, plan, ids)
 
 
+@kernel
+def find_passing_by_code(hashing, plan, ids, flags, candidates, code, scan):
+    """Do what `find_by_code` does, for the points that pass a filter only.
+
+    `flags` (n,) uint8 says which points pass; more than `plan.hash_limit` points do.
+    """
+    rows, distances, n = candidates.rows, candidates.distances, flags.shape[0]
+    hamming = plan.search == SCAN_HAMMING
+    levels = levels_of(code.margins, hamming, hamming, hashing.codes, code.tables)
+    scan_passing(hashing.codes, hashing.terms, levels, flags, distances, scan.minima)
+    estimates = hashing.terms.shape[0] > 0 and not levels.hamming
+    n_groups = 0
+    for group in range((n + BLOCK_POINTS - 1) // BLOCK_POINTS * BLOCK_GROUPS):
+        n_groups += scan.minima[group] < np.inf
+    if n_groups >= plan.hash_limit:
+        count = take_least(distances, scan.minima, n, plan.hash_limit, rows)
+    else:
+        # `take_least` would take points that do not pass.
+        count = 0
+        for i in range(n):
+            if flags[i]:
+                rows[count], distances[count] = i, distances[i]
+                count += 1
+    return settle_ties(rows, distances, count, estimates, plan, ids)
+
+
+@kernel
+def scan_passing(codes, terms, levels, flags, distances, minima):
+    """Do what `scan_codes` does; points that do not pass a filter get the distance inf.
+
+    `flags` (n,) uint8 says which points pass. Blocks without such a point are not scored.
+    """
+    for start in range(0, flags.shape[0], BLOCK_POINTS):
+        stop = min(flags.shape[0], start + BLOCK_POINTS)
+        block = distances[start:stop]
+        if passes_any(flags[start:stop]):
+            block_distances(codes, terms, levels, start, stop, np.float32(0), block)
+        replace_others(flags[start:stop], np.float32(np.inf), block)
+        first = start // BLOCK_POINTS * BLOCK_GROUPS
+        _group_minima(block, minima[first : first + BLOCK_GROUPS])
+
+
+@kernel
+def passes_any(flags):
+    """Return whether any of `flags` (m,) uint8 is set."""
+    n_set = np.int32(0)
+    for i in range(flags.shape[0]):
+        n_set = np.int32(n_set + flags[i])
+    return n_set > 0
+
+
+@kernel
+def replace_others(flags, value, distances):
+    """Replace the distances (m,) float32 of points whose flag is not set by `value` float32.
+
+    `keep_least` keeps no point whose distance is nan, because no comparison with nan is true.
+    """
+    for i in range(distances.shape[0]):
+        distances[i] = distances[i] if flags[i] else value
+
+
 @part
 def levels_of(margins, signs, hamming, codes, tables):
     """Round a query's `margins` (B,) float32 and return them as `Levels` for a scan of `codes`.
@@ -212,6 +273,15 @@ def replace_estimates(exact, stop, estimates, minima):
     for start in range(0, exact.shape[0], BLOCK_POINTS):
         first = start // BLOCK_POINTS * BLOCK_GROUPS
         block = estimates[start : min(stop, start + BLOCK_POINTS)]
+        _group_minima(block, minima[first : first + BLOCK_GROUPS])
+
+
+@kernel
+def update_minima(distances, stop, minima):
+    """Write the minimum of each group of the first `stop` distances, as `scan_codes` does."""
+    for start in range(0, stop, BLOCK_POINTS):
+        first = start // BLOCK_POINTS * BLOCK_GROUPS
+        block = distances[start : min(stop, start + BLOCK_POINTS)]
         _group_minima(block, minima[first : first + BLOCK_GROUPS])
 
 

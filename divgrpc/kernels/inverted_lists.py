@@ -105,14 +105,15 @@ def steps_of(value, step):
 
 
 @kernel
-def lists_pay(points, lists, columns, n_nearest):
+def lists_pay(points, lists, columns, n_nearest, n_passing):
     """Return whether inverted lists find the `n_nearest` nearest points faster than a full pass.
 
-    A full pass scores all points. `columns` (s,) int32 are those of the sparse query; see
-    LISTS_MIN_RATIO.
+    A full pass scores all points or, if `n_passing` is above 0, so many points that pass a filter.
+    `columns` (s,) int32 are those of the sparse query; see LISTS_MIN_RATIO.
     """
     starts, n = lists.starts, points.squares.shape[0]
-    if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > n:
+    n_scored = n_passing or n
+    if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > n_scored:
         return False
     dims, work = lists.steps.shape[0], 0.0
     for i in range(columns.shape[0]):
@@ -120,21 +121,24 @@ def lists_pay(points, lists, columns, n_nearest):
             work += FULL_COLUMN_SHARE * n
         for place in range(columns[i], starts.shape[0] - 1, dims):
             work += starts[place + 1] - starts[place]
-    return LISTS_MIN_RATIO * work < points.indices.shape[0]
+    return LISTS_MIN_RATIO * work < points.indices.shape[0] * (n_scored / n)
 
 
 @allocating
-def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, scratch):
+def score_listed(
+    points, lists, columns, values, query, n_nearest, passing, selection, candidates, scratch
+):
     """Write a superset of the `n_nearest` nearest points and all ties; return its size.
 
     `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
     `query`: the same query as a `Query`, which `sparse.spread` wrote into `selection`;
     `candidates`: `Candidates` of n points, the output; `scratch`: `ListScratch` for n points.
-    `n_nearest` is 1 to n.
+    `passing` (p,) int32 are the rows that pass a filter, ascending; if it is empty, all rows pass.
+    `n_nearest` is 1 to the number of rows that pass.
     """
     rows, distances, bounds = candidates.rows, candidates.distances, scratch.bounds
     count = bound_distances(
-        points.squares, lists, columns, values, query, n_nearest, distances, scratch
+        points.squares, lists, columns, values, query, n_nearest, passing, distances, scratch
     )
     first = take_nearest(distances[:count], n_nearest, rows)
     for i in range(first):
@@ -154,7 +158,7 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
 
 
 @allocating
-def bound_distances(squares, lists, columns, values, query, n_nearest, distances, scratch):
+def bound_distances(squares, lists, columns, values, query, n_nearest, passing, distances, scratch):
     """Find points that include the `n_nearest` nearest and all ties; return their number m.
 
     Writes the rows of these points into `scratch.rows` (n,) int32, ascending, lower bounds of their
@@ -178,7 +182,7 @@ def bound_distances(squares, lists, columns, values, query, n_nearest, distances
             full[n_full], full_weights[n_full] = number, weights[i]
             square += np.float64(values[i]) * np.float64(values[i])
             n_full += 1
-    if n_full and FEW_RATIO * n_nearest <= n:
+    if n_full and FEW_RATIO * n_nearest <= n and not passing.shape[0]:
         full_length = math.sqrt(square) * _LENGTH_ROUND_UP
         _bound_all(squares, lists, query, scale, full_length, sums, distances, scratch.bounds)
         count = _bound_few(
@@ -192,6 +196,13 @@ def bound_distances(squares, lists, columns, values, query, n_nearest, distances
                 lists.full_values, full[i:], full_weights[i:], start, sums[start:][:RUN_POINTS]
             )
     _bound_all(squares, lists, query, scale, 0.0, sums, distances, scratch.bounds)
+    for i in range(passing.shape[0]):
+        # The rows ascend, so no value is overwritten before it is read.
+        row = passing[i]
+        rows[i], distances[i] = row, distances[row]
+        scratch.bounds[i] = scratch.bounds[row]
+    if passing.shape[0]:
+        return passing.shape[0]
     for row in range(n):
         rows[row] = row
     return n

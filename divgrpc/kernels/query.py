@@ -14,6 +14,9 @@
 picks. Queries that `kernels.batch` has searched together start after stage 2 (scans) or after stage
 3 (exact search).
 
+If `Scratch.passing` has points, a query has a filter, and only these points can be found. All
+limits then count these points only. An exact search scores them by their rows.
+
 If a search through cells needs more room than `Scratch` has, `answer` returns the number of points
 that `Scratch` must be able to hold. The caller then enlarges `Scratch` and calls `answer` again.
 """
@@ -23,7 +26,7 @@ import numpy as np
 from divgrpc.kernels import records
 from divgrpc.kernels.buckets import find_in_tables
 from divgrpc.kernels.cells import find_in_cells
-from divgrpc.kernels.code_scan import find_by_code
+from divgrpc.kernels.code_scan import find_by_code, find_passing_by_code
 from divgrpc.kernels.dials import DIAL_STEPS, fall_off_step
 from divgrpc.kernels.exact import (
     ALL_POINTS,
@@ -57,7 +60,7 @@ def answer(index, scratch, plan, span, queries, results):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, span = records.Plan(*plan), records.Span(*span)
     queries, results = records.Queries(*queries), records.Results(*results)
-    n = count_points(index.points)
+    n = scratch.passing.rows.shape[0] or count_points(index.points)
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
     for number in range(span.first, span.stop):
         place = number - span.first if span.together else -1
@@ -80,7 +83,7 @@ def answer(index, scratch, plan, span, queries, results):
         if hits.room:
             return hits.room
         if plan.step == records.HASH_ONLY:
-            _write_ids(index.result_ids, hits, number, scratch.candidates.rows, results)
+            _write_ids(index.result_ids, hits, number, scratch, results)
             continue
         all_points = hits.size == ALL_POINTS or (plan.search == records.EXACT and place >= 0)
         n_hashed, count = _limit_hashed(index, plan, n, hits, count, all_points, scratch)
@@ -157,42 +160,53 @@ def _take_from_batch(place, scratch):
 @part
 def _find(index, plan, query, n_nearest, scratch):
     """Find points for a query, write them into `scratch.candidates`, and return `Hits`."""
-    n, candidates, code = count_points(index.points), scratch.candidates, scratch.code
+    candidates, code, passing = scratch.candidates, scratch.code, scratch.passing
+    is_filtered = passing.rows.shape[0] > 0
+    n = passing.rows.shape[0] or count_points(index.points)
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
     stop, n_scored, count, n_probes = n, 0, 0, 0
     by_scan = plan.search in (records.SCAN, records.SCAN_HAMMING)
-    if by_scan and sorted_by_length(index) and reach_pays(index.length_bounds, n_nearest, n):
+    by_length = sorted_by_length(index) and not is_filtered
+    if by_scan and by_length and reach_pays(index.length_bounds, n_nearest, n):
         stop, n_scored = reach(
             index.points.vectors, query, index.length_bounds, n_nearest, candidates.distances
         )
     is_limit = 0 < plan.hash_limit < stop
     if index.cells.centres.shape[0] and (plan.search == records.TABLES or is_limit):
         count, n_probes, room = find_in_cells(
-            index.hashing, index.cells, plan, index.ids, candidates, code, scratch.scan,
+            index.hashing, index.cells, plan, index.ids, passing, candidates, code, scratch.scan,
             scratch.cells,
         )  # fmt: skip
         return _hits(count, count, n_probes, n_scored, room)
     if plan.search == records.TABLES:
         sign_code(code.margins, code.signs.reshape(code.signs.shape[0]))
         count, n_probes = find_in_tables(
-            code.signs, code.margins, index.tables, plan, index.ids, scratch.probes, candidates.rows
-        )
+            code.signs, code.margins, index.tables, plan, index.ids, passing.flags, scratch.probes,
+            candidates.rows,
+        )  # fmt: skip
         if count >= plan.min_points:
             return _hits(count, count, n_probes, n_scored, 0)
     if not is_limit:
         return _hits(stop, ALL_POINTS, n_probes, n_scored, 0)
-    tie_start, count = find_by_code(
-        index.hashing, plan, index.ids, stop, n_scored, candidates, code, scratch.scan
-    )
+    if is_filtered:
+        tie_start, count = find_passing_by_code(
+            index.hashing, plan, index.ids, passing.flags, candidates, code, scratch.scan
+        )
+    else:
+        tie_start, count = find_by_code(
+            index.hashing, plan, index.ids, stop, n_scored, candidates, code, scratch.scan
+        )
     return _hits(tie_start, count, n_probes, n_scored, 0)
 
 
 @part
-def _write_ids(ids, hits, number, rows, results):
+def _write_ids(ids, hits, number, scratch, results):
     """Write the ids of the hashed points as the results, at most as many as `results` can hold."""
-    every_row = hits.size == ALL_POINTS
-    count = min(hits.tie_start if every_row else hits.size, results.ids.shape[1])
+    rows, every_row = scratch.candidates.rows, hits.size == ALL_POINTS
+    if every_row and scratch.passing.rows.shape[0]:
+        rows, every_row = scratch.passing.rows, False
+    count = min(hits.tie_start if hits.size == ALL_POINTS else hits.size, results.ids.shape[1])
     for i in range(count):
         results.ids[number, i] = id_of(ids, i if every_row else rows[i])
     results.counts[number] = count
@@ -207,6 +221,7 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
 
     If `hits.size` is ALL_POINTS, a superset of the nearest points is kept.
     """
+    passing = scratch.passing.rows
     points, candidates, marks = index.points, scratch.candidates, scratch.selection.marks
     rows, distances, count = candidates.rows, candidates.distances, hits.size
     if place >= 0 and plan.search == records.EXACT:
@@ -217,12 +232,14 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
         start, stop = queries.indptr[number], queries.indptr[number + 1]
         columns, values = queries.indices[start:stop], queries.values[start:stop]
         n_candidates = min(n_nearest, plan.candidates_limit or n_nearest)
-        if lists_pay(points, index.lists, columns, n_candidates):
+        if lists_pay(points, index.lists, columns, n_candidates, passing.shape[0]):
             count = score_listed(
-                points, index.lists, columns, values, query, n_nearest, scratch.selection,
+                points, index.lists, columns, values, query, n_nearest, passing, scratch.selection,
                 candidates, scratch.lists,
             )  # fmt: skip
             return count, count
+    if all_points and passing.shape[0]:
+        return _score_passing(points, query, passing, n_nearest, sparse_query, scratch)
     n_scored = count
     if all_points and index.length_bounds.shape[0]:
         n_scored = score_longest(points.vectors, query, index.length_bounds, n_nearest, distances)
@@ -237,6 +254,25 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
         n_scored = distances.shape[0] if n_scored == ALL_POINTS else n_scored
         return n_scored, take_nearest(distances[:n_scored], n_nearest, rows)
     return n_scored + hits.n_scored, count
+
+
+@part
+def _score_passing(points, query, passing, n_nearest, sparse_query, scratch):
+    """Score the rows `passing` (p,) int32; return p, and the size of a superset of the nearest."""
+    rows, distances, marks = (
+        scratch.candidates.rows,
+        scratch.candidates.distances,
+        scratch.selection.marks,
+    )
+    count = passing.shape[0]
+    if marks.shape[0] and sparse_query:
+        score_marked(points, query, marks, passing, count, distances)
+    else:
+        score_rows(points, query, passing, count, distances)
+    kept = take_nearest(distances[:count], n_nearest, rows)
+    for i in range(kept):
+        rows[i] = passing[rows[i]]
+    return count, kept
 
 
 @part

@@ -19,6 +19,7 @@ of the field. Shapes use these letters:
 - C: number of cells.
 - T: number of hash tables.
 - r: number of points that the scratch memory can hold.
+- p: number of points that pass the filter of a query.
 
 If an index lacks an array, the field is an empty array. In the shape of this array, every letter
 and every sum such as n+1 is 0, except d and m, which are the number of dimensions.
@@ -303,8 +304,18 @@ class ListScratch(NamedTuple):
     bounds: Annotated[Float32s, "n"]  # lower bounds of the distances of points
 
 
+class Passing(NamedTuple):
+    """The points that pass the filter of a query; all arrays are empty if a query has no filter."""
+
+    rows: Annotated[Int32s, "p"]  # rows of these points, ascending
+    # Whether a point passes, in the order of the codes: by row or, with cells, by place. Empty if
+    # the search reads `rows` alone.
+    flags: Annotated[UInt8s, "flags"]
+    cells: Annotated[Int32s, "counts"]  # number of these points in each cell; empty without cells
+
+
 class Scratch(NamedTuple):
-    """All scratch memory of the queries of one thread."""
+    """All scratch memory of the queries of one thread, and the points that pass their filter."""
 
     candidates: Candidates
     code: QueryCode
@@ -316,6 +327,7 @@ class Scratch(NamedTuple):
     picks: Annotated[Int64s, "k"]  # positions of the picks among the candidates
     lists: ListScratch
     batch: BatchScratch
+    passing: Passing
 
 
 class Plan(NamedTuple):

@@ -9,7 +9,7 @@ Conventions of all metrics:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -177,6 +177,15 @@ class Topics:
         topics = np.repeat(names, [len(ids) for ids in lists])
         points = labels.rows(np.concatenate([*lists, np.empty(0, np.int64)]), "relevant")
         return cls(labels, names, *_grouped(topics, points, labels, len(names)), lists=True)
+
+    def within(self, flags: Mask) -> Self:
+        """Return the topics of categories without the points whose flag (n,) is not set."""
+        labels = self.labels
+        columns = {
+            name: np.where(flags, getattr(labels, name), _NONE)
+            for name in ("categories", "subtopics")
+        }
+        return self.of_categories(replace(labels, **columns))
 
     def numbers(self, asked: IntArray) -> IntArray:
         """Return the topic number (nq,) of each category (or number of a list) in `asked` (nq,).

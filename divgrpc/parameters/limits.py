@@ -48,6 +48,11 @@ LIMITS: Final = {
     "attribute_bytes_max": 2**20,
     # Maximum number of points that one Get names.
     "get_rows_max": 10_000,
+    # Limits of filters, and of the ids that one call excludes.
+    "filter_depth_max": 8,
+    "filter_conditions_max": 256,
+    "filter_values_max": 10_000,
+    "exclude_ids_max": 100_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,
     "neighbours_max": 1_000,

@@ -3,12 +3,15 @@
 from divgrpc.types import CountArray, QueryStats, WarningInfo
 
 
-def too_few(field: str, limit: int, available: int, counts: CountArray) -> tuple[WarningInfo, ...]:
+def too_few(
+    field: str, limit: int, available: int, counts: CountArray, *, filtered: bool = False
+) -> tuple[WarningInfo, ...]:
     """Return a warning if some rows have fewer than `limit` results.
 
     field: the parameter that sets `limit`, k or top_k.
     available: number of points or labels that the index has.
     counts: (nq,) number of results of each row.
+    filtered: whether `available` counts the points that pass a filter.
     """
     # Use a list, because it is faster than numpy for one or two rows.
     short = [count for count in counts.tolist() if count < limit]
@@ -17,6 +20,8 @@ def too_few(field: str, limit: int, available: int, counts: CountArray) -> tuple
     upper, noun = field.upper(), "labels" if field == "top_k" else "points"
     if limit > available:
         sentence = f"{field} is {limit} and the index has {available} {noun}"
+        if filtered:
+            sentence = f"{field} is {limit} and {available} {noun} pass the filter"
         return (WarningInfo(f"FEWER_THAN_{upper}_{noun.upper()}", sentence, field),)
     sentence = f"{len(short)} of {len(counts)} rows have fewer than {limit} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)

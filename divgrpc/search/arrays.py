@@ -9,6 +9,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only
 from divgrpc.hashing.codes import tiles_of
 from divgrpc.hashing.lists import create_lists
+from divgrpc.kernels.records import NO_CHOICE
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
@@ -126,3 +127,16 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None =
         dials,
         reasons,
     )
+
+
+def no_answers(queries: int, parameters: EffectiveParameters) -> Answers:
+    """Return the answers to `queries` queries if no point passes their filter."""
+    answers = empty_answers(queries, parameters.k, parameters)
+    answers.ids[:] = -1
+    answers.scores[:] = answers.selection_scores[:] = np.nan
+    answers.counts[:] = 0
+    answers.stats[:] = 0
+    answers.dials[:] = 0
+    answers.reasons[:] = NO_CHOICE
+    copies = [np.empty(0, np.int64)] * (queries * parameters.k)
+    return answers._replace(copies=copies if parameters.list_collapsed else [])

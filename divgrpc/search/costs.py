@@ -69,6 +69,13 @@ _CELL_WORD_NS: Final = 0.5
 _BUCKET_NS: Final = 200.0
 _CELL_NS: Final = 350.0
 _BUCKET_ENTRY_NS: Final = 5.0
+# With a filter, the nearest cells hold fewer of the points that pass, so more cells are read: the
+# number without a filter times the share of points that pass to the power of -_CELLS_EXPONENT.
+_CELLS_EXPONENT: Final = 0.35
+# Nanoseconds for each code of which a search reads whether its point passes a filter.
+_FLAG_NS: Final = 0.3
+# Like _HASHED_ROW_NS, for points that pass a filter, because these are read in ascending order.
+_PASSING_ROW_NS: Final = 8.0
 # `auto` prefers a later search in `AUTO` only if it costs less than this share of an earlier one.
 CHEAPER_RATIO_MAX: Final = 0.8
 # Searches that `auto` chooses from, for points and for labels, sorted by their recall on queries
@@ -194,6 +201,7 @@ class SearchTable:
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
         self._target, self._otherwise = target_recall, otherwise
+        self._shape, self._dense = shape, dense
         self._choices: list[Search] = [
             choose(
                 {search: pools[place] for search, pools in self._pools.items()},
@@ -277,11 +285,14 @@ class SearchTable:
     ) -> EffectiveParameters:
         """Fill in the defaults; replace search `auto` by the choice for the number of candidates.
 
-        `most_probes`: maximum number of buckets or cells that a search can probe.
+        `rows`: number of points or, if a query has a filter, of points that pass. `most_probes`:
+        maximum number of buckets or cells that a search can probe.
         """
         limits = parameters.resolve(rows, "exact", width, sought, nonzeros)
         pool = pool_of(limits, rows)
         search, n_probes = self.at(pool)
+        if rows < self._shape.rows:
+            search, n_probes = self._of_passing(rows, pool, search, n_probes)
         if parameters.hash_limit is None and parameters.epsilon is None:
             hash_limit = max(limits.hash_limit, self._hash_limit(pool))
             parameters = replace(parameters, hash_limit=hash_limit)
@@ -290,6 +301,35 @@ class SearchTable:
             rows, search, width, sought, nonzeros,
             probes=probes, duplicate_threshold=duplicate_threshold,
         )  # fmt: skip
+
+    def _of_passing(
+        self, passing: int, pool: int, search: Search, n_probes: int
+    ) -> tuple[Search, int]:
+        """Return the search and the number of probes if only `passing` points pass a filter.
+
+        `search` and `n_probes` are those without a filter. Other searches than cells and exact
+        searches become scans, because few points of a bucket may pass. An exact search of the
+        points that pass has a recall of 1, so it is chosen unless the other search is faster.
+        """
+        shape, share = self._shape, max(1, passing) / self._shape.rows
+        more = share**-_CELLS_EXPONENT
+        if shape.cells:
+            n_probes = math.ceil(n_probes * more)
+        elif search != "exact":
+            search = "scan"
+        place = bisect.bisect_left(self._sizes, pool)
+        if search == "exact" or place >= len(self._sizes):
+            return search, n_probes
+        cost = self._pools[search][place]
+        read = more if search == "tables" else 1.0
+        flags = _FLAG_NS * (cost.codes_read * more if search == "tables" else shape.rows)
+        cost = replace(cost, lists_read=cost.lists_read * read, codes_read=cost.codes_read * read)
+        number = float(np.interp(shape.log_bytes, *_HASHED_NUMBER_NS))
+        if shape.sparse:
+            number = _SPARSE_BY_DENSE_NS if self._dense else _SPARSE_NS
+        exact = _CALL_NS + passing * (_PASSING_ROW_NS + number * shape.width)
+        other = nanoseconds(search, cost, shape, dense=self._dense) + flags
+        return ("exact" if exact <= other else search), n_probes
 
     def warnings(
         self, parameters: QueryParameters, effective: EffectiveParameters, rows: int

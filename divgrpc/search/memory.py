@@ -17,6 +17,7 @@ from divgrpc.kernels.records import (
     Candidates,
     CellScratch,
     ListScratch,
+    Passing,
     ProbeScratch,
     ScanScratch,
     Scratch,
@@ -68,6 +69,14 @@ class Memory:
 
     def _replace(self, **parts: Any) -> None:  # noqa: ANN401  # any field of `Scratch`
         self._scratch, self._register = self._scratch._replace(**parts), None
+
+    def set_passing(self, passing: Passing) -> None:
+        """Set the points that pass the filter of the next queries."""
+        if self._scratch.passing is not passing:
+            self._scratch = self._scratch._replace(passing=passing)
+            if self._register is not None:
+                # The points that pass are the last field of `Scratch`.
+                self._register[-len(passing) :] = register(passing)
 
     def fit_points(self, points: int) -> None:
         """Allocate memory for the rows and distances of `points` points."""

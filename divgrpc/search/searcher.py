@@ -19,6 +19,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
 from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_lists, with_tiles
 from divgrpc.search.memory import PROBES_MAX, Memory
+from divgrpc.search.passing import NO_FILTER, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import relevance, select_different
@@ -117,6 +118,7 @@ class Searcher:
         probe_on: bool = False,
         pool_limit: int | None = None,
         retries: int = 0,
+        passing: int | None = None,
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
@@ -124,14 +126,15 @@ class Searcher:
         candidates, probe more; if all probed buckets hold too few, search all points. `retries`:
         maximum number of times that a query row is searched again with greater limits because fewer
         than k of its candidates remain without near-copies. `pool_limit`: maximum number of
-        candidates that a pool (the candidates among which a selector picks) grows to.
+        candidates that a pool (the candidates among which a selector picks) grows to. `passing`:
+        number of points that pass the filter of the queries; None if there is no filter.
         """
-        points = self._n_points
+        points = passing or self._n_points
         plan_of = partial(
             QueryPlan.of,
             metric=self.metric,
             points=points,
-            min_points=self._enough_points(parameters) if probe_on else 0,
+            min_points=self._enough_points(parameters, points) if probe_on else 0,
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
@@ -150,25 +153,30 @@ class Searcher:
             candidates = min(larger.candidates_limit or points, larger.hash_limit, points)
             if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
                 wider = self.plan(
-                    larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1
-                )
+                    larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1,
+                    passing=passing,
+                )  # fmt: skip
         if plan.candidates_max < plan.pool_max and (by_lists or may_widen):
             hash_limit = max(parameters.hash_limit, plan.pool_max if may_widen else 0)
             roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
 
-    def _enough_points(self, parameters: EffectiveParameters) -> int:
+    @staticmethod
+    def _enough_points(parameters: EffectiveParameters, points: int) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
         The number of probes that Build chose may find fewer points for queries that do not resemble
         points, such as normals of hyperplanes.
         """
         candidates = parameters.candidates_limit or parameters.k
-        return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
+        return int(min(candidates, parameters.hash_limit or points, points))
 
-    def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
-        """Answer queries whose rows are already prepared for the metric."""
-        answers = self._answer(queries, plan)
+    def answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None = None) -> Answers:
+        """Answer queries whose rows are already prepared for the metric.
+
+        `passing`: the points that pass a filter, at least one; None if there is no filter.
+        """
+        answers = self._answer(queries, plan, passing)
         if plan.roomier is None and plan.wider is None:
             return answers
         # For few rows, Python lists take a tenth of the time of numpy.
@@ -178,18 +186,18 @@ class Searcher:
             if plan.roomier is not None and CROWDED_RATIO * copies[row] >= pools[row] > 0:
                 next_plan = plan.roomier
             if next_plan is not None:
-                answers.put(row, self.answer(queries[row : row + 1], next_plan))
+                answers.put(row, self.answer(queries[row : row + 1], next_plan, passing))
         return answers
 
-    def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
+    def _answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
         answers = empty_answers(len(queries), plan.parameters.k, plan.parameters)
         if not plan.one_by_one:
-            self._run(queries, plan, answers)
+            self._run(queries, plan, answers, passing)
             return answers
         for row in range(len(queries)):
             # Kernels take contiguous arrays only, so one column of `answers` cannot be passed.
             single = empty_answers(1, plan.parameters.k, plan.parameters)
-            self._run(queries[row : row + 1], plan, single)
+            self._run(queries[row : row + 1], plan, single, passing)
             if plan.kernel.step == records.CANDIDATES:
                 places = self._select(plan, single)
             else:
@@ -274,9 +282,11 @@ class Searcher:
         pays = ratio * work < len(self._index.points.indices)
         return np.where(pays, work, 0).astype(np.int64)
 
-    def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
+    def _run(
+        self, queries: Rows, plan: QueryPlan, answers: Answers, passing: PassingRows | None = None
+    ) -> None:
         """Answer all query rows with the kernel `query.answer`, in batches if that is faster."""
-        if len(queries) >= _BATCH_ROWS_MIN:
+        if len(queries) >= _BATCH_ROWS_MIN and passing is None:
             room = self._batch_room(plan, sparse=isinstance(queries, SparseRows))
             if room:
                 self._run_together(queries, plan, answers, room)
@@ -285,15 +295,25 @@ class Searcher:
         span = (0, len(queries), False)
         while room:
             memory = self._memory(plan, room)
+            memory.set_passing(self._passing(plan, passing))
             needed_room = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
             # Allocate twice what this query needs, because the next one may need a little more.
             room = 2 * needed_room
 
+    def _passing(self, plan: QueryPlan, passing: PassingRows | None) -> records.Passing:
+        """Return the points that pass a filter in the form that the search of a plan reads."""
+        if passing is None:
+            return NO_FILTER
+        if plan.kernel.search == records.EXACT:
+            return passing.by_row
+        return passing.by_code(self._index.cells)
+
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
         """Search the query rows in batches; answer each batch with the kernel `query.answer`."""
         memory = self._memory(plan, self._n_points)
+        memory.set_passing(NO_FILTER)
         memory.fit_batch(BATCH_QUERIES, room)
         arguments: tuple[Any, ...] = (self._register, memory.register, plan.fields)
         search = score_batch if plan.kernel.search == records.EXACT else scan_batch

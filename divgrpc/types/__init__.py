@@ -159,6 +159,9 @@ class QueryResult(PointHitRows):
     bound on the difference in objective between the fractional solution of `qp_relax` and the
     optimum, as a share of the range of the objective.
 
+    `points_passing` is the number of points that pass the filter of the query, or None if the query
+    has no filter.
+
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
     had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
     the result at place j of row i. With p = i * k + j, these are
@@ -192,6 +195,7 @@ class QueryResult(PointHitRows):
     dial_reasons: npt.NDArray[np.str_] = field(default_factory=lambda: np.empty(0, np.str_))
     attributes: Mapping[str, tuple[AttributeValue, ...]] = field(default_factory=dict)
     payloads: tuple[bytes, ...] = ()
+    points_passing: int | None = None
 
     def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.

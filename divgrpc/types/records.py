@@ -19,6 +19,8 @@ AttributesLike: TypeAlias = Mapping[str, Any] | None
 AttributeTypes: TypeAlias = Mapping[str, AttributeType] | None
 PayloadsLike: TypeAlias = Sequence[bytes | str | None] | None
 NumbersLike: TypeAlias = npt.ArrayLike | None
+# One id or several, of stored points.
+IdsOf: TypeAlias = int | str | Sequence[int] | Sequence[str] | npt.NDArray[Any] | None
 # Ids: int64, or texts of dtype object if the index has string ids.
 IdArray: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 

@@ -7,19 +7,21 @@ index. If a new generation is published between two requests, the parts that an 
 answered are sent again.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
+from google.protobuf.message import Message
 from google.rpc import status_pb2
 
-from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc.errors import DivgrpcError, InvalidArgumentError, invalid
 from divgrpc.parameters import DEFAULT_K, LIMITS
 from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import IndexInfo, LabelResult, QueryResult
-from divgrpc_client.messages import arguments, requests, responses
+from divgrpc.types.records import IdsOf
+from divgrpc_client.messages import arguments, filters, requests, responses
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, row_ends
 from divgrpc_protos.arrays import Matrix, row_count
@@ -44,6 +46,7 @@ _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
 # The reason of the error for an answer that does not fit a message.
 _REPLY_TOO_LARGE: Final = "REPLY_TOO_LARGE"
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 # A batch fails if the index is replaced during each of this many rounds.
 _ROUNDS_MAX: Final = 4
 
@@ -68,40 +71,75 @@ def pages() -> Exchange[
 
 
 def query_batch(
-    name: str, queries: VectorsLike, options: QueryOptions
+    name: str,
+    queries: VectorsLike | None,
+    options: QueryOptions,
+    restriction: Mapping[str, Any] = _NO_FIELDS,
+    like: IdsOf = None,
 ) -> Exchange[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryResult]:
     """Return the exchange for a call of `query`.
 
+    restriction: fields from `filters.query_filter_fields`.
+    like: ids of points whose vectors are the queries, instead of `queries`.
+
     Raises `InvalidArgumentError` for queries and options that cannot be sent.
     """
-    matrix = as_matrix("queries", queries, one_row=True)
-    fields = requests.query_fields(name, options)
+    fields = {**requests.query_fields(name, options), **restriction}
     row_bytes = _RESULT_BYTES * int(options.get("k", DEFAULT_K)) + _ROW_BYTES
+    room = _room(query_pb2.QueryRequest(**fields))
+    if like is not None:
+        if queries is not None:
+            raise invalid("like", "stands for the queries: give one of the two")
+        id_field, ids = filters.like_ids(like)
+        rows_max = min(len(ids), max(1, MESSAGE_BYTES // row_bytes))
+        ends = [*range(rows_max, len(ids), rows_max), len(ids)]
+        make_like = partial(requests.query_like, fields, id_field, ids)
+        return _in_parts(ends, make_like, responses.query_result)
+    if queries is None:
+        raise invalid("queries", "must be given, or `like` with ids of points")
+    matrix = as_matrix("queries", queries, one_row=True)
     make = partial(requests.query, fields, matrix)
-    return _in_parts(_ends(matrix, row_bytes), make, responses.query_result)
+    return _in_parts(_ends(matrix, row_bytes, room), make, responses.query_result)
 
 
 def predict_batch(
-    name: str, documents: VectorsLike, options: PredictOptions
+    name: str,
+    documents: VectorsLike,
+    options: PredictOptions,
+    restriction: Mapping[str, Any] = _NO_FIELDS,
 ) -> Exchange[predict_pb2.PredictLabelsRequest, predict_pb2.PredictLabelsResponse, LabelResult]:
     """Return the exchange for a call of `predict_labels`; raises like `query_batch`."""
     matrix = as_matrix("documents", documents, one_row=True)
-    fields = requests.predict_fields(name, options)
+    fields = {**requests.predict_fields(name, options), **restriction}
     top_k = int(options.get("top_k", DEFAULT_TOP_K))
     row_bytes = (_RESULT_BYTES + _NAME_BYTES) * top_k + _ROW_BYTES
     make = partial(requests.predict, fields, matrix)
-    return _in_parts(_ends(matrix, row_bytes), make, responses.label_result)
+    room = _room(predict_pb2.PredictLabelsRequest(**fields))
+    return _in_parts(_ends(matrix, row_bytes, room), make, responses.label_result)
 
 
-def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
+def _room(message: Message) -> int:
+    """Return the bytes that a message has for vectors, beside a filter and lists of ids.
+
+    Raises `InvalidArgumentError` if these take more than half of a message.
+    """
+    size = message.ByteSize()
+    if size > MESSAGE_BYTES // 2:
+        texts = len(getattr(message, "exclude_string_ids", ())) > 0
+        field = "exclude_ids" if texts else "filter"
+        raise invalid(field, f"must take at most {MESSAGE_BYTES // 2} bytes, got {size}")
+    return MESSAGE_BYTES - size
+
+
+def _ends(matrix: Matrix, row_bytes: int, room: int) -> list[int]:
     """Cut a matrix into parts such that each request and each answer fits a message.
 
     Return the number of the row after each part. `row_bytes` is the maximum size of the answer to
-    one row.
+    one row, and `room` the bytes that a request has for vectors.
     """
     rows = row_count(matrix)
     rows_max = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // row_bytes))
-    return sorted({*(row_ends(matrix, MESSAGE_BYTES) or [0]), *range(rows_max, rows, rows_max)})
+    return sorted({*(row_ends(matrix, room) or [0]), *range(rows_max, rows, rows_max)})
 
 
 def _in_parts(
@@ -142,9 +180,12 @@ class Pipeline:
     Their number is bounded, because the clients limit the number of queries in flight.
     """
 
-    def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
+    def __init__(
+        self, name: str, options: QueryOptions, restriction: Mapping[str, Any], in_flight: int
+    ) -> None:
         self.in_flight = arguments.count("in_flight", in_flight)
-        self._fields = requests.query_fields(name, options)
+        self._fields = {**requests.query_fields(name, options), **restriction}
+        self._room = _room(query_pb2.QueryRequest(**self._fields))
         self._sent = 0
         self._turn = 0
         self._early: dict[int, query_pb2.QueryStreamResponse] = {}
@@ -166,7 +207,7 @@ class Pipeline:
         """
         matrix = as_matrix("queries", queries, one_row=True)
         rows = row_count(matrix)
-        if row_ends(matrix, MESSAGE_BYTES)[:1] not in ([], [rows]):
+        if row_ends(matrix, self._room)[:1] not in ([], [rows]):
             raise InvalidArgumentError(
                 "queries", f"an item of a stream must fit one message, got {rows} rows; use query"
             )

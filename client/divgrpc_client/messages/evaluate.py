@@ -79,10 +79,12 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         *,
         groups: npt.ArrayLike | None,
         progress: OnProgress,
+        restriction: Mapping[str, Any] | None = None,
     ) -> None:
         """Check and store the arguments.
 
         The keys of `flags` are folds, set_default and the name in `per_row`, such as per_query.
+        `restriction`: fields from `filters.filter_fields`.
         """
         for field in ("set_default", self.per_row):
             check_bool(None, field, flags[field])
@@ -98,6 +100,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
             groups=None if groups is None else np.array(self._groups, np.int64),
         )
         self._fields = message_fields(grid, self.request, index=index_name(name))
+        self._fields |= restriction or {}
         self._flags = flags
         self._part_flags = {"folds": 0, "set_default": False, self.per_row: True}
         self._tell = progress or (lambda _: None)
@@ -132,7 +135,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return cast(RequestT, message)
 
     def _cut(self) -> None:
-        ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
+        room = MESSAGE_BYTES - self.request(**self._fields).ByteSize()
+        ends: list[int] = row_ends(self._matrix, room) or [0]
         rows_max = self._rows_max(per_row=self._task.per_row)
         has_one_end = len(ends) == 1 and self._count <= rows_max
         if has_one_end and self._request(0, ends[0], self._flags).ByteSize() <= MESSAGE_BYTES:
@@ -243,9 +247,13 @@ class QueryEvaluation(
         *,
         relevant: Sequence[npt.ArrayLike] | None,
         groups: npt.ArrayLike | None,
+        restriction: Mapping[str, Any],
         progress: OnProgress,
     ) -> None:
-        """Check and store the arguments of a call; see `Evaluation` for `flags`."""
+        """Check and store the arguments of a call; see `Evaluation` for `flags`.
+
+        `restriction`: fields from `filters.filter_fields`.
+        """
         refuse_unknown("evaluate", options, GridOptions.__annotations__)
         matrix = as_matrix("queries", queries, one_row=True)
         self._judgements: dict[str, list[Any]] = {}
@@ -259,7 +267,13 @@ class QueryEvaluation(
             if len(entries) != row_count(matrix):
                 raise invalid(field, "must have one entry for each query")
         super().__init__(
-            name, matrix, Grid(**cast(Any, options)), flags, groups=groups, progress=progress
+            name,
+            matrix,
+            Grid(**cast(Any, options)),
+            flags,
+            groups=groups,
+            progress=progress,
+            restriction=restriction,
         )
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:

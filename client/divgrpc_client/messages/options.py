@@ -40,7 +40,15 @@ from divgrpc.types import (
     Variant,
     Vote,
 )
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, NumbersLike, PayloadsLike
+from divgrpc.types.filters import FilterLike
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdsLike,
+    IdsOf,
+    NumbersLike,
+    PayloadsLike,
+)
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
@@ -139,6 +147,8 @@ _OF_CALLS: Final = {
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     IdsLike: "IdsLike",
+    IdsOf: "IdsLike",
+    FilterLike: "FilterLike",
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",
     AttributeTypes: "AttributeTypes",

@@ -4,7 +4,7 @@ A parameter is not sent if the caller leaves it out, or sets it to None where No
 The default of the server or of the index then applies.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import Any, Final, Unpack
@@ -91,6 +91,17 @@ def query(
 ) -> query_pb2.QueryRequest:
     """Return the request for rows `start` to `stop`, with `fields` from `query_fields`."""
     return query_pb2.QueryRequest(queries=encode(queries, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
+
+
+def query_like(
+    fields: Mapping[str, object],
+    id_field: str,
+    ids: Sequence[int] | Sequence[str],
+    start: int,
+    stop: int,
+) -> query_pb2.QueryRequest:
+    """Return the request for the points with ids `start` to `stop` - 1 of a list of ids."""
+    return query_pb2.QueryRequest(**{id_field: ids[start:stop]}, **fields)  # type: ignore[arg-type]  # checked when the fields were made
 
 
 def predict(

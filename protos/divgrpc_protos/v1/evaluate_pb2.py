@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from divgrpc_protos.v1 import filters_pb2 as divgrpc__protos_dot_v1_dot_filters__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n divgrpc_protos/v1/evaluate.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"l\n\x0e\x45valuateLimits\x12\x17\n\nhash_limit\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x02 \x01(\x04H\x01\x88\x01\x01\x42\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"4\n\x0e\x45valuateProbes\x12\x15\n\x08n_probes\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_n_probes\"3\n\x0f\x45valuateEpsilon\x12\x14\n\x07\x65psilon\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_epsilon\".\n\x0bRelevantIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x12\n\nstring_ids\x18\x02 \x03(\t\"\x82\x05\n\x0f\x45valuateRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12$\n\x07queries\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12)\n\x08relevant\x18\x04 \x03(\x0b\x32\x17.divgrpc.v1.RelevantIds\x12\'\n\tselectors\x18\x05 \x03(\x0e\x32\x14.divgrpc.v1.Selector\x12%\n\x08variants\x18\x06 \x03(\x0e\x32\x13.divgrpc.v1.Variant\x12$\n\x08searches\x18\x07 \x03(\x0e\x32\x12.divgrpc.v1.Search\x12*\n\x06limits\x18\x08 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateLimits\x12\x13\n\x0b\x64iversities\x18\t \x03(\x01\x12\n\n\x02ks\x18\n \x03(\r\x12\x11\n\x04seed\x18\x0b \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05\x66olds\x18\x0c \x01(\rH\x01\x88\x01\x01\x12\x13\n\x0bset_default\x18\r \x01(\x08\x12\x11\n\tper_query\x18\x0e \x01(\x08\x12\'\n\troundings\x18\x0f \x03(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x17\n\x0fkeep_duplicates\x18\x10 \x01(\x08\x12,\n\x08n_probes\x18\x11 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateProbes\x12\'\n\tsamplings\x18\x12 \x03(\x0e\x32\x14.divgrpc.v1.Sampling\x12-\n\x08\x65psilons\x18\x13 \x03(\x0b\x32\x1b.divgrpc.v1.EvaluateEpsilon\x12\x0e\n\x06groups\x18\x14 \x03(\x03\x42\x07\n\x05_seedB\x08\n\x06_folds\"k\n\x10\x45valuateProgress\x12\x14\n\x0cqueries_done\x18\x01 \x01(\x04\x12\x15\n\rqueries_total\x18\x02 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_seconds_left\"H\n\x0e\x45valuateMetric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\"D\n\rEvaluateTimes\x12\x0c\n\x04mean\x18\x01 \x01(\x01\x12\x0b\n\x03p50\x18\x02 \x01(\x01\x12\x0b\n\x03p90\x18\x03 \x01(\x01\x12\x0b\n\x03p99\x18\x04 \x01(\x01\".\n\x0e\x45valuateValues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\"\xb0\x03\n\x0b\x45valuateRow\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\"\n\x06search\x18\x03 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x33\n\nparameters\x18\x04 \x01(\x0b\x32\x1f.divgrpc.v1.EffectiveParameters\x12+\n\x07metrics\x18\x05 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateMetric\x12\x12\n\nh_of_means\x18\x06 \x01(\x01\x12/\n\x0cmicroseconds\x18\x07 \x01(\x0b\x32\x19.divgrpc.v1.EvaluateTimes\x12\x0f\n\x07queries\x18\x08 \x01(\r\x12\r\n\x05\x65mpty\x18\t \x01(\r\x12\r\n\x05short\x18\n \x01(\r\x12\x10\n\x08on_front\x18\x0b \x01(\x08\x12\x0f\n\x07\x62y_fold\x18\x0c \x03(\r\x12\x12\n\nis_default\x18\r \x01(\x08\x12*\n\x06values\x18\x0e \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateValues\x12\x14\n\x07\x65psilon\x18\x0f \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_epsilon\"u\n\x10\x45valuateResponse\x12\x30\n\x08progress\x18\x01 \x01(\x0b\x32\x1c.divgrpc.v1.EvaluateProgressH\x00\x12&\n\x03row\x18\x02 \x01(\x0b\x32\x17.divgrpc.v1.EvaluateRowH\x00\x42\x07\n\x05\x65ventBL\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n divgrpc_protos/v1/evaluate.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"l\n\x0e\x45valuateLimits\x12\x17\n\nhash_limit\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x02 \x01(\x04H\x01\x88\x01\x01\x42\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"4\n\x0e\x45valuateProbes\x12\x15\n\x08n_probes\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_n_probes\"3\n\x0f\x45valuateEpsilon\x12\x14\n\x07\x65psilon\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_epsilon\".\n\x0bRelevantIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x12\n\nstring_ids\x18\x02 \x03(\t\"\xa6\x05\n\x0f\x45valuateRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12$\n\x07queries\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12)\n\x08relevant\x18\x04 \x03(\x0b\x32\x17.divgrpc.v1.RelevantIds\x12\'\n\tselectors\x18\x05 \x03(\x0e\x32\x14.divgrpc.v1.Selector\x12%\n\x08variants\x18\x06 \x03(\x0e\x32\x13.divgrpc.v1.Variant\x12$\n\x08searches\x18\x07 \x03(\x0e\x32\x12.divgrpc.v1.Search\x12*\n\x06limits\x18\x08 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateLimits\x12\x13\n\x0b\x64iversities\x18\t \x03(\x01\x12\n\n\x02ks\x18\n \x03(\r\x12\x11\n\x04seed\x18\x0b \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05\x66olds\x18\x0c \x01(\rH\x01\x88\x01\x01\x12\x13\n\x0bset_default\x18\r \x01(\x08\x12\x11\n\tper_query\x18\x0e \x01(\x08\x12\'\n\troundings\x18\x0f \x03(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x17\n\x0fkeep_duplicates\x18\x10 \x01(\x08\x12,\n\x08n_probes\x18\x11 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateProbes\x12\'\n\tsamplings\x18\x12 \x03(\x0e\x32\x14.divgrpc.v1.Sampling\x12-\n\x08\x65psilons\x18\x13 \x03(\x0b\x32\x1b.divgrpc.v1.EvaluateEpsilon\x12\x0e\n\x06groups\x18\x14 \x03(\x03\x12\"\n\x06\x66ilter\x18\x15 \x01(\x0b\x32\x12.divgrpc.v1.FilterB\x07\n\x05_seedB\x08\n\x06_folds\"k\n\x10\x45valuateProgress\x12\x14\n\x0cqueries_done\x18\x01 \x01(\x04\x12\x15\n\rqueries_total\x18\x02 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_seconds_left\"H\n\x0e\x45valuateMetric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\"D\n\rEvaluateTimes\x12\x0c\n\x04mean\x18\x01 \x01(\x01\x12\x0b\n\x03p50\x18\x02 \x01(\x01\x12\x0b\n\x03p90\x18\x03 \x01(\x01\x12\x0b\n\x03p99\x18\x04 \x01(\x01\".\n\x0e\x45valuateValues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\"\xb0\x03\n\x0b\x45valuateRow\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\"\n\x06search\x18\x03 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x33\n\nparameters\x18\x04 \x01(\x0b\x32\x1f.divgrpc.v1.EffectiveParameters\x12+\n\x07metrics\x18\x05 \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateMetric\x12\x12\n\nh_of_means\x18\x06 \x01(\x01\x12/\n\x0cmicroseconds\x18\x07 \x01(\x0b\x32\x19.divgrpc.v1.EvaluateTimes\x12\x0f\n\x07queries\x18\x08 \x01(\r\x12\r\n\x05\x65mpty\x18\t \x01(\r\x12\r\n\x05short\x18\n \x01(\r\x12\x10\n\x08on_front\x18\x0b \x01(\x08\x12\x0f\n\x07\x62y_fold\x18\x0c \x03(\r\x12\x12\n\nis_default\x18\r \x01(\x08\x12*\n\x06values\x18\x0e \x03(\x0b\x32\x1a.divgrpc.v1.EvaluateValues\x12\x14\n\x07\x65psilon\x18\x0f \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_epsilon\"u\n\x10\x45valuateResponse\x12\x30\n\x08progress\x18\x01 \x01(\x0b\x32\x1c.divgrpc.v1.EvaluateProgressH\x00\x12&\n\x03row\x18\x02 \x01(\x0b\x32\x17.divgrpc.v1.EvaluateRowH\x00\x42\x07\n\x05\x65ventBL\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,26 +35,26 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.evaluate_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_EVALUATELIMITS']._serialized_start=112
-  _globals['_EVALUATELIMITS']._serialized_end=220
-  _globals['_EVALUATEPROBES']._serialized_start=222
-  _globals['_EVALUATEPROBES']._serialized_end=274
-  _globals['_EVALUATEEPSILON']._serialized_start=276
-  _globals['_EVALUATEEPSILON']._serialized_end=327
-  _globals['_RELEVANTIDS']._serialized_start=329
-  _globals['_RELEVANTIDS']._serialized_end=375
-  _globals['_EVALUATEREQUEST']._serialized_start=378
-  _globals['_EVALUATEREQUEST']._serialized_end=1020
-  _globals['_EVALUATEPROGRESS']._serialized_start=1022
-  _globals['_EVALUATEPROGRESS']._serialized_end=1129
-  _globals['_EVALUATEMETRIC']._serialized_start=1131
-  _globals['_EVALUATEMETRIC']._serialized_end=1203
-  _globals['_EVALUATETIMES']._serialized_start=1205
-  _globals['_EVALUATETIMES']._serialized_end=1273
-  _globals['_EVALUATEVALUES']._serialized_start=1275
-  _globals['_EVALUATEVALUES']._serialized_end=1321
-  _globals['_EVALUATEROW']._serialized_start=1324
-  _globals['_EVALUATEROW']._serialized_end=1756
-  _globals['_EVALUATERESPONSE']._serialized_start=1758
-  _globals['_EVALUATERESPONSE']._serialized_end=1875
+  _globals['_EVALUATELIMITS']._serialized_start=145
+  _globals['_EVALUATELIMITS']._serialized_end=253
+  _globals['_EVALUATEPROBES']._serialized_start=255
+  _globals['_EVALUATEPROBES']._serialized_end=307
+  _globals['_EVALUATEEPSILON']._serialized_start=309
+  _globals['_EVALUATEEPSILON']._serialized_end=360
+  _globals['_RELEVANTIDS']._serialized_start=362
+  _globals['_RELEVANTIDS']._serialized_end=408
+  _globals['_EVALUATEREQUEST']._serialized_start=411
+  _globals['_EVALUATEREQUEST']._serialized_end=1089
+  _globals['_EVALUATEPROGRESS']._serialized_start=1091
+  _globals['_EVALUATEPROGRESS']._serialized_end=1198
+  _globals['_EVALUATEMETRIC']._serialized_start=1200
+  _globals['_EVALUATEMETRIC']._serialized_end=1272
+  _globals['_EVALUATETIMES']._serialized_start=1274
+  _globals['_EVALUATETIMES']._serialized_end=1342
+  _globals['_EVALUATEVALUES']._serialized_start=1344
+  _globals['_EVALUATEVALUES']._serialized_end=1390
+  _globals['_EVALUATEROW']._serialized_start=1393
+  _globals['_EVALUATEROW']._serialized_end=1825
+  _globals['_EVALUATERESPONSE']._serialized_start=1827
+  _globals['_EVALUATERESPONSE']._serialized_end=1944
 # @@protoc_insertion_point(module_scope)

@@ -12,6 +12,9 @@ from builtins import (
 from collections.abc import (
     Iterable,
 )
+from divgrpc_protos.v1.filters_pb2 import (
+    Filter,
+)
 from divgrpc_protos.v1.query_pb2 import (
     EffectiveParameters,
     Rounding,
@@ -135,6 +138,7 @@ class EvaluateRequest(Message):
     SAMPLINGS_FIELD_NUMBER: int
     EPSILONS_FIELD_NUMBER: int
     GROUPS_FIELD_NUMBER: int
+    FILTER_FIELD_NUMBER: int
     index: str
     seed: int
     folds: int
@@ -169,6 +173,8 @@ class EvaluateRequest(Message):
     def epsilons(self) -> RepeatedCompositeFieldContainer[EvaluateEpsilon]: ...
     @property
     def groups(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def filter(self) -> Filter: ...
     def __init__(
         self,
         *,
@@ -192,9 +198,10 @@ class EvaluateRequest(Message):
         samplings: Iterable[Sampling.ValueType] | None = ...,
         epsilons: Iterable[EvaluateEpsilon] | None = ...,
         groups: Iterable[int] | None = ...,
+        filter: Filter | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "epsilons", b"epsilons", "folds", b"folds", "groups", b"groups", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "n_probes", b"n_probes", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "samplings", b"samplings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
+    def HasField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "filter", b"filter", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "epsilons", b"epsilons", "filter", b"filter", "folds", b"folds", "groups", b"groups", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "n_probes", b"n_probes", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "samplings", b"samplings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_folds", b"_folds"]) -> Literal["folds"] | None: ...
     @overload

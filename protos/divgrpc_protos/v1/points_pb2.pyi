@@ -20,6 +20,9 @@ from builtins import (
 from collections.abc import (
     Iterable,
 )
+from divgrpc_protos.v1.filters_pb2 import (
+    Filter,
+)
 from divgrpc_protos.v1.vectors_pb2 import (
     Vectors,
 )
@@ -243,13 +246,18 @@ class CountRequest(Message):
     DESCRIPTOR: Descriptor
 
     INDEX_FIELD_NUMBER: int
+    FILTER_FIELD_NUMBER: int
     index: str
+    @property
+    def filter(self) -> Filter: ...
     def __init__(
         self,
         *,
         index: str = ...,
+        filter: Filter | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["index", b"index"]) -> None: ...
+    def HasField(self, field_name: Literal["filter", b"filter"]) -> bool: ...
+    def ClearField(self, field_name: Literal["filter", b"filter", "index", b"index"]) -> None: ...
 
 @final
 class CountResponse(Message):
@@ -275,11 +283,14 @@ class ScrollRequest(Message):
     PAGE_SIZE_FIELD_NUMBER: int
     PAGE_TOKEN_FIELD_NUMBER: int
     PARTS_FIELD_NUMBER: int
+    FILTER_FIELD_NUMBER: int
     index: str
     page_size: int
     page_token: str
     @property
     def parts(self) -> Parts: ...
+    @property
+    def filter(self) -> Filter: ...
     def __init__(
         self,
         *,
@@ -287,9 +298,10 @@ class ScrollRequest(Message):
         page_size: int = ...,
         page_token: str = ...,
         parts: Parts | None = ...,
+        filter: Filter | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["parts", b"parts"]) -> bool: ...
-    def ClearField(self, field_name: Literal["index", b"index", "page_size", b"page_size", "page_token", b"page_token", "parts", b"parts"]) -> None: ...
+    def HasField(self, field_name: Literal["filter", b"filter", "parts", b"parts"]) -> bool: ...
+    def ClearField(self, field_name: Literal["filter", b"filter", "index", b"index", "page_size", b"page_size", "page_token", b"page_token", "parts", b"parts"]) -> None: ...
 
 @final
 class ScrollResponse(Message):

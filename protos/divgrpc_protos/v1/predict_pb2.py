@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from divgrpc_protos.v1 import filters_pb2 as divgrpc__protos_dot_v1_dot_filters__pb2
 from divgrpc_protos.v1 import labels_pb2 as divgrpc__protos_dot_v1_dot_labels__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ivgrpc_protos/v1/predict.proto\x12\ndivgrpc.v1\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x91\x04\n\x14PredictLabelsRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12&\n\tdocuments\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tdiversity\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12&\n\x08selector\x18\x06 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\t \x01(\x04H\x04\x88\x01\x01\x12(\n\x04mode\x18\n \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x17\n\nneighbours\x18\x0b \x01(\rH\x05\x88\x01\x01\x12\x1e\n\x04vote\x18\x0c \x01(\x0e\x32\x10.divgrpc.v1.Vote\x12\x11\n\x04seed\x18\r \x01(\x04H\x06\x88\x01\x01\x12\x15\n\x08n_probes\x18\x0e \x01(\rH\x07\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limitB\r\n\x0b_neighboursB\x07\n\x05_seedB\x0b\n\t_n_probes\"\xda\x02\n\x18\x45\x66\x66\x65\x63tiveLabelParameters\x12\r\n\x05top_k\x18\x01 \x01(\r\x12\x16\n\tthreshold\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12(\n\x04mode\x18\x03 \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x12\n\nneighbours\x18\x04 \x01(\r\x12\x1e\n\x04vote\x18\x05 \x01(\x0e\x32\x10.divgrpc.v1.Vote\x12\x11\n\tdiversity\x18\x06 \x01(\x01\x12&\n\x08selector\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x12\n\nhash_limit\x18\t \x01(\x04\x12\x18\n\x10\x63\x61ndidates_limit\x18\n \x01(\x04\x12\x0c\n\x04seed\x18\x0b \x01(\x04\x12\x10\n\x08n_probes\x18\x0c \x01(\rB\x0c\n\n_threshold\"\xa9\x02\n\x15PredictLabelsResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0e\n\x06labels\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x18\n\x10selection_scores\x18\x05 \x03(\x02\x12%\n\x05stats\x18\x06 \x01(\x0b\x32\x16.divgrpc.v1.QueryStats\x12\x38\n\nparameters\x18\x07 \x01(\x0b\x32$.divgrpc.v1.EffectiveLabelParameters\x12)\n\x08warnings\x18\x08 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12%\n\x05names\x18\t \x01(\x0b\x32\x16.divgrpc.v1.LabelNames*t\n\x0ePredictionMode\x12\x1f\n\x1bPREDICTION_MODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PREDICTION_MODE_EMBEDDING\x10\x01\x12\"\n\x1ePREDICTION_MODE_NEIGHBOUR_VOTE\x10\x02*?\n\x04Vote\x12\x14\n\x10VOTE_UNSPECIFIED\x10\x00\x12\x11\n\rVOTE_WEIGHTED\x10\x01\x12\x0e\n\nVOTE_PLAIN\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ivgrpc_protos/v1/predict.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xb5\x04\n\x14PredictLabelsRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12&\n\tdocuments\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tdiversity\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12&\n\x08selector\x18\x06 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\t \x01(\x04H\x04\x88\x01\x01\x12(\n\x04mode\x18\n \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x17\n\nneighbours\x18\x0b \x01(\rH\x05\x88\x01\x01\x12\x1e\n\x04vote\x18\x0c \x01(\x0e\x32\x10.divgrpc.v1.Vote\x12\x11\n\x04seed\x18\r \x01(\x04H\x06\x88\x01\x01\x12\x15\n\x08n_probes\x18\x0e \x01(\rH\x07\x88\x01\x01\x12\"\n\x06\x66ilter\x18\x0f \x01(\x0b\x32\x12.divgrpc.v1.FilterB\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limitB\r\n\x0b_neighboursB\x07\n\x05_seedB\x0b\n\t_n_probes\"\xda\x02\n\x18\x45\x66\x66\x65\x63tiveLabelParameters\x12\r\n\x05top_k\x18\x01 \x01(\r\x12\x16\n\tthreshold\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12(\n\x04mode\x18\x03 \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x12\n\nneighbours\x18\x04 \x01(\r\x12\x1e\n\x04vote\x18\x05 \x01(\x0e\x32\x10.divgrpc.v1.Vote\x12\x11\n\tdiversity\x18\x06 \x01(\x01\x12&\n\x08selector\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x12\n\nhash_limit\x18\t \x01(\x04\x12\x18\n\x10\x63\x61ndidates_limit\x18\n \x01(\x04\x12\x0c\n\x04seed\x18\x0b \x01(\x04\x12\x10\n\x08n_probes\x18\x0c \x01(\rB\x0c\n\n_threshold\"\xa9\x02\n\x15PredictLabelsResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0e\n\x06labels\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x18\n\x10selection_scores\x18\x05 \x03(\x02\x12%\n\x05stats\x18\x06 \x01(\x0b\x32\x16.divgrpc.v1.QueryStats\x12\x38\n\nparameters\x18\x07 \x01(\x0b\x32$.divgrpc.v1.EffectiveLabelParameters\x12)\n\x08warnings\x18\x08 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12%\n\x05names\x18\t \x01(\x0b\x32\x16.divgrpc.v1.LabelNames*t\n\x0ePredictionMode\x12\x1f\n\x1bPREDICTION_MODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PREDICTION_MODE_EMBEDDING\x10\x01\x12\"\n\x1ePREDICTION_MODE_NEIGHBOUR_VOTE\x10\x02*?\n\x04Vote\x12\x14\n\x10VOTE_UNSPECIFIED\x10\x00\x12\x11\n\rVOTE_WEIGHTED\x10\x01\x12\x0e\n\nVOTE_PLAIN\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +36,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.predict_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_PREDICTIONMODE']._serialized_start=1324
-  _globals['_PREDICTIONMODE']._serialized_end=1440
-  _globals['_VOTE']._serialized_start=1442
-  _globals['_VOTE']._serialized_end=1505
-  _globals['_PREDICTLABELSREQUEST']._serialized_start=144
-  _globals['_PREDICTLABELSREQUEST']._serialized_end=673
-  _globals['_EFFECTIVELABELPARAMETERS']._serialized_start=676
-  _globals['_EFFECTIVELABELPARAMETERS']._serialized_end=1022
-  _globals['_PREDICTLABELSRESPONSE']._serialized_start=1025
-  _globals['_PREDICTLABELSRESPONSE']._serialized_end=1322
+  _globals['_PREDICTIONMODE']._serialized_start=1393
+  _globals['_PREDICTIONMODE']._serialized_end=1509
+  _globals['_VOTE']._serialized_start=1511
+  _globals['_VOTE']._serialized_end=1574
+  _globals['_PREDICTLABELSREQUEST']._serialized_start=177
+  _globals['_PREDICTLABELSREQUEST']._serialized_end=742
+  _globals['_EFFECTIVELABELPARAMETERS']._serialized_start=745
+  _globals['_EFFECTIVELABELPARAMETERS']._serialized_end=1091
+  _globals['_PREDICTLABELSRESPONSE']._serialized_start=1094
+  _globals['_PREDICTLABELSRESPONSE']._serialized_end=1391
 # @@protoc_insertion_point(module_scope)

@@ -19,6 +19,9 @@ from builtins import (
 from collections.abc import (
     Iterable,
 )
+from divgrpc_protos.v1.filters_pb2 import (
+    Filter,
+)
 from divgrpc_protos.v1.labels_pb2 import (
     LabelNames,
 )
@@ -105,6 +108,7 @@ class PredictLabelsRequest(Message):
     VOTE_FIELD_NUMBER: int
     SEED_FIELD_NUMBER: int
     N_PROBES_FIELD_NUMBER: int
+    FILTER_FIELD_NUMBER: int
     index: str
     top_k: int
     threshold: float
@@ -120,6 +124,8 @@ class PredictLabelsRequest(Message):
     n_probes: int
     @property
     def documents(self) -> Vectors: ...
+    @property
+    def filter(self) -> Filter: ...
     def __init__(
         self,
         *,
@@ -137,9 +143,10 @@ class PredictLabelsRequest(Message):
         vote: Vote.ValueType = ...,
         seed: int | None = ...,
         n_probes: int | None = ...,
+        filter: Filter | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "n_probes", b"n_probes", "neighbours", b"neighbours", "seed", b"seed", "threshold", b"threshold", "top_k", b"top_k"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "filter", b"filter", "hash_limit", b"hash_limit", "n_probes", b"n_probes", "neighbours", b"neighbours", "seed", b"seed", "threshold", b"threshold", "top_k", b"top_k"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload

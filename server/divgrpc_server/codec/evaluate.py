@@ -20,13 +20,14 @@ from divgrpc.parameters import check_index_name
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
+from divgrpc_server.codec.filters import parse_filter
 from divgrpc_server.codec.requests import parse_vectors
 from divgrpc_server.codec.results import parse_label_sets, set_values
 
 Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
 # The fields of requests that `_grid_options` leaves out, because they are not axes of the grid.
 _NO_GRID: Final = {
-    *("index", "categories", "relevant", "groups"),
+    *("index", "categories", "relevant", "groups", "filter"),
     *("folds", "set_default", "per_query", "per_document"),
 }
 
@@ -71,10 +72,11 @@ class QueryCall(_Call):
         lists = [_ids(item) for item in request.relevant] or None
         categories = np.array(request.categories, np.int64) if request.categories else None
         self._relevance = Relevance.of(categories, lists, self._task.rows)
+        self._filter = parse_filter(request.filter)
 
     def study(self, engine: Engine) -> Study[EvaluateRow]:
         """Validate the call against the index, and return the evaluation to run."""
-        return study_queries(engine, self._queries, self._relevance, self._task)
+        return study_queries(engine, self._queries, self._relevance, self._task, self._filter)
 
     def pack_rows(self, rows: Sequence[EvaluateRow]) -> list[bytes]:
         """Return the responses of all rows."""

@@ -5,7 +5,7 @@ Workers, builders and evaluators use this module. Fronts do not, because it impo
 ``queries.sparse.indices``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -22,27 +22,45 @@ from divgrpc.parameters import (
 )
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import QueryDefault
+from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
+from divgrpc_server.codec.filters import parse_filter, parse_ids
 
 # The names and values of the fields that a request sets.
 Options = tuple[tuple[str, Any], ...]
 
-_NO_PARAMETERS: Final = frozenset(("index", "queries", "documents"))
+_NO_PARAMETERS: Final = frozenset(
+    (
+        *("index", "queries", "documents", "filter", "exclude_ids", "exclude_string_ids"),
+        *("like_ids", "like_string_ids"),
+    )
+)
 _ONE_DIAL: Final = (
     "diversity, diversity_auto and lose_at_most are three ways to set the dial: set one of them"
 )
 
 
 class Query(NamedTuple):
-    """A parsed query; `options` are the parameters that the request sets."""
+    """A parsed query.
+
+    name: name of the index.
+    queries: the rows to answer; None if `like` has ids.
+    parameters, options: all parameters, and those that the request sets.
+    filter: conditions that all results must pass, or None.
+    exclude_ids: ids of points that are not returned.
+    like: ids of points whose vectors are the queries.
+    """
 
     name: str
-    queries: Rows
+    queries: Rows | None
     parameters: QueryParameters
     options: Options
+    filter: Filter | None = None
+    exclude_ids: Sequence[int] | Sequence[str] = ()
+    like: Sequence[int] | Sequence[str] = ()
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
         """Return the parameters; `default` supplies those that the request leaves out."""
@@ -55,6 +73,7 @@ class Prediction(NamedTuple):
     name: str
     documents: Rows
     parameters: PredictParameters
+    filter: Filter | None = None
 
 
 def parse_query(request: query_pb2.QueryRequest) -> Query:
@@ -64,14 +83,27 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
     """
     parameters, options = _query_parameters(_set_fields(request))
     check_index_name(request.index)
-    return Query(request.index, _parse_rows("queries", request.queries), parameters, options)
+    like = parse_ids("like", request.like_ids, request.like_string_ids)
+    if like and request.HasField("queries"):
+        raise invalid("like", "stands for the queries: give one of the two")
+    return Query(
+        request.index,
+        None if like else _parse_rows("queries", request.queries),
+        parameters,
+        options,
+        parse_filter(request.filter) if request.HasField("filter") else None,
+        parse_ids("exclude_ids", request.exclude_ids, request.exclude_string_ids),
+        like,
+    )
 
 
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
     """Return a PredictLabelsRequest as a `Prediction`; raises the same errors as `parse_query`."""
     parameters = _predict_parameters(_set_fields(request))
     check_index_name(request.index)
-    return Prediction(request.index, _parse_rows("documents", request.documents), parameters)
+    condition = parse_filter(request.filter) if request.HasField("filter") else None
+    documents = _parse_rows("documents", request.documents)
+    return Prediction(request.index, documents, parameters, condition)
 
 
 def _set_fields(request: Message) -> Options:

@@ -17,6 +17,7 @@ from google.rpc import status_pb2
 
 from divgrpc.engine import Engine
 from divgrpc.parameters import LIMITS
+from divgrpc.search.passing import PassingRows
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import LabelResult, LabelSelector, QueryResult
 from divgrpc.vectors import Rows, SparseRows
@@ -111,9 +112,10 @@ class Batch(ABC, Generic[ResultT]):
         Otherwise returns None, and `answer_slice` must be called. Raises the core's errors, and
         `ReplyTooLargeError`, if possible before any row is answered.
         """
-        results.check_reply_size(len(self._rows), self._resolve(index))
+        results_per_row = self._resolve(index)
+        results.check_reply_size(len(self._rows), results_per_row)
         if self._pace.stop() == len(self._rows):
-            return self._reply(self._answer(index, self._rows))
+            return self._reply(self._answer(index, self._rows, 0))
         # Check all rows before any is answered, so that an invalid row is reported early and with
         # its number in the batch.
         self._check(index)
@@ -131,7 +133,7 @@ class Batch(ABC, Generic[ResultT]):
         assert self._index is not None  # noqa: S101  # start comes first
         start = self._pace.next_row
         with self._pace.step() as end:
-            self._slices.append(self._answer(self._index, self._rows[start:end]))
+            self._slices.append(self._answer(self._index, self._rows[start:end], start))
         return self._reply(joined(self._slices)) if end == len(self._rows) else None
 
     def _reply(self, result: ResultT) -> Reply:
@@ -157,8 +159,8 @@ class Batch(ABC, Generic[ResultT]):
         """Return how many rows can share one exact search, or 1 if each row has its own search."""
 
     @abstractmethod
-    def _answer(self, index: Engine, rows: Rows) -> ResultT:
-        """Answer the rows of one slice."""
+    def _answer(self, index: Engine, rows: Rows, start: int) -> ResultT:
+        """Answer the rows of one slice; `start` is the number of the first."""
 
     @abstractmethod
     def _pack(self, result: ResultT) -> bytes:
@@ -169,23 +171,38 @@ class QueryBatch(Batch[QueryResult]):
     """The rows of a query, from a Query call or from a stream."""
 
     def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
-        super().__init__(request, query.name, query.queries, query.parameters.selector)
+        # Queries by id become vectors when the index is known.
+        placeholder = np.empty((len(query.like), 0), np.float32)
+        rows = placeholder if query.queries is None else query.queries
+        super().__init__(request, query.name, rows, query.parameters.selector)
         self._query = query
         self._parameters = query.parameters
+        self._passing: PassingRows | None = None
+        # The rows of the points whose vectors are the queries.
+        self._like = np.empty(0, np.int64)
         self._correlation_id = correlation_id
 
     def _resolve(self, index: Engine) -> int:
         self._parameters = self._query.over(index.defaults.query)
+        self._passing = index.passing(self._query.filter, self._query.exclude_ids)
+        if self._query.like:
+            self._like = index.rows_like(self._query.like)
         return min(self._parameters.k, index.rows)
 
     def _check(self, index: Engine) -> None:
-        index.check_queries(self._rows)
+        if not self._query.like:
+            index.check_queries(self._rows)
 
     def _count_shared_rows(self, index: Engine) -> int:
+        if self._query.like or self._passing is not None:
+            return 1
         return index.exact_together(self._rows, self._parameters)
 
-    def _answer(self, index: Engine, rows: Rows) -> QueryResult:
-        return index.answer(rows, self._parameters)
+    def _answer(self, index: Engine, rows: Rows, start: int) -> QueryResult:
+        if self._query.like:
+            points = self._like[start : start + len(rows)]
+            return index.answer_like(points, self._parameters, self._passing)
+        return index.answer(rows, self._parameters, self._passing)
 
     def _pack(self, result: QueryResult) -> bytes:
         payload = results.pack_result(result)
@@ -199,12 +216,15 @@ class PredictionBatch(Batch[LabelResult]):
 
     def __init__(self, request: Request, prediction: requests.Prediction) -> None:
         self._parameters = prediction.parameters
+        self._filter = prediction.filter
+        self._passing: PassingRows | None = None
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
     def _resolve(self, index: Engine) -> int:
         # Resolve the default threshold before the first slice, so that it is the same for all
         # slices.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
+        self._passing = index.passing(self._filter)
         if index.labels is None:
             return 0
         self._parameters = self._parameters.filled(hierarchy=index.labels.has_hierarchy)
@@ -214,14 +234,15 @@ class PredictionBatch(Batch[LabelResult]):
         index.check_documents(self._rows, self._parameters)
 
     def _count_shared_rows(self, index: Engine) -> int:
-        if index.labels is None:
+        if index.labels is None or self._passing is not None:
             return 1
         if self._parameters.mode == "embedding":
             return index.labels.exact_together(self._parameters)
         return index.exact_together(self._rows, self._parameters.query, as_points=True)
 
-    def _answer(self, index: Engine, rows: Rows) -> LabelResult:
-        return index.predict(rows, self._parameters)
+    def _answer(self, index: Engine, rows: Rows, start: int) -> LabelResult:
+        del start
+        return index.predict(rows, self._parameters, self._passing)
 
     def _pack(self, result: LabelResult) -> bytes:
         return results.pack_labels(result)

@@ -10,7 +10,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc_protos.v1 import points_pb2
-from divgrpc_server.codec import points
+from divgrpc_server.codec import filters, points
 from divgrpc_server.codec.statuses import ReplyTooLargeError, explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
@@ -64,15 +64,18 @@ def _get(index: Engine, request: points_pb2.GetRequest) -> points_pb2.GetRespons
     return points_pb2.GetResponse(generation=index.generation, points=records)
 
 
-def _count(index: Engine, _: points_pb2.CountRequest) -> points_pb2.CountResponse:
-    return points_pb2.CountResponse(generation=index.generation, count=index.rows)
+def _count(index: Engine, request: points_pb2.CountRequest) -> points_pb2.CountResponse:
+    passing = index.passing(filters.parse_filter(request.filter))
+    count = index.rows if passing is None else passing.count
+    return points_pb2.CountResponse(generation=index.generation, count=count)
 
 
 def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.ScrollResponse:
     kind, parts = index.manifest.id_kind, points.parse_parts(request.parts)
     count = min(request.page_size or _PAGE_ROWS, _PAGE_ROWS_MAX)
+    passing = index.passing(filters.parse_filter(request.filter))
     # One point more than the page shows whether there is another page.
-    rows, keys = index.following(_key(request.page_token), count + 1)
+    rows, keys = index.following(_key(request.page_token), count + 1, passing)
     totals = np.cumsum(index.bytes_of_rows(rows, parts))
     fitting = int(np.searchsorted(totals, _PAGE_BYTES_MAX, side="right"))
     size = min(count, len(rows), max(1, fitting))

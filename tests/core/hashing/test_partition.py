@@ -130,7 +130,13 @@ class Places:
         """Return the cells that a query reads, in the order of the kernel."""
         memory = self.scratch()
         count = cells.take_cells(
-            memory.code, self.arrays, n_probes, product, memory.scan, memory.cells
+            memory.code,
+            self.arrays,
+            memory.passing.cells,
+            n_probes,
+            product,
+            memory.scan,
+            memory.cells,
         )
         numbers: list[int] = memory.cells.numbers[:count].tolist()
         return numbers
@@ -139,7 +145,14 @@ class Places:
         """Run the kernel; return the cells that it takes and the number of points in them."""
         memory = self.scratch()
         count, points = cells.choose_cells(
-            memory.code, self.arrays, n_probes, at_least, product, memory.scan, memory.cells
+            memory.code,
+            self.arrays,
+            memory.passing.cells,
+            n_probes,
+            at_least,
+            product,
+            memory.scan,
+            memory.cells,
         )
         return memory.cells.numbers[:count].tolist(), points
 

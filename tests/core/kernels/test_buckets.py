@@ -90,6 +90,7 @@ class Tables:
             self.arrays(),
             plan._replace(n_probes=n_probes),
             self.ids,
+            np.empty(0, np.uint8),
             scratch,
             rows,
         )

@@ -35,6 +35,8 @@ from reference import kernels
 
 # Thresholds by metric for which some of the nearest points are near-copies and most are not.
 NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
+# The rows that pass a filter, without a filter.
+ALL_PASS = np.empty(0, np.int32)
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])
 shares = st.sampled_from([0.0, 0.2, 1.0])
@@ -146,7 +148,7 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     scratch = record_of(ListScratch, None, {"n": count})
     estimates = np.empty(count, np.float32)
     n_listed = inverted_lists.bound_distances(
-        squares, by_column, columns, values, query, n_nearest, estimates, scratch
+        squares, by_column, columns, values, query, n_nearest, ALL_PASS, estimates, scratch
     )
     assert n_nearest <= n_listed <= count
     assert n_listed == count or n_listed <= count // inverted_lists.FEW_RATIO
@@ -165,16 +167,9 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     assert (differences <= 1e-4 * long + 1e-40).all()
     near_rows, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
     n_scored = inverted_lists.score_listed(
-        points,
-        by_column,
-        columns,
-        values,
-        query,
-        n_nearest,
-        selection,
-        Candidates(near_rows, far),
-        scratch,
-    )
+        points, by_column, columns, values, query, n_nearest, ALL_PASS, selection,
+        Candidates(near_rows, far), scratch,
+    )  # fmt: skip
     assert n_nearest <= n_scored <= count
     assert len(set(near_rows[:n_scored].tolist())) == n_scored
     assert far[:n_scored].tobytes() == truth[near_rows[:n_scored]].tobytes()
@@ -206,6 +201,7 @@ def test_full_columns_are_added_for_few_points_unless_they_matter(
         values,
         Query(target, 0, square, product),
         4,
+        ALL_PASS,
         estimates,
         scratch,
     )

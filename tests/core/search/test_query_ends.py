@@ -267,7 +267,7 @@ def normal(rows: int = 20, dims: int = 4) -> FloatArray:
         (np.ones((10_001, 4)), "1 to 10000 rows"),
         (np.ones((1, 1, 4)), "axes"),
         ("abcd", "numbers"),
-        (None, "numbers"),
+        (None, "must be given"),
         ([[1, 2, 3, "x"]], "numbers"),
         (3.5, "columns|axes"),
     ],

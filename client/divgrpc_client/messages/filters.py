@@ -1,0 +1,119 @@
+"""Conversion of filters and of lists of ids to messages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from divgrpc.columns.filters import as_filter
+from divgrpc.columns.ids import as_ids, encode_texts, is_texts
+from divgrpc.errors import invalid
+from divgrpc.parameters import LIMITS
+from divgrpc.types.filters import Condition, Exists, Filter, FilterLike, HasId, Match, Range
+from divgrpc.types.records import IdsOf, Scalar
+from divgrpc_client.messages.vectors import whole_numbers
+from divgrpc_protos.v1 import filters_pb2
+
+
+def filter_fields(condition: FilterLike) -> dict[str, Any]:
+    """Return the field `filter` of a request, or no field if there is no condition.
+
+    Raises `InvalidArgumentError` with the field `filter`.
+    """
+    checked = as_filter(condition)
+    return {} if checked is None else {"filter": pack_filter(checked)}
+
+
+def id_fields(field: str, ids: IdsOf, *, most: int) -> dict[str, list[int] | list[str]]:
+    """Return the field `NAME_ids` or `NAME_string_ids` of a request, or no field without ids.
+
+    field: the name of the argument, `exclude_ids` or `like`, for errors.
+    most: maximum number of ids.
+
+    Raises `InvalidArgumentError` with the field `field`.
+    """
+    if ids is None:
+        return {}
+    id_list = as_ids(ids, field)
+    if len(id_list) > most:
+        raise invalid(field, f"must be at most {most}, got {len(id_list)}")
+    prefix = field.removesuffix("_ids")
+    if is_texts(id_list):
+        return {f"{prefix}_string_ids": [text.decode() for text in encode_texts(id_list, field)]}
+    return {f"{prefix}_ids": whole_numbers(field, id_list, np.int64).tolist()}
+
+
+def like_ids(ids: IdsOf) -> tuple[str, list[int] | list[str]]:
+    """Return the name of the field for the ids of points that are queries, and the ids.
+
+    Raises `InvalidArgumentError` with the field `like`.
+    """
+    fields = id_fields("like", ids, most=LIMITS["query_rows_max"])
+    for name, id_list in fields.items():
+        if id_list:
+            return name, id_list
+    raise invalid("like", f"must be 1 to {LIMITS['query_rows_max']} ids, got 0")
+
+
+def query_filter_fields(condition: FilterLike, exclude_ids: IdsOf) -> dict[str, Any]:
+    """Return the fields of a request that restrict the points that a query may return."""
+    excluded = id_fields("exclude_ids", exclude_ids, most=LIMITS["exclude_ids_max"])
+    return filter_fields(condition) | excluded
+
+
+def pack_filter(condition: Filter) -> filters_pb2.Filter:
+    """Return a filter that `as_filter` has checked as a message."""
+    return filters_pb2.Filter(
+        must=map(_condition, condition.must),
+        should=map(_condition, condition.should),
+        must_not=map(_condition, condition.must_not),
+    )
+
+
+def _condition(condition: Condition) -> filters_pb2.Condition:
+    if isinstance(condition, Filter):
+        return filters_pb2.Condition(filter=pack_filter(condition))
+    if isinstance(condition, HasId):
+        return filters_pb2.Condition(has_id=_has_id(condition))
+    assert isinstance(condition, Match | Range | Exists)  # noqa: S101  # all other conditions
+    return filters_pb2.Condition(field=_field(condition))
+
+
+def _has_id(condition: HasId) -> filters_pb2.HasId:
+    if condition.ids and is_texts(condition.ids):
+        texts = [text.decode() for text in encode_texts(condition.ids, "filter")]
+        return filters_pb2.HasId(string_ids=texts)
+    ids = whole_numbers("filter", list(condition.ids), np.int64)
+    return filters_pb2.HasId(ids=ids.tolist())
+
+
+def _field(condition: Match | Range | Exists) -> filters_pb2.FieldCondition:
+    message = filters_pb2.FieldCondition(attribute=condition.attribute)
+    if isinstance(condition, Match):
+        message.any_of.SetInParent()
+        message.any_of.values.extend(map(_value, condition.values))
+    elif isinstance(condition, Range):
+        message.range.SetInParent()
+        for name in ("gt", "gte", "lt", "lte"):
+            bound = getattr(condition, name)
+            if bound is not None:
+                getattr(message.range, name).CopyFrom(_value(bound))
+    else:
+        message.exists = True
+    return message
+
+
+def _value(value: Scalar) -> filters_pb2.Value:
+    try:
+        return _PACKERS[type(value)](value)
+    except (ValueError, UnicodeEncodeError):
+        # An integer of more than 64 bits, or a text that is no valid Unicode.
+        raise invalid("filter", f"cannot compare with {value!r:.80}") from None
+
+
+_PACKERS: dict[type, Callable[[Any], filters_pb2.Value]] = {
+    str: lambda value: filters_pb2.Value(keyword=value),
+    bool: lambda value: filters_pb2.Value(boolean=value),
+    int: lambda value: filters_pb2.Value(integer=value),
+    float: lambda value: filters_pb2.Value(number=value),
+}
