@@ -39,6 +39,9 @@ _BATCH_CODE_BYTES_MIN: Final = 48 << 20
 # batch together may keep at most _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
+# If a query is far from the points that pass a filter, the cells nearest to it hold few of them. So
+# a query reads cells with at least this share of the mean number of points that pass.
+_FILTERED_SHARE: Final = 0.7
 # Bytes that a kept point takes: four for its row number and four for its distance.
 _KEPT_BYTES: Final = 8
 
@@ -134,7 +137,7 @@ class Searcher:
             QueryPlan.of,
             metric=self.metric,
             points=points,
-            min_points=self._enough_points(parameters, points) if probe_on else 0,
+            min_points=self._enough_points(parameters, passing) if probe_on else 0,
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
@@ -161,15 +164,19 @@ class Searcher:
             roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
 
-    @staticmethod
-    def _enough_points(parameters: EffectiveParameters, points: int) -> int:
+    def _enough_points(self, parameters: EffectiveParameters, passing: int | None) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
         The number of probes that Build chose may find fewer points for queries that do not resemble
         points, such as normals of hyperplanes.
         """
         candidates = parameters.candidates_limit or parameters.k
-        return int(min(candidates, parameters.hash_limit or points, points))
+        points = passing or self._n_points
+        enough = min(candidates, parameters.hash_limit or points, points)
+        if passing and self._n_cells:
+            in_probes = parameters.n_probes * passing / self._n_cells
+            enough = max(enough, int(_FILTERED_SHARE * in_probes))
+        return enough
 
     def answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None = None) -> Answers:
         """Answer queries whose rows are already prepared for the metric.

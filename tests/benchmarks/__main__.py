@@ -19,6 +19,7 @@ _IN_PROCESS: Final = (
     "labels",
     "scans",
     "sparse",
+    "filters",
     "selectors",
     "large",
     "growth",

@@ -39,6 +39,15 @@ def _scans(tables: list[Table]) -> None:
     assert ("divgrpc / faiss" in table.columns) == (not libraries.missing("faiss"))
 
 
+def _filters(tables: list[Table]) -> None:
+    (table,) = tables
+    ours = [row for row in table.rows if row["index"].startswith("divgrpc")]
+    assert len(ours) == 2 * 3 * 2
+    assert all(row["recall"] >= 0.8 and row["us"] > 0 for row in ours)
+    has_faiss = any(row["index"].startswith("faiss") for row in table.rows)
+    assert has_faiss == (not libraries.missing("faiss"))
+
+
 def _sparse(tables: list[Table]) -> None:
     (table,) = tables
     rows = {row["contestant"]: row for row in table.rows}
@@ -139,6 +148,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
+    "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),

@@ -1,0 +1,197 @@
+"""Benchmark of filtered queries beside faiss."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import libraries, truth
+from benchmarks.harness.datasets import Manifold
+from benchmarks.harness.runner import (
+    Ask,
+    Option,
+    Options,
+    Output,
+    Row,
+    Table,
+    benchmark,
+    take_turns,
+)
+from divgrpc.index import Index
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.filters import Field
+
+_K: Final = 10
+_RECALL: Final = 0.95
+_POOL: Final = 4_000
+# Efforts in ascending order: candidates_limit (0 is the default), nprobe and efSearch.
+_CANDIDATES: Final = (10, 20, 50, 100, 0)
+_PROBES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
+_LINKS: Final = (16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096)
+# Maximum seconds for the answers of a contestant to the queries of a block.
+_PATIENCE_SECONDS: Final = 4.0
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Subject(NamedTuple):
+    """Queries with a filter, and their nearest points among those that pass.
+
+    where: how the points that pass lie: at random, or near to or far from the queries.
+    attribute, bound: the filter is `Field(attribute) < bound`.
+    flags: (n,) whether a point passes.
+    queries, near: (nq, d) and the rows (nq, k) of the nearest points that pass.
+    tuning, near_tuning: the same for the choice of efforts.
+    """
+
+    where: str
+    attribute: str
+    bound: float
+    flags: Flags
+    queries: FloatArray
+    near: IntArray
+    tuning: FloatArray
+    near_tuning: IntArray
+
+
+class Contestant(NamedTuple):
+    """An index with a ladder of efforts; `ask` answers one query at an effort."""
+
+    name: str
+    efforts: Sequence[int]
+    ask: Callable[[Subject, FloatArray, int], IntArray]
+
+
+@benchmark(
+    "filters",
+    long=True,
+    points=Option([200_000, 1_000_000], "points of 128 dimensions"),
+    passing=Option([0.5, 0.1, 0.01, 0.001], "shares of the points that pass"),
+    queries=Option(80, "queries asked"),
+)
+def filter_times(options: Options) -> Iterator[Output]:
+    """Time of the nearest ten that pass a filter, compared with faiss' selectors.
+
+    The points that pass lie at random, or in one half-space in which the queries lie ("near") or
+    from which the queries are farthest ("far"). Each index has the least effort that reaches a
+    recall of .95 with other queries: `candidates_limit` for divgrpc, nprobe and efSearch for faiss.
+    "Default" is divgrpc without `candidates_limit`. The filter of a divgrpc query is compiled once
+    and cached, and the bitmap of faiss' selectors is made before. All take turns on one thread.
+    """
+    for count in options.points:
+        yield from _of_size(count, options.passing, options.queries)
+
+
+def _of_size(count: int, shares: Sequence[float], n_queries: int) -> Iterator[Output]:
+    manifold = Manifold.of()
+    points, pool = manifold.points(count), manifold.queries(_POOL)
+    rng = np.random.default_rng(4)
+    direction: FloatArray = rng.standard_normal((points.shape[1],)).astype(np.float32)
+    columns = {"random": rng.random(size=(count,)), "place": np.asarray(points @ direction, float)}
+    index = Index.build(points, attributes=columns, target_recall=_RECALL)
+    facts = {
+        "data": f"synthetic points, {count:,} x {points.shape[1]}",
+        "index": index.info.summary,
+    }
+    yield Table(f"Nearest {_K} of {count:,} points with a filter", facts)
+    contestants = [Contestant("divgrpc", _CANDIDATES, partial(_ours, index))]
+    if not libraries.missing("faiss"):
+        contestants += _faiss(points)
+    order = np.argsort(pool @ direction)
+    places = {"random": np.arange(2 * n_queries), "near": order, "far": order[::-1]}
+    for where, rows in places.items():
+        attribute = "random" if where == "random" else "place"
+        values = columns[attribute]
+        for share in shares:
+            bound = float(np.quantile(values, share))
+            flags = values < bound
+            asked = pool[rows[: 2 * n_queries]][rng.permutation(2 * n_queries)]
+            parts = asked[:n_queries], asked[n_queries:]
+            members = np.flatnonzero(flags)
+            near = [members[truth.nearest(points[members], part, _K)[0]] for part in parts]
+            subject = Subject(where, attribute, bound, flags, parts[0], near[0], parts[1], near[1])
+            yield from _rows(subject, contestants, share)
+
+
+def _rows(subject: Subject, contestants: Sequence[Contestant], share: float) -> Iterator[Row]:
+    with threadpool_limits(1):
+        asks: dict[str, Ask] = {}
+        efforts: dict[str, str] = {}
+        for contestant in contestants:
+            effort, reached = _effort(subject, contestant)
+            asks[contestant.name] = partial(_asked, subject, contestant, effort)
+            efforts[contestant.name] = f"{effort or 'default'}" + ("" if reached else ", too few")
+        default = contestants[0]._replace(name="divgrpc, default")
+        asks[default.name], efforts[default.name] = partial(_asked, subject, default, 0), "default"
+        times = take_turns(asks, len(subject.queries), _K, _PATIENCE_SECONDS)
+    for name, timed in times.items():
+        row: dict[str, Any] = {"where": subject.where, "passing": f"{share:.1%}", "index": name}
+        row |= {"effort": efforts[name], "us": timed.microseconds}
+        row["recall"] = truth.recall(timed.rows, subject.near)
+        if not name.startswith("divgrpc"):
+            row["times as fast"], row["95 %"] = timed.ratio(times["divgrpc"])
+        yield row
+
+
+def _asked(subject: Subject, contestant: Contestant, effort: int, query: int) -> IntArray:
+    return contestant.ask(subject, subject.queries[query], effort)
+
+
+def _effort(subject: Subject, contestant: Contestant) -> tuple[int, bool]:
+    """Return the least effort that reaches the recall, and whether one does."""
+    effort = contestant.efforts[-1]
+    for effort in contestant.efforts:
+        answers = [contestant.ask(subject, query, effort) for query in subject.tuning]
+        if truth.recall(answers, subject.near_tuning) >= _RECALL:
+            return effort, True
+    return effort, False
+
+
+def _ours(index: Index, subject: Subject, query: FloatArray, effort: int) -> IntArray:
+    limit = {"candidates_limit": effort} if effort else {}
+    options: dict[str, Any] = {"k": _K, "selector": "nearest", **limit}
+    condition = Field(subject.attribute) < subject.bound
+    ids: IntArray = index.query(query, filter=condition, **options).ids[0]
+    return ids
+
+
+def _faiss(points: FloatArray) -> list[Contestant]:
+    faiss: Any = import_module("faiss")
+    dims = points.shape[1]
+    partition = faiss.index_factory(dims, "IVF1024,Flat")
+    partition.train(points[:200_000])
+    partition.add(points)
+    graph = faiss.index_factory(dims, "HNSW16,Flat")
+    graph.hnsw.efConstruction = 100
+    graph.add(points)
+    faiss.omp_set_num_threads(1)
+    bitmaps: dict[int, tuple[Any, Any]] = {}
+
+    def selector(subject: Subject) -> Any:  # noqa: ANN401  # faiss has no types
+        key = id(subject.flags)
+        if key not in bitmaps:
+            bitmaps.clear()
+            bits = np.packbits(subject.flags, bitorder="little")
+            bitmaps[key] = (faiss.IDSelectorBitmap(bits), bits)
+        return bitmaps[key][0]
+
+    def search(index: Any, params: Any, query: FloatArray) -> IntArray:  # noqa: ANN401  # as above
+        rows: IntArray = index.search(query[np.newaxis], _K, params=params)[1][0]
+        return rows
+
+    def ask_partition(subject: Subject, query: FloatArray, effort: int) -> IntArray:
+        params = faiss.SearchParametersIVF(sel=selector(subject), nprobe=effort)
+        return search(partition, params, query)
+
+    def ask_graph(subject: Subject, query: FloatArray, effort: int) -> IntArray:
+        params = faiss.SearchParametersHNSW(sel=selector(subject), efSearch=effort)
+        return search(graph, params, query)
+
+    return [
+        Contestant("faiss IVF1024,Flat", _PROBES, ask_partition),
+        Contestant("faiss HNSW16", _LINKS, ask_graph),
+    ]
