@@ -1,8 +1,9 @@
-"""Benchmark of filtered queries beside faiss."""
+"""Benchmark of filtered queries beside faiss and Qdrant."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,6 +33,9 @@ _POOL: Final = 4_000
 _CANDIDATES: Final = (10, 20, 50, 100, 0)
 _PROBES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)
 _LINKS: Final = (16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096)
+# The build of more points would take Qdrant Edge more than ten minutes on one core.
+_QDRANT_POINTS_MAX: Final = 200_000
+_UPSERTED_ROWS: Final = 1_000
 # Maximum seconds for the answers of a contestant to the queries of a block.
 _PATIENCE_SECONDS: Final = 4.0
 
@@ -74,13 +78,14 @@ class Contestant(NamedTuple):
     queries=Option(80, "queries asked"),
 )
 def filter_times(options: Options) -> Iterator[Output]:
-    """Time of the nearest ten that pass a filter, compared with faiss' selectors.
+    """Time of the nearest ten that pass a filter, compared with faiss and Qdrant.
 
     The points that pass lie at random, or in one half-space in which the queries lie ("near") or
     from which the queries are farthest ("far"). Each index has the least effort that reaches a
-    recall of .95 with other queries: `candidates_limit` for divgrpc, nprobe and efSearch for faiss.
-    "Default" is divgrpc without `candidates_limit`. The filter of a divgrpc query is compiled once
-    and cached, and the bitmap of faiss' selectors is made before. All take turns on one thread.
+    recall of .95 with other queries: `candidates_limit` for divgrpc, nprobe and efSearch for faiss,
+    and hnsw_ef for Qdrant Edge, the engine of Qdrant in this process. "Default" is divgrpc without
+    `candidates_limit`. The filter of a divgrpc query is compiled once and cached, and the bitmap of
+    faiss' selectors is made before. Qdrant has payload indexes. All take turns on one thread.
     """
     for count in options.points:
         yield from _of_size(count, options.passing, options.queries)
@@ -101,6 +106,12 @@ def _of_size(count: int, shares: Sequence[float], n_queries: int) -> Iterator[Ou
     contestants = [Contestant("divgrpc", _CANDIDATES, partial(_ours, index))]
     if not libraries.missing("faiss"):
         contestants += _faiss(points)
+    if libraries.missing("qdrant_edge"):
+        yield "Qdrant Edge is not installed."
+    elif count > _QDRANT_POINTS_MAX:
+        yield f"Qdrant Edge is left out above {_QDRANT_POINTS_MAX:,} points, for its build time."
+    else:
+        contestants.append(_qdrant(points, columns))
     order = np.argsort(pool @ direction)
     places = {"random": np.arange(2 * n_queries), "near": order, "far": order[::-1]}
     for where, rows in places.items():
@@ -195,3 +206,45 @@ def _faiss(points: FloatArray) -> list[Contestant]:
         Contestant("faiss IVF1024,Flat", _PROBES, ask_partition),
         Contestant("faiss HNSW16", _LINKS, ask_graph),
     ]
+
+
+def _qdrant(points: FloatArray, columns: Mapping[str, npt.NDArray[np.float64]]) -> Contestant:
+    qdrant: Any = import_module("qdrant_edge")
+    graph = qdrant.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
+    vectors = qdrant.EdgeVectorParams(
+        size=points.shape[1], distance=qdrant.Distance.Dot, hnsw_config=graph
+    )
+    optimizers = qdrant.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1_000)
+    config = qdrant.EdgeConfig(vectors=vectors, optimizers=optimizers, wal_enabled=False)
+    folder = TemporaryDirectory()
+    shard = qdrant.EdgeShard.create(folder.name, config)
+    for start in range(0, len(points), _UPSERTED_ROWS):
+        rows = range(start, min(len(points), start + _UPSERTED_ROWS))
+        batch = [
+            qdrant.Point(
+                row, points[row].tolist(), {n: float(values[row]) for n, values in columns.items()}
+            )
+            for row in rows
+        ]
+        shard.update(qdrant.UpdateOperation.upsert_points(batch))
+    for name in columns:
+        kind = qdrant.PayloadSchemaType.Float
+        shard.update(qdrant.UpdateOperation.create_field_index(name, kind))
+    shard.optimize()
+
+    def ask(subject: Subject, query: FloatArray, effort: int) -> IntArray:
+        # `folder` is kept, because its files are removed with it.
+        assert folder.name
+        condition = qdrant.FieldCondition(
+            subject.attribute, range=qdrant.RangeFloat(lt=subject.bound)
+        )
+        request = qdrant.QueryRequest(
+            limit=_K,
+            query=qdrant.Query.Nearest(query.tolist()),
+            filter=qdrant.Filter(must=[condition]),
+            params=qdrant.SearchParams(hnsw_ef=effort),
+        )
+        rows = [point.id for point in shard.query(request)]
+        return np.array([*rows, *[-1] * (_K - len(rows))])
+
+    return Contestant("Qdrant Edge", _LINKS, ask)
