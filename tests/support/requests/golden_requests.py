@@ -14,6 +14,7 @@ from core.storage.test_golden_families import labelling, points
 from divgrpc_protos.v1 import (
     evaluate_labels_pb2,
     evaluate_pb2,
+    filters_pb2,
     index_pb2,
     labels_pb2,
     points_pb2,
@@ -155,6 +156,8 @@ def _query_stream() -> Calls:
 
 def _predictions() -> Calls:
     votes = predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE
+    few = filters_pb2.Condition(has_id=filters_pb2.HasId(ids=[0, 7, 14]))
+    others = filters_pb2.Filter(must_not=[few])
     several: dict[str, dict[str, Any]] = {
         "predict": {"index": "labels", "top_k": 3},
         "predict with every field of the embedding": {
@@ -170,6 +173,7 @@ def _predictions() -> Calls:
             "mode": predict_pb2.PREDICTION_MODE_EMBEDDING,
         },
         "predict by votes": {"index": "labels", "mode": votes},
+        "predict by votes of some": {"index": "labels", "mode": votes, "filter": others},
         "predict by plain votes": {
             "index": "labels",
             "mode": votes,
@@ -423,10 +427,42 @@ def _named_queries() -> Calls:
     evaluation = evaluate_pb2.EvaluateRequest(
         index="named", queries=_three(), relevant=relevant, diversities=[0.5], ks=[3], folds=0
     )
+    evaluation_of_some = evaluate_pb2.EvaluateRequest(filter=_filter())
+    evaluation_of_some.MergeFrom(evaluation)
+    like = query_pb2.QueryRequest(
+        index="named", like_string_ids=["n0", "n37"], filter=_filter(), k=2
+    )
+    excluded = _query("named", queries=_three(), exclude_string_ids=["n0", "absent"], k=2)
+    of_numbers = query_pb2.QueryRequest(
+        index="cells", like_ids=[7], exclude_ids=[14, 21], k=2, search=query_pb2.SEARCH_SCAN
+    )
     return {
         "query text ids": ("Query", [query]),
+        "query like texts with a filter": ("Query", [like]),
+        "query without some texts": ("Query", [excluded]),
+        "query like a number": ("Query", [of_numbers]),
         "evaluate relevant texts": ("Evaluate", [evaluation]),
+        "evaluate with a filter": ("Evaluate", [evaluation_of_some]),
     }
+
+
+def _filter() -> filters_pb2.Filter:
+    """Return a filter with every kind of condition and of value."""
+    value = filters_pb2.Value
+    brands = filters_pb2.Values(values=[value(keyword="b1"), value(keyword="b2")])
+    sold = filters_pb2.Values(values=[value(boolean=True)])
+    least, most = value(integer=0), value(number=6.5)
+    cheap = filters_pb2.Range(gte=least, gt=value(number=-0.5), lt=most, lte=value(integer=6))
+    fields = [
+        filters_pb2.FieldCondition(attribute="brand", any_of=brands),
+        filters_pb2.FieldCondition(attribute="price", range=cheap),
+        filters_pb2.FieldCondition(attribute="tags", exists=True),
+        filters_pb2.FieldCondition(attribute="sold", any_of=sold),
+    ]
+    brand, price, tags, is_sold = (filters_pb2.Condition(field=field) for field in fields)
+    some = filters_pb2.Condition(has_id=filters_pb2.HasId(string_ids=["n0", "n37", "n5"]))
+    inner = filters_pb2.Condition(filter=filters_pb2.Filter(must=[tags], must_not=[is_sold]))
+    return filters_pb2.Filter(should=[brand, price, some], must_not=[inner])
 
 
 def _readings() -> Calls:
@@ -446,6 +482,11 @@ def _readings() -> Calls:
     return {
         **{name: ("Get", [request]) for name, request in several.items()},
         "count": ("Count", [points_pb2.CountRequest(index="named")]),
+        "count with a filter": (
+            "Count",
+            [points_pb2.CountRequest(index="named", filter=_filter())],
+        ),
+        "scroll with a filter": ("Scroll", [scroll(index="named", filter=_filter())]),
         "scroll": ("Scroll", [page]),
         "scroll the rest": ("Scroll", [rest]),
     }
