@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
-from divgrpc_client.cli import session
+from divgrpc_client.cli import session, where
 from divgrpc_client.cli.options import options_in, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
@@ -88,25 +88,43 @@ def _columns(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def query(arguments: argparse.Namespace) -> None:
-    """Query the index NAME with each row of FILE.
+    """Query the index NAME with each row of FILE, or with stored points.
 
     Examples:
+      divgrpc query shoes queries.npy --where 'price<20' --where 'brand in acme,globex'
+      divgrpc query shoes --like a-17 b-4 --exclude-ids c-9
       divgrpc query images queries.npy --diversity 0       plain nearest neighbours
       divgrpc query images queries.npy --rows 0:3 -k 20
       divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
       divgrpc query images queries.npy --lose-at-most 0.05
       divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
     """
-    queries = _read_queries(arguments)
-    rows = pick_rows(arguments.rows, row_count(queries))
-    queries = take(queries, rows.start, rows.stop)
+    condition, queries = where.filter_of(arguments), None
+    if arguments.file is not None and arguments.like is not None:
+        raise InvalidArgumentError("like", "FILE and --like: give one of the two")
+    if arguments.file is not None:
+        matrix = _read_queries(arguments)
+        rows = pick_rows(arguments.rows, row_count(matrix))
+        queries = take(matrix, rows.start, rows.stop)
+    elif arguments.like is not None:
+        rows = pick_rows(arguments.rows, len(arguments.like))
+        arguments.like = arguments.like[rows.start : rows.stop]
+    else:
+        raise InvalidArgumentError("file", "FILE is required, or ids of points in --like")
     shows_copies = getattr(arguments, "list_collapsed", False)
     if not arguments.json and "list_collapsed" not in arguments:
         # The table has a column with the number of near-copies of each result.
         arguments.list_collapsed = True
     with session.connect(arguments) as client:
-        queries = _with_columns_of_index(client, arguments, queries)
-        result = _ask(arguments, client.query, QueryOptions, queries)
+        exclude_ids, like = where.ids_of(client, arguments, "exclude_ids", "like")
+        restriction: dict[str, Any] = {"filter": condition, "exclude_ids": exclude_ids}
+        if queries is None:
+            fields = options_in(arguments, QueryOptions)
+            fields |= restriction | {"timeout": arguments.timeout}
+            result = client.query(arguments.name, like=like, **fields)
+        else:
+            queries = _with_columns_of_index(client, arguments, queries)
+            result = _ask(arguments, client.query, QueryOptions, queries, **restriction)
     if arguments.json:
         json_output.show_result(result, rows)
     else:
@@ -126,11 +144,20 @@ def predict(arguments: argparse.Namespace) -> None:
       divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
       divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
       divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
+      divgrpc predict papers test.txt --mode neighbour_vote --where 'year>=2020'
     """
+    condition = where.filter_of(arguments)
     documents, rows = _read_documents(arguments, arguments.file)
     with session.connect(arguments) as client:
         documents = _for_index(client, arguments, documents)
-        result = _ask(arguments, client.predict_labels, PredictOptions, documents.rows, "documents")
+        result = _ask(
+            arguments,
+            client.predict_labels,
+            PredictOptions,
+            documents.rows,
+            "documents",
+            filter=condition,
+        )
     if arguments.json:
         json_output.show_result(result, rows)
     else:
@@ -148,9 +175,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
       divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \
           --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
       divgrpc evaluate images queries.npy --categories y.npy --set-default
+      divgrpc evaluate images queries.npy --relevant ids.txt --where 'year>=2020'
       divgrpc evaluate images queries.npy --categories y.npy --report report.html --titles names.txt
     """
-    report = _report(arguments)
+    report, condition = _report(arguments), where.filter_of(arguments)
     path = Path(arguments.file)
     queries = _read_queries(arguments)
     categories = None if arguments.categories is None else read_column(arguments.categories, path)
@@ -166,6 +194,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
                 relevant=relevant,
                 groups=groups,
                 per_query=arguments.per_query,
+                filter=condition,
                 progress=progress,
                 **_choice(arguments),
                 **options_in(arguments, GridOptions),
@@ -329,12 +358,14 @@ def _ask(
     options: type,
     matrix: Matrix,
     unit: str = "rows",
+    **restriction: Any,  # noqa: ANN401  # of any of these methods
 ) -> ResultT:
     """Call `method` on blocks of rows, and join the results into one.
 
-    All results come from one generation (one build) of the index.
+    `restriction`: further arguments of `method`. All results come from one generation (one build)
+    of the index.
     """
-    fields, count = options_in(arguments, options), row_count(matrix)
+    fields, count = options_in(arguments, options) | restriction, row_count(matrix)
     step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
     with session.bar(arguments, unit) if count > step else nullcontext() as progress:
         for _ in range(_ROUNDS_MAX):

@@ -12,7 +12,7 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands, interrupts, options, points
+from divgrpc_client.cli import commands, interrupts, options, points, where
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         (commands.info, options.add_name),
         (commands.rm, options.add_name),
         (points.get, points.add_get),
-        (points.count, options.add_name),
+        (points.count, points.add_count),
         (points.scroll, points.add_scroll),
         (points.export, points.add_export),
         (load, add_load),
@@ -221,8 +221,9 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
-    options.add_file(verb)
+    options.add_file(verb, nargs="?")
     options.add_flags(verb, options.rows_flag("Send"))
+    where.add_restriction(verb)
     options.add_options(verb, QueryOptions)
 
 
@@ -231,6 +232,7 @@ def _add_predict(verb: argparse.ArgumentParser) -> None:
         verb, f"A file with one document per row: {FORMATS}, or text as build takes it."
     )
     options.add_flags(verb, options.SPLIT, options.rows_flag("Send"))
+    where.add_filter(verb)
     options.add_options(verb, PredictOptions)
 
 
@@ -245,6 +247,7 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     )
     _add_choosing(verb, "Make the best choice the default of this index, until it is built again.")
     options.add_flags(verb, ("--per-query", "", "Add figures per query; only with --json."))
+    where.add_filter(verb)
     by_id = "one per line for ids 0, 1, 2 and so on, or lines of an id, a tab and"
     pictures = "a folder of <id>.png or .jpg, or an .npy of pictures whose first index is the id"
     category_help = "Box results of a category other than the query's. Categories of points:"

@@ -14,6 +14,7 @@ from divgrpc.types import IndexInfo, Progress
 from divgrpc.types.records import Records
 from divgrpc_client.cli import session
 from divgrpc_client.cli.options import add_flags, add_name
+from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.json_lines import as_object
 from divgrpc_client.formats.record_files import RECORD_FILES, record_writer
@@ -42,7 +43,7 @@ def get(arguments: argparse.Namespace) -> int:
     """
     with session.connect(arguments) as client:
         info = client.get_index(arguments.name, timeout=arguments.timeout)
-        ids = arguments.ids if info.id_kind == "string" else [_number(i) for i in arguments.ids]
+        ids = typed_ids(arguments.ids, info.id_kind, "ids")
         records = client.get(
             arguments.name,
             ids,
@@ -58,14 +59,22 @@ def get(arguments: argparse.Namespace) -> int:
     return 1 if absent else 0
 
 
+def add_count(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `count`."""
+    add_name(verb)
+    add_filter(verb)
+
+
 def count(arguments: argparse.Namespace) -> None:
-    """Show the number of points of an index.
+    """Show the number of points of an index, or the number of points that pass conditions.
 
     Examples:
       divgrpc count shoes
+      divgrpc count shoes --where 'price<20' --where brand=acme
     """
+    condition = filter_of(arguments)
     with session.connect(arguments) as client:
-        points = client.count(arguments.name, timeout=arguments.timeout)
+        points = client.count(arguments.name, condition, timeout=arguments.timeout)
     if arguments.json:
         json_output.show({"name": arguments.name, "count": points})
     else:
@@ -77,6 +86,7 @@ def add_scroll(verb: argparse.ArgumentParser) -> None:
     add_name(verb)
     limit = f"Show at most N points (default {_SHOWN})."
     add_flags(verb, ("--limit", "N", limit), default=_SHOWN)
+    add_filter(verb)
     add_flags(verb, _WITH_VECTORS)
 
 
@@ -88,13 +98,16 @@ def scroll(arguments: argparse.Namespace) -> None:
     Examples:
       divgrpc scroll shoes
       divgrpc scroll shoes --limit 100 --json
+      divgrpc scroll shoes --where 'brand absent'
     """
     left = arguments.limit
     if left < 1:
         raise invalid("limit", f"must be at least 1, got {left}")
+    condition = filter_of(arguments)
     with session.connect(arguments) as client:
         pages = client.scroll(
             arguments.name,
+            condition,
             with_vectors=arguments.with_vectors,
             page_size=min(left, 1_000),
             timeout=arguments.timeout,
@@ -112,10 +125,11 @@ def add_export(verb: argparse.ArgumentParser) -> None:
     suffixes = " or ".join(RECORD_FILES)
     verb.add_argument("file", metavar="FILE", help=f"The file to write, which ends in {suffixes}.")
     add_flags(verb, ("--overwrite", "", "Replace FILE if it exists."))
+    add_filter(verb)
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write all points of an index to a file that divgrpc build reads.
+    """Write all points of an index, or those that pass conditions, to a file for divgrpc build.
 
     FILE has the id, vector, attributes and payload of each point, as a line of JSON or, if its name
     ends in .parquet, as a row of a table. It appears only when it is complete. It has neither the
@@ -125,18 +139,20 @@ def export(arguments: argparse.Namespace) -> None:
     Examples:
       divgrpc export shoes shoes.jsonl
       divgrpc build shoes-2 shoes.jsonl --metric cosine
+      divgrpc export shoes cheap.jsonl --where 'price<20'
     """
     path = Path(arguments.file)
     if path.suffix not in RECORD_FILES:
         raise InvalidArgumentError("file", f"{path} must end in {' or '.join(RECORD_FILES)}")
     if path.exists() and not arguments.overwrite:
         raise InvalidArgumentError("file", f"{path} exists; --overwrite replaces it")
-    part = path.with_name(f".{path.name}.part")
+    part, condition = path.with_name(f".{path.name}.part"), filter_of(arguments)
     try:
         with session.connect(arguments) as client:
             info = client.get_index(arguments.name, timeout=arguments.timeout)
-            points = 0
-            pages = client.scroll(arguments.name, with_vectors=True, timeout=arguments.timeout)
+            points, timeout = 0, arguments.timeout
+            total = client.count(arguments.name, condition, timeout=timeout)
+            pages = client.scroll(arguments.name, condition, with_vectors=True, timeout=timeout)
             with (
                 session.bar(arguments, "points") as progress,
                 record_writer(part, path.suffix, info) as write,
@@ -146,7 +162,7 @@ def export(arguments: argparse.Namespace) -> None:
                     write(page)
                     points += len(page)
                     if progress is not None:
-                        progress(Progress("exporting", points, info.rows))
+                        progress(Progress("exporting", points, total))
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -165,13 +181,6 @@ def _check_generation(info: IndexInfo, page: Records) -> None:
         raise InvalidArgumentError(
             "name", f"index {info.name!r} was replaced while it was exported; export it again"
         )
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise invalid("ids", f"must be integers in this index, got {text!r}") from None
 
 
 def _show(arguments: argparse.Namespace, records: Records, limit: int | None = None) -> None:

@@ -34,11 +34,13 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
     """Print a result without padding; `rows` are the numbers of its rows in the file."""
+    passing = getattr(result, "points_passing", None)
     show(
         {
             "generation": result.generation,
             "parameters": result.parameters,
             "warnings": result.warnings,
+            **({} if passing is None else {"points_passing": passing}),
             "results": [{"row": row} | _entries(result, at) for at, row in enumerate(rows)],
         }
     )
