@@ -59,6 +59,8 @@ from divgrpc.vectors import RowsLike, as_rows
 _CACHED_PARAMETERS_MAX: Final = 1_024
 # Arguments of `Index.build` with one entry per row, except attributes.
 _ROWS: Final = ("ids", "categories", "subtopics", "labels", "payloads")
+# Arguments of `Index.query` that are no parameters. Errors about unknown options may suggest them.
+_QUERY_ARGUMENTS: Final = ("queries", "like", "filter", "exclude_ids")
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -269,7 +271,8 @@ class Index:
         `embedding`, labels of its points for `neighbour_vote`, or a hierarchy for the selector
         `hierarchy`.
         """
-        refuse_unknown("predict_labels", options, PredictOptions.__annotations__, ("documents",))
+        named = ("documents", "filter")
+        refuse_unknown("predict_labels", options, PredictOptions.__annotations__, named)
         parameters = PredictParameters(**options)
         thresholds = self._engine.defaults.thresholds
         parameters = parameters.with_threshold(thresholds)
@@ -394,7 +397,7 @@ def _row_count(vectors: RowsLike) -> int:
 
 def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
     """Return the parameters of a call, completed by the default of the index."""
-    refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
+    refuse_unknown("query", options, QueryOptions.__annotations__, _QUERY_ARGUMENTS)
     check_one_dial(options)
     return QueryParameters(**named_over_default(options, default))
 

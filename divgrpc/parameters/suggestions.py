@@ -47,6 +47,9 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = _by_name(
         ("replace",): "overwrite",
         ("regularisation",): "regularization",
         ("progress",): "callback",
+        ("filter",): "filters where expr query_filter",
+        ("exclude_ids",): "exclude without",
+        ("like",): "by_id",
     }
 )
 # Parameters of a build that callers sometimes pass to a query.
@@ -69,10 +72,6 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
         name: ("diversity", f"use diversity = 1 - {name}")
         for name in ("lambda_mult", "lambda_param", "lambda_", "mmr_lambda")
     },
-    **dict.fromkeys(
-        ("filter", "filters", "where", "expr"),
-        ("k", "there are no filters: ask for a larger k and leave results out by their ids"),
-    ),
 }
 # Names of metrics in other libraries that divgrpc accepts as aliases.
 METRIC_ALIASES: Final[Mapping[str, str]] = {

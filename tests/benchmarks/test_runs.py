@@ -41,9 +41,9 @@ def _scans(tables: list[Table]) -> None:
 
 def _filters(tables: list[Table]) -> None:
     (table,) = tables
-    ours = [row for row in table.rows if row["index"].startswith("divgrpc")]
-    assert len(ours) == 2 * 3 * 2
-    assert all(row["recall"] >= 0.8 and row["us"] > 0 for row in ours)
+    answers = [row for row in table.rows if row["index"].startswith("divgrpc")]
+    assert len(answers) == 2 * 3 * 2
+    assert all(row["recall"] >= 0.8 and row["us"] > 0 for row in answers)
     has_faiss = any(row["index"].startswith("faiss") for row in table.rows)
     assert has_faiss == (not libraries.missing("faiss"))
 

@@ -101,6 +101,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         )
         self._fields = message_fields(grid, self.request, index=index_name(name))
         self._fields |= restriction or {}
+        # The bytes that a message has for rows.
+        self._room = MESSAGE_BYTES - self.request(**restriction or {}).ByteSize()
         self._flags = flags
         self._part_flags = {"folds": 0, "set_default": False, self.per_row: True}
         self._tell = progress or (lambda _: None)
@@ -135,8 +137,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return cast(RequestT, message)
 
     def _cut(self) -> None:
-        room = MESSAGE_BYTES - self.request(**self._fields).ByteSize()
-        ends: list[int] = row_ends(self._matrix, room) or [0]
+        ends: list[int] = row_ends(self._matrix, self._room) or [0]
         rows_max = self._rows_max(per_row=self._task.per_row)
         has_one_end = len(ends) == 1 and self._count <= rows_max
         if has_one_end and self._request(0, ends[0], self._flags).ByteSize() <= MESSAGE_BYTES:

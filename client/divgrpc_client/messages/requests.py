@@ -31,6 +31,8 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, qu
 # Arguments of the clients' methods other than options. Errors about unknown options may suggest
 # them.
 _CALL_ARGUMENTS: Final = ("timeout", "request_id")
+_PREDICT_ARGUMENTS: Final = ("filter", *_CALL_ARGUMENTS)
+_QUERY_ARGUMENTS: Final = ("like", "exclude_ids", *_PREDICT_ARGUMENTS)
 _BUILD_ARGUMENTS: Final = (
     *("ids", "attributes", "attribute_types", "payloads", "categories", "subtopics"),
     *("labels", "label_model", "label_names", "hierarchy"),
@@ -64,7 +66,7 @@ def _cached(fields_of_options: Any, options: Mapping[str, object]) -> dict[str, 
 # 1.0 equal 1.
 @lru_cache(maxsize=1024, typed=True)
 def _query_fields(**options: Unpack[QueryOptions]) -> dict[str, object]:
-    refuse_unknown("query", options, QueryOptions.__annotations__, _CALL_ARGUMENTS)
+    refuse_unknown("query", options, QueryOptions.__annotations__, _QUERY_ARGUMENTS)
     check_one_dial(options)
     values = _named(QueryParameters(**options), options)
     if values.get("diversity") == "auto":
@@ -76,7 +78,7 @@ def _query_fields(**options: Unpack[QueryOptions]) -> dict[str, object]:
 
 @lru_cache(maxsize=1024, typed=True)
 def _predict_fields(**options: Unpack[PredictOptions]) -> dict[str, object]:
-    refuse_unknown("predict_labels", options, PredictOptions.__annotations__, _CALL_ARGUMENTS)
+    refuse_unknown("predict_labels", options, PredictOptions.__annotations__, _PREDICT_ARGUMENTS)
     values = _named(PredictParameters(**options), options)
     return message_fields(values, predict_pb2.PredictLabelsRequest)
 

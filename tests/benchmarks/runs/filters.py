@@ -120,8 +120,8 @@ def _of_size(count: int, shares: Sequence[float], n_queries: int) -> Iterator[Ou
         for share in shares:
             bound = float(np.quantile(values, share))
             flags = values < bound
-            asked = pool[rows[: 2 * n_queries]][rng.permutation(2 * n_queries)]
-            parts = asked[:n_queries], asked[n_queries:]
+            targets = pool[rows[: 2 * n_queries]][rng.permutation(2 * n_queries)]
+            parts = targets[:n_queries], targets[n_queries:]
             members = np.flatnonzero(flags)
             near = [members[truth.nearest(points[members], part, _K)[0]] for part in parts]
             subject = Subject(where, attribute, bound, flags, parts[0], near[0], parts[1], near[1])

@@ -75,7 +75,6 @@ def test_a_missing_letter_suggests_the_parameter(table: Any) -> None:  # noqa: A
         ("n_results", "use k"),
         ("num_results", "use k"),
         ("strategy", "use selector"),
-        ("filter", "there are no filters"),
         ("ef", "use hash_limit"),
         ("nprobe", "use n_probes"),
         ("searh", "did you mean search?"),
@@ -87,6 +86,7 @@ def test_parameters_of_other_libraries_suggest_those_of_divgrpc(
     assert advice in str(fault(QueryParameters, **{name: 1}))
     assert advice in str(fault(index.query, queries=POINTS[0], **{name: 1}))
     assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
+    assert "use filter" in str(fault(index.query, queries=POINTS[0], where=1))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_query_refuses_parameters_of_a_build(index: Index, name: str) -> None:
 
 def test_every_suggestion_is_an_existing_parameter_or_value() -> None:
     names = {name for table in TABLES for name in table.__dataclass_fields__}
-    names |= {"replace", "progress"}
+    names |= {"replace", "progress", "filter", "exclude_ids", "like"}
     for foreign, words in suggestions._PARAMETERS.items():
         assert set(words) <= names, foreign
     assert {parameter for parameter, _ in suggestions._SENTENCES.values()} <= names

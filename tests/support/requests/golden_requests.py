@@ -5,6 +5,7 @@ of calls changes no answer. The recorded requests of ListIndexes start after the
 with `a_`.
 """
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -156,8 +157,8 @@ def _query_stream() -> Calls:
 
 def _predictions() -> Calls:
     votes = predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE
-    few = filters_pb2.Condition(has_id=filters_pb2.HasId(ids=[0, 7, 14]))
-    others = filters_pb2.Filter(must_not=[few])
+    absent = filters_pb2.Condition(has_id=filters_pb2.HasId(ids=[0, 7, 14]))
+    of_some = filters_pb2.Filter(must_not=[absent])
     several: dict[str, dict[str, Any]] = {
         "predict": {"index": "labels", "top_k": 3},
         "predict with every field of the embedding": {
@@ -173,7 +174,7 @@ def _predictions() -> Calls:
             "mode": predict_pb2.PREDICTION_MODE_EMBEDDING,
         },
         "predict by votes": {"index": "labels", "mode": votes},
-        "predict by votes of some": {"index": "labels", "mode": votes, "filter": others},
+        "predict by votes of some": {"index": "labels", "mode": votes, "filter": of_some},
         "predict by plain votes": {
             "index": "labels",
             "mode": votes,
@@ -191,10 +192,8 @@ def _predictions() -> Calls:
             "n_probes": 2,
         },
     }
-    return {
-        name: ("PredictLabels", [predict_pb2.PredictLabelsRequest(documents=_dense(2), **fields)])
-        for name, fields in several.items()
-    }
+    request = partial(predict_pb2.PredictLabelsRequest, documents=_dense(2))
+    return {name: ("PredictLabels", [request(**fields)]) for name, fields in several.items()}
 
 
 def _evaluations() -> Calls:
