@@ -30,6 +30,7 @@ FILES = (
     "vectors",
     "index",
     "points",
+    "filters",
     "query",
     "labels",
     "predict",
