@@ -53,6 +53,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 from divgrpc.index import Index
+from divgrpc.types.filters import HasId
 
 queries = np.load(sys.argv[2])
 SEARCHES = ("tables", "scan", "scan_hamming", "exact", "auto")
@@ -63,10 +64,12 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
     index = Index.open(folder)
     for array_type, search in itertools.product((np.array, sparse.csr_array), SEARCHES):
         digest = hashlib.sha256()
-        for selector, variant in RULES:
+        ids = [record.id for page in index.scroll() for record in page]
+        for (selector, variant), share in itertools.product(RULES, (None, 2, 9)):
+            condition = None if share is None else HasId(tuple(ids[::share]))
             result = index.query(
                 array_type(queries), k=9, search=search, selector=selector, variant=variant,
-                hash_limit=60, candidates_limit=40, sampling="nearest",
+                hash_limit=60, candidates_limit=40, sampling="nearest", filter=condition,
             )
             for column in (result.ids, result.scores, result.selection_scores, result.counts):
                 digest.update(column.tobytes())
@@ -227,6 +230,7 @@ import sys, tempfile, pathlib
 import numpy as np
 from scipy import sparse
 from divgrpc.index import Index
+from divgrpc.types.filters import HasId
 from divgrpc.warmup import warm_kernels
 
 def signature_counts():
@@ -257,6 +261,8 @@ for options in builds:
                     for variant in ("corrected", "printed", "marginal"):
                         index.query(queries, search=search, variant=variant, hash_limit=40)
                     index.query(queries, search=search, selector="mmr", sampling="nearest", k=3)
+                    index.query(queries, search=search, hash_limit=40, exclude_ids=[1, 2, 3])
+                    index.query(like=[1, 2], search=search, filter=HasId((1, 2, 5, 9)))
                     index.query(queries, search=search, selector="nearest", seed=1, hash_limit=0)
                     for selector in ("rerank", "max_sum", "dpp", "qp_relax"):
                         index.query(queries, search=search, selector=selector, candidates_limit=0)
