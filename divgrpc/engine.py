@@ -159,9 +159,13 @@ class Engine:
                 raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
             excluded = self._reader.ids.rows_of(exclude_ids, "exclude_ids")
             if rows is None:
-                rows = PassingRows(np.ones(self.rows, np.bool_))
+                rows = self._every_row
             rows = rows.without(excluded[excluded >= 0])
         return rows
+
+    @functools.cached_property
+    def _every_row(self) -> PassingRows:
+        return PassingRows(np.ones(self.rows, np.bool_))
 
     def _rows_that_pass(self, condition: Filter) -> PassingRows:
         """Return the points that pass a filter, cached because many calls repeat a filter."""
@@ -306,10 +310,10 @@ class Engine:
         A query does not return its own point.
         """
         points = self._searcher.points
-        visible = PassingRows(np.ones(self.rows, np.bool_)) if passing is None else passing
+        visible = self._every_row if passing is None else passing
         results = []
         for row in rows.tolist():
-            vector, others_pass = points[row : row + 1], visible.without([row])
+            vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
             results.append(self.answer(vector, parameters, others_pass, as_points=True))
         return joined(results)
 

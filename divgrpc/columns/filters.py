@@ -8,6 +8,7 @@ order. For an index of an older version, the order is made when a filter first n
 
 import math
 import numbers
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
@@ -296,9 +297,17 @@ class FilterReader:
     def _between(self, number: int, low: Any, high: Any) -> tuple[int, int]:  # noqa: ANN401  # numbers
         """Return where the values from `low` to `high` begin and end."""
         values, order = self._arrays[array_name(number, "values")], self._order(number)
-        kind = values.dtype.type
-        first = np.searchsorted(values, kind(low), side="left", sorter=order)
-        return int(first), int(np.searchsorted(values, kind(high), side="right", sorter=order))
+
+        # numpy's `searchsorted` would convert the whole order to another dtype in every call.
+        def value_at(place: int) -> Any:  # noqa: ANN401  # a number of the column's dtype
+            return values[order[place]]
+
+        end = len(order)
+        if values.dtype.kind == "f":
+            end = bisect_left(range(end), 1, key=lambda place: math.isnan(value_at(place)))
+        places, kind = range(end), values.dtype.type
+        first = bisect_left(places, kind(low), key=value_at)
+        return first, bisect_right(places, kind(high), key=value_at)
 
     def _number(
         self, number: int, attribute: Attribute, value: Scalar, field: str
@@ -328,15 +337,9 @@ class FilterReader:
         except UnicodeEncodeError:
             return None
         order = self._order_of_words(number, words)
-        low, high = 0, len(order)
-        while low < high:
-            middle = (low + high) // 2
-            if words[int(order[middle])] < text:
-                low = middle + 1
-            else:
-                high = middle
-        found = low < len(order) and words[int(order[low])] == text
-        return int(order[low]) if found else None
+        place = bisect_left(range(len(order)), text, key=lambda place: words[int(order[place])])
+        is_known = place < len(order) and words[int(order[place])] == text
+        return int(order[place]) if is_known else None
 
 
 _NOUNS: Final[Mapping[AttributeType, str]] = {

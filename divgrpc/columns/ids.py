@@ -169,7 +169,7 @@ class Ids:
             return self.rows_of_keys(_integers(ids, field))
         if len(ids) and not is_texts(ids):
             raise invalid(field, "must be texts, as the ids of this index are")
-        return np.array([self._row_of_text(t) for t in encode_texts(ids, field)], np.int64)
+        return self._rows_of_texts(encode_texts(ids, field))
 
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each integer id, or of each key of a text; -1 where there is none."""
@@ -191,6 +191,16 @@ class Ids:
         stop = min(self._rows, start + count)
         rows = np.arange(start, stop) if self._order is None else self._order[start:stop]
         return rows, self._keys[rows]
+
+    def _rows_of_texts(self, texts: list[bytes]) -> IntArray:
+        assert self._texts is not None  # noqa: S101  # callers check
+        rows = self.rows_of_keys(np.fromiter(map(hash_of, texts), np.int64, len(texts)))
+        stored = self._texts.take(np.maximum(rows, 0))
+        for place, row in enumerate(rows.tolist()):
+            # Two texts may have the same hash.
+            if row >= 0 and stored[place] != texts[place]:
+                rows[place] = self._row_of_text(texts[place])
+        return rows
 
     def _row_of_text(self, text: bytes) -> int:
         assert self._texts is not None  # noqa: S101  # callers check

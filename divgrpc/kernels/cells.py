@@ -169,7 +169,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
-    flags, is_filtered = passing.flags, passing.rows.shape[0] > 0
+    flags, is_filtered = passing.flags, passing.total.shape[0] > 0
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch

@@ -60,7 +60,7 @@ def answer(index, scratch, plan, span, queries, results):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, span = records.Plan(*plan), records.Span(*span)
     queries, results = records.Queries(*queries), records.Results(*results)
-    n = scratch.passing.rows.shape[0] or count_points(index.points)
+    n = _count_open(index.points, scratch.passing)
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
     for number in range(span.first, span.stop):
         place = number - span.first if span.together else -1
@@ -120,6 +120,12 @@ def nearest_needed(plan, n, by_length):
 
 
 @part
+def _count_open(points, passing):
+    """Return the number of points that a query may return."""
+    return passing.total[0] if passing.total.shape[0] else count_points(points)
+
+
+@part
 def _spread_query(points, queries, number, product, selection):
     """Return a row of `Queries` as a `Query`; if it is sparse, write it into `selection.dense`."""
     dense, row, square = queries.dense, number, 0.0
@@ -161,8 +167,8 @@ def _take_from_batch(place, scratch):
 def _find(index, plan, query, n_nearest, scratch):
     """Find points for a query, write them into `scratch.candidates`, and return `Hits`."""
     candidates, code, passing = scratch.candidates, scratch.code, scratch.passing
-    is_filtered = passing.rows.shape[0] > 0
-    n = passing.rows.shape[0] or count_points(index.points)
+    is_filtered = passing.total.shape[0] > 0
+    n = _count_open(index.points, passing)
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
     stop, n_scored, count, n_probes = n, 0, 0, 0

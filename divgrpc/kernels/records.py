@@ -307,7 +307,9 @@ class ListScratch(NamedTuple):
 class Passing(NamedTuple):
     """The points that pass the filter of a query; all arrays are empty if a query has no filter."""
 
-    rows: Annotated[Int32s, "p"]  # rows of these points, ascending
+    total: Annotated[Int64s, "filter"]  # number of these points
+    # Rows of these points, ascending. Empty if the search reads codes only.
+    rows: Annotated[Int32s, "p"]
     # Whether a point passes, in the order of the codes: by row or, with cells, by place. Empty if
     # the search reads `rows` alone.
     flags: Annotated[UInt8s, "flags"]

@@ -9,24 +9,66 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.kernels.records import Cells, Passing
 from divgrpc.kernels.registers import record_of
+from divgrpc.types import IntArray
+
+Flags = npt.NDArray[np.bool_]
 
 # What kernels read if a query has no filter.
 NO_FILTER: Final = record_of(Passing, None, {})
-_NO_FLAGS: Final = np.empty(0, np.uint8)
-_NO_COUNTS: Final = np.empty(0, np.int32)
+
+
+class CodeOrder:
+    """The order in which an index stores its codes: by row, or with cells by place."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def put(self, flags: Flags) -> tuple[Array, Array]:
+        """Return flags (n,) of rows as uint8 in the order of the codes, and their sum in each cell.
+
+        The sums (C,) are int32, and empty without cells.
+        """
+        by_row: Array = flags.view(np.uint8)
+        if not len(self._cells.starts):
+            return by_row, NO_FILTER.cells
+        by_place = by_row[self._cells.rows]
+        sums = np.concatenate(([0], np.cumsum(by_place, dtype=np.int32)))
+        return by_place, np.diff(sums[self._cells.starts]).astype(np.int32)
+
+    def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
+        """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
+        if not len(self._cells.starts):
+            flags[rows] = 0
+            return
+        places = self._places[rows]
+        flags[places] = 0
+        cells = np.searchsorted(self._cells.starts, places, side="right") - 1
+        np.subtract.at(counts, cells, 1)
+
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int32]:
+        """The place (n,) of each row."""
+        places = np.empty(len(self._cells.rows), np.int32)
+        places[self._cells.rows] = np.arange(len(places), dtype=np.int32)
+        return places
 
 
 class PassingRows:
-    """The points of an index that pass a filter.
+    """The points of an index that pass a filter; threads may share it.
 
-    flags: (n,) bool, whether the point of each row passes.
     count: number of points that pass.
     """
 
-    def __init__(self, flags: npt.NDArray[np.bool_]) -> None:
-        self.flags = flags
+    def __init__(self, flags: Flags) -> None:
+        """Take the flags (n,) of the rows that pass."""
+        self._flags = flags
         self.count = int(np.count_nonzero(flags))
         self._by_code: Passing | None = None
+
+    @property
+    def flags(self) -> Flags:
+        """Whether the point of each row passes, (n,)."""
+        return self._flags
 
     @property
     def bytes_max(self) -> int:
@@ -36,27 +78,56 @@ class PassingRows:
     @cached_property
     def by_row(self) -> Passing:
         """The rows that pass, for an exact search."""
-        rows = np.flatnonzero(self.flags).astype(np.int32)
-        return Passing(rows, _NO_FLAGS, _NO_COUNTS)
+        return self._passing(rows=np.flatnonzero(self.flags).astype(np.int32))
 
-    def by_code(self, cells: Cells) -> Passing:
-        """Return the rows that pass, with flags in the order of the codes, for other searches.
-
-        `cells`: the cells of the index, which may be empty.
-        """
+    def by_code(self, order: CodeOrder) -> Passing:
+        """Return flags in the order of the codes, for searches that read codes."""
         # Two threads may do this at the same time, with the same result.
         if self._by_code is None:
-            flags: Array = self.flags.view(np.uint8)
-            counts = _NO_COUNTS
-            if len(cells.starts):
-                flags = flags[cells.rows]
-                sums = np.concatenate(([0], np.cumsum(flags, dtype=np.int32)))
-                counts = np.diff(sums[cells.starts]).astype(np.int32)
-            self._by_code = self.by_row._replace(flags=flags, cells=counts)
+            flags, counts = order.put(self.flags)
+            self._by_code = self._passing(flags=flags, cells=counts)
         return self._by_code
 
-    def without(self, rows: Array | list[int]) -> "PassingRows":
+    def without(self, rows: IntArray) -> "PassingRows":
         """Return the points that pass without those of `rows` (m,)."""
-        flags = self.flags.copy()
-        flags[rows] = False
-        return PassingRows(flags)
+        removed = np.unique(rows)
+        removed = removed[self.flags[removed]]
+        return _FewerRows(self, removed) if len(removed) else self
+
+    def _passing(self, **arrays: Array) -> Passing:
+        return NO_FILTER._replace(total=np.array([self.count]), **arrays)
+
+
+class _FewerRows(PassingRows):
+    """The points of another object without some rows, whose arrays are changed copies."""
+
+    def __init__(self, every: PassingRows, removed: IntArray) -> None:
+        self._every, self._removed = every, removed
+        self.count = every.count - len(removed)
+        self._by_code = None
+
+    @property
+    def flags(self) -> Flags:
+        """Whether the point of each row passes, (n,)."""
+        return self._all_flags
+
+    @cached_property
+    def _all_flags(self) -> Flags:
+        flags = self._every.flags.copy()
+        flags[self._removed] = False
+        return flags
+
+    @cached_property
+    def by_row(self) -> Passing:
+        """The rows that pass, for an exact search."""
+        rows = self._every.by_row.rows
+        return self._passing(rows=np.delete(rows, np.searchsorted(rows, self._removed)))
+
+    def by_code(self, order: CodeOrder) -> Passing:
+        """Return flags in the order of the codes, for searches that read codes."""
+        if self._by_code is None:
+            every = self._every.by_code(order)
+            flags, counts = every.flags.copy(), every.cells.copy()
+            order.clear(flags, counts, self._removed)
+            self._by_code = self._passing(flags=flags, cells=counts)
+        return self._by_code

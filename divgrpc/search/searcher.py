@@ -19,7 +19,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
 from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_lists, with_tiles
 from divgrpc.search.memory import PROBES_MAX, Memory
-from divgrpc.search.passing import NO_FILTER, PassingRows
+from divgrpc.search.passing import NO_FILTER, CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import relevance, select_different
@@ -77,6 +77,7 @@ class Searcher:
         self.dims = dims
         self._n_points: int = self.points.shape[0]
         self._n_cells = len(self._index.cells.centres)
+        self._order = CodeOrder(self._index.cells)
         self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
         self._local = threading.local()
 
@@ -313,9 +314,15 @@ class Searcher:
         """Return the points that pass a filter in the form that the search of a plan reads."""
         if passing is None:
             return NO_FILTER
-        if plan.kernel.search == records.EXACT:
+        search, is_limit = plan.kernel.search, 0 < plan.kernel.hash_limit < passing.count
+        by_tables = search == records.TABLES
+        if search == records.EXACT or not (by_tables or is_limit):
             return passing.by_row
-        return passing.by_code(self._index.cells)
+        by_code = passing.by_code(self._order)
+        if is_limit or self._n_cells:
+            return by_code
+        # If too few points are in the probed buckets, all points that pass are scored.
+        return by_code._replace(rows=passing.by_row.rows)
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
         """Search the query rows in batches; answer each batch with the kernel `query.answer`."""
