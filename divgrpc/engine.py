@@ -87,7 +87,7 @@ class Engine:
         self._filters = FilterReader(
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
-        self._passing: dict[Filter, PassingRows] = {}
+        self._passing: dict[str, PassingRows] = {}
         self._plans: dict[tuple[QueryParameters, bool, int | None], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
@@ -169,13 +169,15 @@ class Engine:
 
     def _rows_that_pass(self, condition: Filter) -> PassingRows:
         """Return the points that pass a filter, cached because many calls repeat a filter."""
-        rows = self._passing.get(condition)
+        # A text, because equal filters may have values of different types: True equals 1.
+        key = repr(condition)
+        rows = self._passing.get(key)
         if rows is None:
             rows = PassingRows(self._filters.flags(condition))
             kept = [cached.bytes_max for cached in list(self._passing.values())]
             if sum(kept) + rows.bytes_max > _CACHED_ROWS_BYTES_MAX:
                 self._passing.clear()
-            self._passing[condition] = rows
+            self._passing[key] = rows
         return rows
 
     def predict(

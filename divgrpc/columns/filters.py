@@ -27,6 +27,8 @@ from divgrpc.types.filters import Condition, Exists, Filter, FilterLike, HasId, 
 from divgrpc.types.records import Attribute, AttributeType, Scalar
 
 Flags = npt.NDArray[np.bool_]
+# Places of values: int32, or int64 if there are more values than int32 can count.
+Order = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
@@ -207,7 +209,7 @@ class FilterReader:
         self._attributes = {attribute.name: n for n, attribute in enumerate(attributes)}
         self._declared = tuple(attributes)
         # Orders that the index does not store, by the name of the array.
-        self._orders: dict[str, npt.NDArray[np.int32]] = {}
+        self._orders: dict[str, Order] = {}
 
     def flags(self, condition: Condition, field: str = "filter") -> Flags:
         """Return for each row (n,) whether it passes.
@@ -256,14 +258,14 @@ class FilterReader:
             return places
         return np.searchsorted(self._arrays[array_name(number, "ends")], places, side="right")
 
-    def _order(self, number: int) -> npt.NDArray[np.int32]:
+    def _order(self, number: int) -> Order:
         """Return the places of an attribute's values in ascending order of the values."""
         name = array_name(number, "order")
         if name not in self._arrays and name not in self._orders:
             self._orders[name] = order_of(self._arrays[array_name(number, "values")])
         return self._arrays[name] if name in self._arrays else self._orders[name]
 
-    def _order_of_words(self, number: int, words: Texts) -> npt.NDArray[np.int32]:
+    def _order_of_words(self, number: int, words: Texts) -> Order:
         """Return the numbers of an attribute's keywords in ascending order of their texts."""
         name = array_name(number, "words.order")
         if name not in self._arrays and name not in self._orders:
@@ -288,7 +290,7 @@ class FilterReader:
             high = np.iinfo(np.dtype(DTYPES[attribute.type])).max
         if isinstance(condition, Range):
             if attribute.type not in ("integer", "float"):
-                rule = f"must compare {attribute.name!r} by equality, because it is"
+                rule = f"must compare {attribute.name!r} by equality, because its values are"
                 raise invalid(field, f"{rule} {_NOUNS[attribute.type]}")
             low, high = _limits(condition, attribute.type)
         if low is not None:
@@ -350,12 +352,13 @@ _NOUNS: Final[Mapping[AttributeType, str]] = {
 }
 
 
-def order_of(values: Array) -> npt.NDArray[np.int32]:
+def order_of(values: Array) -> Order:
     """Return the places (n,) of values in ascending order of the values; NaN comes last."""
-    return np.argsort(values, kind="stable").astype(np.int32)
+    order = np.argsort(values, kind="stable")
+    return order.astype(np.int32) if len(order) <= np.iinfo(np.int32).max else order
 
 
-def order_of_texts(texts: Sequence[bytes]) -> npt.NDArray[np.int32]:
+def order_of_texts(texts: Sequence[bytes]) -> Order:
     """Return the places (n,) of texts in ascending order of the texts."""
     return np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int32)
 

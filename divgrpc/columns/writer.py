@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.columns.filters import order_of, order_of_texts
+from divgrpc.columns.filters import Order, order_of, order_of_texts
 from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, keys_of, plain
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts, TextWriter
@@ -108,8 +108,8 @@ class ColumnWriter:
             self._store.create("ids", np.int64, keys.shape)[:] = keys
             write_order(self._store, keys)
 
-    def _write_order(self, name: str, order: npt.NDArray[np.int32]) -> None:
-        self._store.create(name, np.int32, order.shape)[:] = order
+    def _write_order(self, name: str, order: Order) -> None:
+        self._store.create(name, order.dtype, order.shape)[:] = order
 
     def _texts(self, name: str) -> TextWriter:
         self._store.begin(name + BYTES, np.uint8, ())

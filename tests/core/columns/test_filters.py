@@ -265,7 +265,7 @@ def test_a_wrong_filter_is_refused(value: FilterLike, rule: str) -> None:
         (Field("size") == True, "'size' with integers, got True"),  # noqa: E712
         (Field("brand") == 3, "'brand' with texts, got 3"),
         (Field("sold") == 1, "'sold' with true or false, got 1"),
-        (Field("brand") < 3, "'brand' by equality, because it is texts"),
+        (Field("brand") < 3, "'brand' by equality, because its values are texts"),
         (HasId(("a",)), "must be integers"),
     ],
 )

@@ -237,6 +237,13 @@ def test_attributes_filter_queries_counts_and_scrolls() -> None:
     )
 
 
+def test_a_cached_filter_is_not_one_with_values_of_another_type() -> None:
+    index = Index.build(clustered(50, 8, 3), attributes={"sold": [True, False] * 25})
+    assert index.count(Field("sold") == True) == 25  # noqa: E712
+    with pytest.raises(InvalidArgumentError, match="with true or false, got 1"):
+        index.count(Field("sold") == 1)
+
+
 def test_cached_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     index = priced()
     monkeypatch.setattr("divgrpc.engine._CACHED_ROWS_BYTES_MAX", 10_000)
