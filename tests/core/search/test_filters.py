@@ -12,7 +12,7 @@ from divgrpc.index import Index
 from divgrpc.types import EffectiveParameters, HashFamily, Metric, Points, Search
 from divgrpc.types.filters import Exists, Field, Filter, HasId
 from reference import definitions
-from reference.index import check_row, clustered, same_bytes
+from reference.index import check_row, clustered, points_of, same_bytes
 from support.data.mixed_indexes import (
     ROWS,
     SAMPLINGS,
@@ -252,3 +252,19 @@ def test_cached_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cached = index.engine._passing
     assert 1 <= len(cached) < 10
     assert sum(rows.bytes_max for rows in cached.values()) <= 10_000
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+@pytest.mark.parametrize("search", ["scan", "scan_hamming"])
+def test_scans_skip_blocks_without_a_point_that_passes(family: HashFamily, search: Search) -> None:
+    """A block has 1,024 codes."""
+    index = Index.build(clustered(3_300, 8, 4, duplicates=0.2), hash_family=family, seed=1)
+    vectors, twin = clustered(3, 8, 5), points_of(index)
+    for rows in (np.arange(2_100, 2_500), np.arange(0, 3_300, 30), np.arange(1_000, 3_300)):
+        condition = HasId(tuple(rows.tolist()))
+        result = index.query(
+            vectors, filter=condition, search=search, k=5, hash_limit=90, candidates_limit=60
+        )
+        of_rows_alone = restricted(twin, rows)
+        for row, vector in enumerate(vectors):
+            check_row(of_rows_alone, vector, result, row)
