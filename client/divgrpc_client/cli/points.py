@@ -17,7 +17,7 @@ from divgrpc_client.cli.options import add_flags, add_name
 from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.json_lines import as_object
-from divgrpc_client.formats.record_files import RECORD_FILES, record_writer
+from divgrpc_client.formats.record_files import EXPORT_FILES, record_writer
 
 # Number of points that scroll shows.
 _SHOWN: Final = 20
@@ -122,7 +122,7 @@ def scroll(arguments: argparse.Namespace) -> None:
 def add_export(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
     add_name(verb)
-    suffixes = " or ".join(RECORD_FILES)
+    suffixes = " or ".join(EXPORT_FILES)
     verb.add_argument("file", metavar="FILE", help=f"The file to write, which ends in {suffixes}.")
     add_flags(verb, ("--overwrite", "", "Replace FILE if it exists."))
     add_filter(verb)
@@ -131,10 +131,11 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 def export(arguments: argparse.Namespace) -> None:
     """Write all points of an index, or those that pass conditions, to a file for divgrpc build.
 
-    FILE has the id, vector, attributes and payload of each point, as a line of JSON or, if its name
-    ends in .parquet, as a row of a table. It appears only when it is complete. It has neither the
-    parameters of the index, such as its metric, nor categories, sub-topics and labels. Under
-    cosine, vectors have unit length.
+    FILE has the id, vector, attributes and payload of each point: as a line of JSON or, if its name
+    ends in .parquet, as a row of a table. An .npz has them as arrays of numpy; all points must fit
+    into memory. FILE appears only when it is complete. It has neither the parameters of the index,
+    such as its metric, nor categories, sub-topics and labels. Under cosine, vectors have unit
+    length.
 
     Examples:
       divgrpc export shoes shoes.jsonl
@@ -142,8 +143,8 @@ def export(arguments: argparse.Namespace) -> None:
       divgrpc export shoes cheap.jsonl --where 'price<20'
     """
     path = Path(arguments.file)
-    if path.suffix not in RECORD_FILES:
-        raise InvalidArgumentError("file", f"{path} must end in {' or '.join(RECORD_FILES)}")
+    if path.suffix not in EXPORT_FILES:
+        raise InvalidArgumentError("file", f"{path} must end in {' or '.join(EXPORT_FILES)}")
     if path.exists() and not arguments.overwrite:
         raise InvalidArgumentError("file", f"{path} exists; --overwrite replaces it")
     part, condition = path.with_name(f".{path.name}.part"), filter_of(arguments)

@@ -11,7 +11,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IndexInfo, IntArray
 from divgrpc_client.formats.column_files import with_types
 from divgrpc_client.formats.files import read_column, read_lines, read_vectors
-from divgrpc_client.formats.record_files import RECORD_FILES, read_records
+from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
@@ -137,7 +137,7 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     columns: dict[str, Any] = {}
     if arguments.features is None:
         path = Path(arguments.file)
-        if path.suffix in RECORD_FILES:
+        if has_records(path):
             _refuse_options(path, arguments)
             points = read_records(path)
             rows = points.vectors

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc_client.formats.record_files import RECORD_FILES, read_records
+from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import (
     COLUMN_MAX,
     SVMLIGHT,
@@ -148,11 +148,11 @@ def pick_rows(text: str | None, count: int) -> range:
 
 
 def _read(path: Path, key: str | None) -> Array | Csr:
-    if key is not None and path.suffix != ".npz":
-        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
-    if path.suffix in RECORD_FILES:
+    if key is None and has_records(path):
         vectors = read_records(path).vectors
         return vectors if isinstance(vectors, Csr) else np.asarray(vectors)
+    if key is not None and path.suffix != ".npz":
+        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
     match path.suffix:
         case ".npy":
             return _load(path)

@@ -1,4 +1,4 @@
-"""Files of whole points: JSON Lines, and Parquet if pyarrow is installed."""
+"""Files of whole points: JSON Lines, archives of numpy, and Parquet if pyarrow is installed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,14 +7,23 @@ from typing import Final
 
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Records
+from divgrpc_client.formats.archives import ARCHIVE, archive_writer, is_archive, read_archive
 from divgrpc_client.formats.json_lines import JSON_LINES, PointLines, read_points, write_points
 from divgrpc_client.formats.parquet import PARQUET, parquet_writer, read_parquet
 
-RECORD_FILES: Final = (*JSON_LINES, *PARQUET)
+# The suffixes of files that export writes.
+EXPORT_FILES: Final = (*JSON_LINES, *PARQUET, ARCHIVE)
+
+
+def has_records(path: Path) -> bool:
+    """Return whether a file has whole points; an .npz may have arrays of vectors instead."""
+    return path.suffix in (*JSON_LINES, *PARQUET) or is_archive(path)
 
 
 def read_records(path: Path) -> PointLines:
     """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
+    if path.suffix == ARCHIVE:
+        return read_archive(path)
     return read_parquet(path) if path.suffix in PARQUET else read_points(path)
 
 
@@ -23,6 +32,10 @@ def record_writer(path: Path, suffix: str, info: IndexInfo) -> Iterator[Callable
     """Yield a function that writes `Records` to a new file in the format of `suffix`."""
     if suffix in PARQUET:
         with parquet_writer(path, info) as write:
+            yield write
+        return
+    if suffix == ARCHIVE:
+        with archive_writer(path, info) as write:
             yield write
         return
     with path.open("w", encoding="utf-8") as file:

@@ -40,6 +40,17 @@ def index(client: Client, file: Path) -> str:
     return "shoes"
 
 
+def test_an_archive_is_exported_and_built(run: Run, index: str, tmp_path: Path) -> None:
+    archive, copy, again = (tmp_path / name for name in ("a.npz", "copy.jsonl", "again.jsonl"))
+    assert run("export", index, archive).out == f"{ROWS} points of {index} in {archive}\n"
+    assert run("build", "from-archive", archive, "--metric", "l2", "--replace").code == 0
+    assert run("export", index, copy).code == run("export", "from-archive", again).code == 0
+    assert copy.read_bytes() == again.read_bytes()
+    assert run("query", index, archive, "--rows", "0:2", "-k", "3").code == 0
+    wrong = run("build", "from-archive", archive, "--key", "nothing", "--replace")
+    assert (wrong.code, "--key is not for a file such as" in wrong.err) == (2, True)
+
+
 def test_a_file_is_built_exported_and_built_again(run: Run, file: Path, tmp_path: Path) -> None:
     build = run("build", "shoes-1", file, "--metric", "l2", "--replace", "--json")
     assert (build.code, build.json["id_kind"], build.json["has_payloads"]) == (0, "string", True)

@@ -1,0 +1,123 @@
+"""Reads and writes points as archives of numpy arrays, without pickles.
+
+An archive (.npz) has these arrays:
+
+    divgrpc                      1, the version of this format
+    vectors                      (n, dims) float32, of dense points
+    format, shape, indptr, indices, data
+                                 sparse points, as scipy.sparse.save_npz writes them
+    ids                          (n,) int64, or UTF-8 bytes of a JSON list if the ids are texts
+    attributes                   UTF-8 bytes of a JSON object with n values by name
+    payload_bytes, payload_ends  payloads one after another, and the end of each
+
+The last three parts are absent if no point has them. The functions hold all points in memory.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import IndexInfo
+from divgrpc.types.records import Records, SparseVectors
+from divgrpc_client.formats.json_lines import PointLines
+from divgrpc_protos.arrays import Csr
+
+Array = npt.NDArray[Any]
+
+ARCHIVE: Final = ".npz"
+_VERSION: Final = 1
+_VERSION_NAME: Final = "divgrpc"
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a file is an archive that `archive_writer` wrote."""
+    if path.suffix != ARCHIVE:
+        return False
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return _VERSION_NAME in archive.files
+    except Exception:  # noqa: BLE001  # whoever reads the file reports what is wrong with it
+        return False
+
+
+def read_archive(path: Path) -> PointLines:
+    """Return the points of an archive; raises `InvalidArgumentError` if it is faulty."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return _points(archive)
+    except Exception as error:  # noqa: BLE001  # zipfile, json and numpy raise many kinds
+        text = f"{path} cannot be read as an archive of points: {error}"
+        raise InvalidArgumentError("file", text) from None
+
+
+@contextmanager
+def archive_writer(path: Path, info: IndexInfo) -> Iterator[Callable[[Records], None]]:
+    """Yield a function that collects `Records`, which are written at the end of the context."""
+    pages: list[Records] = []
+    yield pages.append
+    arrays: dict[str, Array] = {_VERSION_NAME: np.array(_VERSION)}
+    ids = np.concatenate([page.ids for page in pages]) if pages else np.empty(0, np.int64)
+    arrays["ids"] = _as_bytes(ids.tolist()) if info.id_kind == "string" else ids
+    arrays |= _vectors(pages, info)
+    if info.attributes:
+        names = [attribute.name for attribute in info.attributes]
+        values = {name: [v for page in pages for v in page.attributes[name]] for name in names}
+        arrays["attributes"] = _as_bytes(values)
+    if info.has_payloads:
+        payloads = [payload for page in pages for payload in page.payloads]
+        arrays["payload_bytes"] = np.frombuffer(b"".join(payloads), np.uint8)
+        arrays["payload_ends"] = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stubs take no dict here
+
+
+def _vectors(pages: list[Records], info: IndexInfo) -> dict[str, Array]:
+    parts: list[Any] = [page.vectors for page in pages]
+    if info.points == "dense":
+        return {"vectors": np.concatenate([np.empty((0, info.dims), np.float32), *parts])}
+    sparse: list[SparseVectors] = parts
+    widths = np.concatenate([np.diff(part.indptr) for part in sparse])
+    return {
+        "format": np.array(b"csr"),
+        "shape": np.array([len(widths), info.dims]),
+        "indptr": np.concatenate(([0], np.cumsum(widths))),
+        "indices": np.concatenate([part.indices for part in sparse]),
+        "data": np.concatenate([part.values for part in sparse]),
+    }
+
+
+def _points(archive: Any) -> PointLines:  # noqa: ANN401  # numpy's stubs give no type
+    if int(archive[_VERSION_NAME]) != _VERSION:
+        raise ValueError(f"it has version {archive[_VERSION_NAME]}, and this release {_VERSION}")
+    if "vectors" in archive.files:
+        vectors: Any = archive["vectors"]
+    else:
+        rows, dims = map(int, archive["shape"])
+        indptr, indices, data = (archive[name] for name in ("indptr", "indices", "data"))
+        if len(indptr) != rows + 1 or indptr[-1] != len(indices) or len(indices) != len(data):
+            raise ValueError("its sparse arrays do not match")
+        vectors = Csr(indptr, indices, data, dims)
+    ids: Array = archive["ids"]
+    attributes, payloads = {}, None
+    if "attributes" in archive.files:
+        attributes = _from_bytes(archive["attributes"])
+    if "payload_ends" in archive.files:
+        ends, texts = archive["payload_ends"].tolist(), archive["payload_bytes"].tobytes()
+        bounds = zip([0, *ends], ends, strict=False)
+        payloads = [texts[start:end] or None for start, end in bounds]
+    id_list = _from_bytes(ids) if ids.dtype == np.uint8 else ids.tolist()
+    return PointLines(vectors, id_list, attributes, payloads)
+
+
+def _as_bytes(value: object) -> Array:
+    return np.frombuffer(json.dumps(value, ensure_ascii=False).encode(), np.uint8)
+
+
+def _from_bytes(array: Array) -> Any:  # noqa: ANN401  # any JSON value
+    return json.loads(array.tobytes())
