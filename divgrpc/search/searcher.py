@@ -302,7 +302,7 @@ class Searcher:
         arrays, results, room = pack_queries(queries), answers.results, _CELL_ROOM_POINTS
         span = (0, len(queries), False)
         while room:
-            memory = self._memory(plan, room)
+            memory = self._memory(plan, room, passing.count if passing else self._n_points)
             memory.set_passing(self._passing(plan, passing))
             needed_room = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
@@ -326,7 +326,7 @@ class Searcher:
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
         """Search the query rows in batches; answer each batch with the kernel `query.answer`."""
-        memory = self._memory(plan, self._n_points)
+        memory = self._memory(plan, self._n_points, self._n_points)
         memory.set_passing(NO_FILTER)
         memory.fit_batch(BATCH_QUERIES, room)
         arguments: tuple[Any, ...] = (self._register, memory.register, plan.fields)
@@ -369,10 +369,11 @@ class Searcher:
         fits = BATCH_QUERIES * room * _KEPT_BYTES <= _BATCH_BYTES_MAX
         return room if pays and room_is_small and fits else 0
 
-    def _memory(self, plan: QueryPlan, cell_room: int) -> Memory:
+    def _memory(self, plan: QueryPlan, cell_room: int, n_open: int) -> Memory:
         """Return this thread's scratch memory, large enough for a plan.
 
-        For a search through cells, the returned memory can hold `cell_room` points.
+        For a search through cells, the returned memory can hold `cell_room` points. `n_open`:
+        number of points that a query may return.
         """
         local = self._local
         if getattr(local, "plan", None) is plan and cell_room <= local.cell_room:
@@ -385,7 +386,7 @@ class Searcher:
             memory = Memory(self.dims, index.hashing.hyperplanes.shape, sparse=sparse)
             local.memory = memory
         by_tables, is_exact = kernel.search == records.TABLES, kernel.search == records.EXACT
-        is_limit = 0 < kernel.hash_limit < self._n_points
+        is_limit = 0 < kernel.hash_limit < n_open
         by_cells = self._n_cells > 0 and (by_tables or (not is_exact and is_limit))
         points = min(cell_room, self._n_points) if by_cells else self._n_points
         memory.fit_points(points)

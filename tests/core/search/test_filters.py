@@ -1,5 +1,6 @@
 """Queries with a filter find what the reference finds among the points that pass."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.types import EffectiveParameters, HashFamily, Metric, Points, Search
+from divgrpc.types import EffectiveParameters, HashFamily, Metric, Points, QueryResult, Search
 from divgrpc.types.filters import Exists, Field, Filter, HasId
 from reference import definitions
 from reference.index import check_row, clustered, points_of, same_bytes
@@ -268,3 +269,24 @@ def test_scans_skip_blocks_without_a_point_that_passes(family: HashFamily, searc
         of_rows_alone = restricted(twin, rows)
         for row, vector in enumerate(vectors):
             check_row(of_rows_alone, vector, result, row)
+
+
+@pytest.mark.parametrize("search", ["scan", "scan_hamming", "tables", "exact", "auto"])
+def test_a_limit_above_the_points_that_pass_has_memory_for_all(search: Search) -> None:
+    """A search through cells has memory for 4,096 points at first."""
+    index = Index.build(clustered(9_000, 8, 6), hash_family="cells", seed=1)
+    vectors, rows = clustered(4, 8, 7), np.arange(0, 9_000)[:8_000]
+    options: Any = {"filter": HasId(tuple(rows.tolist())), "k": 9, "keep_duplicates": True}
+    truth = index.query(vectors, search="exact", hash_limit=0, candidates_limit=0, **options)
+    limits = {"hash_limit": 8_500, "candidates_limit": 8_500, "n_probes": 10_000}
+
+    def ask() -> tuple[QueryResult, int]:
+        answer = index.query(vectors, search=search, **limits, **options)
+        return answer, len(index.engine._searcher._local.memory.scratch.candidates.rows)
+
+    # The memory of a new thread is as small as its first query permits.
+    with ThreadPoolExecutor(1) as pool:
+        answer, room = pool.submit(ask).result()
+    assert room >= len(rows)
+    assert answer.ids.tolist() == truth.ids.tolist()
+    assert (answer.stats.points_scored == len(rows)).all()
