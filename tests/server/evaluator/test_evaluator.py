@@ -128,7 +128,7 @@ def test_an_error_in_one_thread_stops_the_others(
     """After an error no thread of the evaluator continues with queries of the failed call."""
     calls: list[int] = []
 
-    def fail(_: Engine, queries: object, __: object) -> None:
+    def fail(_: Engine, queries: object, *__: object) -> None:
         del queries
         calls.append(1)
         raise MemoryError
