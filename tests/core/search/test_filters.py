@@ -278,7 +278,7 @@ def test_a_limit_above_the_points_that_pass_has_memory_for_all(search: Search) -
     vectors, rows = clustered(4, 8, 7), np.arange(0, 9_000)[:8_000]
     options: Any = {"filter": HasId(tuple(rows.tolist())), "k": 9, "keep_duplicates": True}
     truth = index.query(vectors, search="exact", hash_limit=0, candidates_limit=0, **options)
-    limits = {"hash_limit": 8_500, "candidates_limit": 8_500, "n_probes": 10_000}
+    limits: Any = {"hash_limit": 8_500, "candidates_limit": 8_500, "n_probes": 10_000}
 
     def ask() -> tuple[QueryResult, int]:
         answer = index.query(vectors, search=search, **limits, **options)
