@@ -215,7 +215,7 @@ class FilterReader:
         """Return for each row (n,) whether it passes.
 
         Raises `InvalidArgumentError` with the field `field` for an attribute that the index does
-        not declare, and for values or ids that are of another type than those of the index.
+        not declare, and for values or ids of another type than the index has.
         """
         if not isinstance(condition, Filter):
             return self._flags_of(condition, field)

@@ -72,7 +72,7 @@ _BUCKET_ENTRY_NS: Final = 5.0
 # With a filter, the nearest cells hold fewer of the points that pass, so more cells are read: the
 # number without a filter times the share of points that pass to the power of -_CELLS_EXPONENT.
 _CELLS_EXPONENT: Final = 0.35
-# Nanoseconds for each code of which a search reads whether its point passes a filter.
+# Nanoseconds to read whether the point of a code passes a filter.
 _FLAG_NS: Final = 0.3
 # Nanoseconds to score a dense point that passes a filter: for each point and for each of its
 # dimensions. These points are read in ascending order, so they cost less than hashed points.

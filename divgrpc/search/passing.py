@@ -89,7 +89,7 @@ class PassingRows:
         return self._by_code
 
     def without(self, rows: IntArray) -> "PassingRows":
-        """Return the points that pass without those of `rows` (m,)."""
+        """Return the points that pass, except the points in `rows` (m,)."""
         removed = np.unique(rows)
         removed = removed[self.flags[removed]]
         return _FewerRows(self, removed) if len(removed) else self
