@@ -8,12 +8,13 @@ The first use of `Index` imports the compiled engine. Importing `divgrpc.types` 
 imports nothing heavier than numpy.
 
 The folders form layers, from lowest to highest: `kernels`; `types`; `parameters` and `metrics`;
-`columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`. A folder may import
-only from lower layers. The layers of the other modules are in pyproject.toml. No module may import
-the .proto modules, the server or the client.
+`columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`; `writes`. A folder
+may import only from lower layers. The layers of the other modules are in pyproject.toml. No module
+may import the .proto modules, the server or the client.
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc import former_paths
 from divgrpc.errors import DivgrpcError
@@ -21,9 +22,11 @@ from divgrpc.types import IndexInfo, QueryResult
 from divgrpc.types.filters import Field, Filter, HasId
 
 if TYPE_CHECKING:
+    from divgrpc.collection import Collection
     from divgrpc.index import Index
 
 __all__ = [
+    "Collection",
     "DivgrpcError",
     "Field",
     "Filter",
@@ -36,15 +39,18 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+# Modules of the classes that import the compiled engine.
+_COMPILED: Final = {"Collection": "divgrpc.collection", "Index": "divgrpc.index"}
+
 former_paths.install()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes have no common type
-    if name == "Index":
+    if name in _COMPILED:
         try:
-            from divgrpc.index import Index
+            module = importlib.import_module(_COMPILED[name])
         except ModuleNotFoundError as error:
-            message = f"divgrpc.Index needs {error.name}: install divgrpc[server]"
+            message = f"divgrpc.{name} needs {error.name}: install divgrpc[server]"
             raise ModuleNotFoundError(message, name=error.name) from error
-        return Index
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

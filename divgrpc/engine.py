@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc import compilation
+from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnfitIndexError, invalid
@@ -36,8 +37,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.search.results import joined
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.defaults import updated
-from divgrpc.storage.generations import Generation, IndexFolder, open_generation
-from divgrpc.storage.manifest import MANIFEST
+from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.types import (
     EffectiveParameters,
     FloatArray,
@@ -84,9 +84,14 @@ class Engine:
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._has_texts = manifest.id_kind == "string"
+        self._has_payloads = manifest.has_payloads
+        # Number of the last write that is visible.
+        self.sequence = 0
         self._filters = FilterReader(
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
+        # The points that exist; None if every row has one.
+        self._visible: PassingRows | None = None
         self._passing: dict[str, PassingRows] = {}
         self._plans: dict[tuple[QueryParameters, bool, int | None], QueryPlan] = {}
         kind = manifest.points
@@ -98,17 +103,20 @@ class Engine:
             metric = manifest.parameters.metric
             self.labels = IndexedLabels(generation.arrays, manifest.labels, metric)
 
-    @classmethod
-    def open(cls, path: Path | str) -> "Engine":
-        """Open the current generation in the folder of an index, or a generation in its own folder.
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the index; None if the index is in memory."""
+        return self._folder
 
-        Verifies all checksums. Raises `IndexNotFoundError`, `IndexDamagedError` and
-        `OtherFormatError`.
-        """
-        folder = Path(path).absolute()
-        if (folder / MANIFEST).exists():
-            return cls(open_generation(folder), folder.parent.name, folder.parent)
-        return cls(IndexFolder(folder).open(), folder.name, folder)
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of the generation."""
+        return self._arrays
+
+    @property
+    def searcher(self) -> Searcher:
+        """The searcher of the generation."""
+        return self._searcher
 
     @property
     def info(self) -> IndexInfo:
@@ -159,9 +167,13 @@ class Engine:
                 raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
             excluded = self._reader.ids.rows_of(exclude_ids, "exclude_ids")
             if rows is None:
-                rows = self._every_row
+                rows = self._all_rows
             rows = rows.without(excluded[excluded >= 0])
         return rows
+
+    @property
+    def _all_rows(self) -> PassingRows:
+        return self._every_row if self._visible is None else self._visible
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:
@@ -173,12 +185,16 @@ class Engine:
         key = repr(condition)
         rows = self._passing.get(key)
         if rows is None:
-            rows = PassingRows(self._filters.flags(condition))
+            rows = self._passing_rows(condition)
             kept = [cached.bytes_max for cached in list(self._passing.values())]
             if sum(kept) + rows.bytes_max > _CACHED_ROWS_BYTES_MAX:
                 self._passing.clear()
             self._passing[key] = rows
         return rows
+
+    def _passing_rows(self, condition: Filter) -> PassingRows:
+        """Return the points that pass a filter."""
+        return PassingRows(self._filters.flags(condition))
 
     def predict(
         self,
@@ -292,6 +308,7 @@ class Engine:
             selection_scores=answers.selection_scores,
             counts=answers.counts,
             generation=self.generation,
+            sequence=self.sequence,
             stats=stats,
             parameters=effective,
             warnings=warnings,
@@ -312,7 +329,7 @@ class Engine:
         A query does not return its own point.
         """
         points = self._searcher.points
-        visible = self._every_row if passing is None else passing
+        visible = self._all_rows if passing is None else passing
         results = []
         for row in rows.tolist():
             vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
@@ -333,6 +350,7 @@ class Engine:
         return rows
 
     def _search(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
+        passing = self._visible if passing is None else passing
         if passing is not None and not passing.count:
             return no_answers(len(queries), plan.parameters)
         return self._searcher.answer(queries, plan, passing)
@@ -426,6 +444,7 @@ class Engine:
             attributes=self._reader.values(rows) if parts.attributes else {},
             payloads=self._reader.payloads(rows) if parts.payload else (),
             generation=self.generation,
+            sequence=self.sequence,
         )
 
     def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
@@ -497,8 +516,8 @@ class Engine:
             raise invalid("max_distance", "has no meaning under metric inner_product")
         manifest = self.manifest
         # The limits of a query on no point matter to nobody, but must be valid.
-        rows = self.rows if passing is None else max(1, passing)
-        mean_width = -(-manifest.nonzeros // self.rows)
+        rows = max(1, self.rows if passing is None else passing)
+        mean_width = -(-manifest.nonzeros // max(1, self.rows))
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
@@ -520,13 +539,14 @@ class Engine:
             pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
             passing=None if passing is None else rows,
+            rows=max(1, self.rows),
         )
         warnings = parameters.warnings() + table.warnings(parameters, effective, rows)
         if threshold is not None and effective.duplicate_threshold is None:
             warnings += (not_collapsed(most_compared),)
         warnings += absent_columns(
             no_attributes=parameters.with_attributes and not manifest.attributes,
-            no_payloads=parameters.with_payload and not manifest.has_payloads,
+            no_payloads=parameters.with_payload and not self._has_payloads,
         )
         return replace(plan, warnings=warnings)
 

@@ -67,6 +67,19 @@ class UnfitIndexError(DivgrpcError):
         self.field = field
 
 
+class ConditionFailedError(DivgrpcError):
+    """A write was not made, because the points are not as the request demands.
+
+    `field` is the name of the argument that states the condition.
+    """
+
+    reason = "CONDITION_FAILED"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class IndexNotFoundError(DivgrpcError):
     """There is no index with this name or in this folder."""
 

@@ -54,6 +54,7 @@ from divgrpc.types.records import (
     Records,
 )
 from divgrpc.vectors import RowsLike, as_rows
+from divgrpc.writes.opening import open_engine
 
 # Maximum number of cached parameters of queries. Calls with different options use different ones.
 _CACHED_PARAMETERS_MAX: Final = 1_024
@@ -189,10 +190,12 @@ class Index:
         path: the folder of an index, to open its current generation, or the folder of one of its
             generations. The data directory of a server has one folder per index.
 
+        If the index was written to, the result shows all writes so far, and none that follow.
+
         All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
-        return cls(Engine.open(path))
+        return cls(open_engine(path))
 
     def query(
         self,
@@ -216,30 +219,27 @@ class Index:
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`.
         """
-        parameters = self._parameters_of(options)
-        passing = self._passing(filter, exclude_ids)
+        # The engine of a collection changes with each write.
+        engine = self._engine
+        parameters = self._parameters_of(options, engine.defaults.query)
+        passing = _passing(engine, filter, exclude_ids)
         if like is not None:
             if queries is not None:
                 raise invalid("like", "stands for the queries: give one of the two")
-            return self._engine.answer_like(
-                self._engine.rows_like(as_ids(like, "like")), parameters, passing
-            )
+            rows = engine.rows_like(as_ids(like, "like"))
+            return engine.answer_like(rows, parameters, passing)
         if queries is None:
             raise invalid("queries", "must be given, or `like` with ids of points")
-        return self._engine.answer(queries, parameters, passing)
+        return engine.answer(queries, parameters, passing)
 
-    def _passing(self, condition: FilterLike, exclude_ids: IdsOf = None) -> PassingRows | None:
-        """Return the points that pass a filter, or None if nothing is to be tested."""
-        ids = () if exclude_ids is None else as_ids(exclude_ids, "exclude_ids")
-        return self._engine.passing(as_filter(condition), ids)
-
-    def _parameters_of(self, options: QueryOptions) -> QueryParameters:
+    def _parameters_of(
+        self, options: QueryOptions, default: QueryDefault | None
+    ) -> QueryParameters:
         """Return the checked parameters of a call, cached because most calls repeat their options.
 
         The types of the values are part of the key, because True equals 1 and is no valid `k`.
         """
-        # Another thread may set another default at any time.
-        default, values = self.default, options.values()
+        values = options.values()
         key = (default, *options, *values, *map(type, values))
         try:
             parameters = self._parameters.get(key)
@@ -274,9 +274,9 @@ class Index:
         named = ("documents", "filter")
         refuse_unknown("predict_labels", options, PredictOptions.__annotations__, named)
         parameters = PredictParameters(**options)
-        thresholds = self._engine.defaults.thresholds
-        parameters = parameters.with_threshold(thresholds)
-        return self._engine.predict(documents, parameters, self._passing(filter))
+        engine = self._engine
+        parameters = parameters.with_threshold(engine.defaults.thresholds)
+        return engine.predict(documents, parameters, _passing(engine, filter))
 
     def get(
         self,
@@ -294,13 +294,14 @@ class Index:
 
         Raises `InvalidArgumentError` for ids of another kind than the index has.
         """
-        parts = Parts(with_vectors, with_attributes, with_payload)
-        return self._engine.records(self._engine.find(as_ids(ids)), parts)
+        parts, engine = Parts(with_vectors, with_attributes, with_payload), self._engine
+        return engine.records(engine.find(as_ids(ids)), parts)
 
     def count(self, filter: FilterLike = None) -> int:  # noqa: A002  # the word that users expect
         """Return the number of points, or the number of points that pass a filter."""
-        passing = self._passing(filter)
-        return self.rows if passing is None else passing.count
+        engine = self._engine
+        passing = _passing(engine, filter)
+        return engine.rows if passing is None else passing.count
 
     def scroll(
         self,
@@ -319,12 +320,13 @@ class Index:
         if page_size < 1:
             raise invalid("page_size", f"must be at least 1, got {page_size}")
         parts, key = Parts(with_vectors, with_attributes, with_payload), -1
-        passing = self._passing(filter)
+        engine = self._engine
+        passing = _passing(engine, filter)
         while True:
-            rows, keys = self._engine.following(key, page_size, passing)
+            rows, keys = engine.following(key, page_size, passing)
             if not len(rows):
                 return
-            yield self._engine.records(rows, parts)
+            yield engine.records(rows, parts)
             key = int(keys[-1])
 
     @property
@@ -376,6 +378,14 @@ class Index:
         `UnfitIndexError` if the index has no labels.
         """
         self._engine.set_threshold(threshold, mode)
+
+
+def _passing(
+    engine: Engine, condition: FilterLike, exclude_ids: IdsOf = None
+) -> PassingRows | None:
+    """Return the points that pass a filter, or None if nothing is to be tested."""
+    ids = () if exclude_ids is None else as_ids(exclude_ids, "exclude_ids")
+    return engine.passing(as_filter(condition), ids)
 
 
 def _columns(

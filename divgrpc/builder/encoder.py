@@ -196,7 +196,7 @@ class _Encoder:
         """Draw the hyperplanes; if `fit`, also choose the number of components for cells."""
         self._report("components", 0, self._rows)
         if self.parameters.centred:
-            self._centre = self._mean()
+            self._centre = _mean(self._points)
         if self.parameters.hash_family == "cells":
             self._fit_to_sample(fit=fit)
         # With few dimensions or sparse rows, several BLAS threads would mostly wait for each other.
@@ -216,13 +216,11 @@ class _Encoder:
 
         If hashing is centred or the metric is inner_product, the centre stays as it is.
         """
-        count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
-        rng = np.random.default_rng((self.parameters.seed, 3))
-        sample = take(self._points, draw_numbers(self._rows, count, rng))
+        sample = _sample(self._points, self.parameters.seed)
         if not self.parameters.centred and self.parameters.metric != "inner_product":
             # Subtracting a centre changes no distance. Without the part that all points share, the
             # four bits of each projection of a query resolve differences more finely.
-            self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
+            self._centre = (_sum(sample, self._dims) / len(sample)).astype(np.float32)
         if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
             self.parameters = replace(self.parameters, n_components=n_components)
@@ -428,13 +426,6 @@ class _Encoder:
         squares = np.square(lengths(block)) - 2 * (block @ centre) + centre @ centre
         return np.asarray(np.maximum(squares, 0))
 
-    def _mean(self) -> FloatArray:
-        total = np.zeros(self._dims)
-        for _, block in self._blocks():
-            total += _sum(block, self._dims)
-        mean: FloatArray = (total / self._rows).astype(np.float32)
-        return mean
-
     def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         self.arrays[name] = self._store.create(self._prefix + name, dtype, shape)
         return self.arrays[name]
@@ -449,6 +440,34 @@ class _Encoder:
         for part in parts:
             whole[start : start + len(part)] = part
             start += len(part)
+
+
+def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:
+    """Return the centre (d,) that hashing subtracts from `points` (n, d), as Build computes it."""
+    if parameters.centred:
+        return _mean(points)
+    dims = points.shape[1]
+    if parameters.hash_family != "cells" or parameters.metric == "inner_product":
+        return np.zeros(dims, np.float32)
+    sample = _sample(points, parameters.seed)
+    centre: FloatArray = (_sum(sample, dims) / len(sample)).astype(np.float32)
+    return centre
+
+
+def _sample(points: Rows, seed: int) -> Rows:
+    rows, dims = points.shape
+    count = min(rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // dims))
+    return take(points, draw_numbers(rows, count, np.random.default_rng((seed, 3))))
+
+
+def _mean(points: Rows) -> FloatArray:
+    rows, dims = points.shape
+    total, block = np.zeros(dims), block_rows(points)
+    for start in range(0, rows, block):
+        total += _sum(points[start : start + block], dims)
+        release_rows(points)
+    mean: FloatArray = (total / rows).astype(np.float32)
+    return mean
 
 
 def _spread(points: FloatArray) -> FloatArray:

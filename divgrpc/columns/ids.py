@@ -87,6 +87,11 @@ def hash_of(text: bytes) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") & _KEY_MASK
 
 
+def next_key(key: int) -> int:
+    """Return the key to try for a text if another text has `key`."""
+    return (key + 1) & _KEY_MASK
+
+
 def keys_of(texts: Sequence[bytes]) -> IntArray:
     """Return the keys (n,) of the texts of a build.
 
@@ -107,7 +112,7 @@ def keys_of(texts: Sequence[bytes]) -> IntArray:
                 raise invalid("ids", f"must be unique, {texts[row].decode()!r} occurs twice")
             free = key
             while free in used:
-                free = (free + 1) & _KEY_MASK
+                free = next_key(free)
             used.add(free)
             keys[row] = free
     return keys
@@ -166,7 +171,7 @@ class Ids:
         Raises `InvalidArgumentError` with the field `field` for ids of another kind.
         """
         if self._texts is None:
-            return self.rows_of_keys(_integers(ids, field))
+            return self.rows_of_keys(as_integers(ids, field))
         if len(ids) and not is_texts(ids):
             raise invalid(field, "must be texts, as the ids of this index are")
         return self._rows_of_texts(encode_texts(ids, field))
@@ -208,11 +213,12 @@ class Ids:
         while (row := int(self.rows_of_keys(np.array([key]))[0])) != _ABSENT:
             if self._texts[row] == text:
                 return row
-            key = (key + 1) & _KEY_MASK
+            key = next_key(key)
         return _ABSENT
 
 
-def _integers(ids: object, field: str) -> IntArray:
+def as_integers(ids: object, field: str) -> IntArray:
+    """Return integer ids (n,) int64; raises `InvalidArgumentError` with the field `field`."""
     if isinstance(ids, Sequence | np.ndarray) and len(ids) and is_texts(ids):
         raise invalid(field, "must be integers, as the ids of this index are")
     try:

@@ -51,6 +51,11 @@ class RowReader:
     def bytes_of_rows(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
         """Return an upper bound of the bytes that each of `rows` (m,) takes in a message."""
         sizes = self.ids.bytes_of_rows(rows)
+        return sizes + self.bytes_beside_ids(rows, attributes=attributes, payload=payload)
+
+    def bytes_beside_ids(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
+        """Return the same without the ids."""
+        sizes = np.zeros(len(rows), np.int64)
         if payload and self._payloads is not None:
             sizes += self._payloads.lengths(rows) + _HEAD_BYTES
         if attributes:

@@ -88,10 +88,11 @@ class ColumnWriter:
             column = columns[attribute].take(mask, multi=attribute.multi)
             self._append_column(number, attribute, column)
 
-    def finish(self) -> None:
+    def finish(self, *, with_keys: bool = True) -> None:
         """Write what depends on all rows: words of keywords, orders, and keys of text ids.
 
-        Raises `InvalidArgumentError` if a text id occurs twice.
+        `with_keys`: whether to write the keys. Raises `InvalidArgumentError` if a text id occurs
+        twice.
         """
         for number, attribute in enumerate(self._attributes):
             if attribute.type == "keyword":
@@ -100,7 +101,7 @@ class ColumnWriter:
                 self._write_order(array_name(number, "words.order"), order_of_texts(texts))
             values = self._store.read(array_name(number, "values"))
             self._write_order(array_name(number, "order"), order_of(values))
-        if self._ids is not None:
+        if self._ids is not None and with_keys:
             stored = Texts(
                 {n: self._store.read(n) for n in (ID_TEXTS + BYTES, ID_TEXTS + ENDS)}, ID_TEXTS
             )
@@ -109,7 +110,8 @@ class ColumnWriter:
             write_order(self._store, keys)
 
     def _write_order(self, name: str, order: Order) -> None:
-        self._store.create(name, order.dtype, order.shape)[:] = order
+        self._store.begin(name, order.dtype, ())
+        self._store.append(name, order)
 
     def _texts(self, name: str) -> TextWriter:
         self._store.begin(name + BYTES, np.uint8, ())

@@ -170,6 +170,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
     flags, is_filtered = passing.flags, passing.total.shape[0] > 0
+    first_tile = hashing.codes.shape[0] - cells.nexts.shape[0]
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
@@ -189,6 +190,14 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
                 if not is_filtered or flags[place]:
                     rows[count] = places[place]
                     count += 1
+            tile = first_overflow(passing, cell)
+            while tile >= 0:
+                start = (first_tile + tile) * TILE_POINTS
+                for place in range(start, start + TILE_POINTS):
+                    if flags[place]:
+                        rows[count] = places[place]
+                        count += 1
+                tile = cells.nexts[tile]
         return count, probes, 0
     signs = plan.search == SCAN_HAMMING
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
@@ -213,9 +222,27 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
             if count > 2 * hash_limit:
                 limit = keep_nearest(rows, estimates, count, hash_limit, ids)
                 count = hash_limit
+        tile = first_overflow(passing, cell)
+        while tile >= 0:
+            start = (first_tile + tile) * TILE_POINTS
+            end = start + TILE_POINTS
+            block_distances(hashing.codes, hashing.terms, levels, start, end, base, scan.distances)
+            block = scan.distances[:TILE_POINTS]
+            replace_others(flags[start:end], np.float32(np.nan), block)
+            count = keep_least(block, places[start:end], limit, count, rows, estimates)
+            if count > 2 * hash_limit:
+                limit = keep_nearest(rows, estimates, count, hash_limit, ids)
+                count = hash_limit
+            tile = cells.nexts[tile]
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probes, 0
+
+
+@kernel
+def first_overflow(passing, cell):
+    """Return the number of the first overflow tile of a cell, or -1 if it has none."""
+    return passing.heads[cell] if passing.heads.shape[0] else -1
 
 
 @kernel

@@ -19,6 +19,7 @@ of the field. Shapes use these letters:
 - C: number of cells.
 - T: number of hash tables.
 - r: number of points that the scratch memory can hold.
+- O: number of overflow tiles.
 - p: number of points that pass the filter of a query.
 
 If an index lacks an array, the field is an empty array. In the shape of this array, every letter
@@ -168,6 +169,10 @@ class Cells(NamedTuple):
     # The points of cell c are rows[starts[c] : starts[c + 1]]; an index into `rows` is a place.
     starts: Annotated[Int64s, "C+1", "cell_starts"]
     rows: Annotated[Int32s, "n", "cell_rows"]  # point rows, ascending within a cell
+    # Points that were written since are in overflow tiles, the last O tiles of `Hashing.codes`. All
+    # points of such a tile are of one cell. nexts[i] is the overflow tile after tile i in the chain
+    # of its cell, or -1. Empty if nothing can be written.
+    nexts: Annotated[Int32s, "O", "overflow_nexts"]
     no_ids: Annotated[Int64s, "0"]  # empty `ids` for functions that order cells by number
 
 
@@ -305,7 +310,10 @@ class ListScratch(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """The points that pass the filter of a query; all arrays are empty if a query has no filter."""
+    """The points that a query may return; all arrays are empty if it may return every point.
+
+    A filter leaves out points, and so does a deletion.
+    """
 
     total: Annotated[Int64s, "filter"]  # number of these points
     # Rows of these points, ascending. Empty if the search reads codes only.
@@ -314,6 +322,8 @@ class Passing(NamedTuple):
     # the search reads `rows` alone.
     flags: Annotated[UInt8s, "flags"]
     cells: Annotated[Int32s, "counts"]  # number of these points in each cell; empty without cells
+    # The first overflow tile of each cell, or -1. Empty if no cell has one.
+    heads: Annotated[Int32s, "heads"]
 
 
 class Scratch(NamedTuple):

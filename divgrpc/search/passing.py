@@ -23,6 +23,11 @@ class CodeOrder:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
 
+    @property
+    def heads(self) -> npt.NDArray[np.int32]:
+        """The first overflow tile of each cell (C,), or -1; empty if no cell has one."""
+        return NO_FILTER.heads
+
     def put(self, flags: Flags) -> tuple[Array, Array]:
         """Return flags (n,) of rows as uint8 in the order of the codes, and their sum in each cell.
 
@@ -59,16 +64,34 @@ class PassingRows:
     count: number of points that pass.
     """
 
-    def __init__(self, flags: Flags) -> None:
-        """Take the flags (n,) of the rows that pass."""
+    def __init__(
+        self,
+        flags: Flags,
+        *,
+        order: CodeOrder | None = None,
+        by_code: tuple[Array, Array] | None = None,
+    ) -> None:
+        """Take the flags (n,) of the rows that pass.
+
+        order: the order of the codes, if it is not the one of the index.
+        by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`).
+        """
         self._flags = flags
         self.count = int(np.count_nonzero(flags))
+        self._order = order
         self._by_code: Passing | None = None
+        if order is not None and by_code is not None:
+            self._by_code = self._passing(flags=by_code[0], cells=by_code[1], heads=order.heads)
 
     @property
     def flags(self) -> Flags:
         """Whether the point of each row passes, (n,)."""
         return self._flags
+
+    @property
+    def order(self) -> CodeOrder | None:
+        """The order of the codes, if it is not the one of the index."""
+        return self._order
 
     @property
     def bytes_max(self) -> int:
@@ -84,8 +107,9 @@ class PassingRows:
         """Return flags in the order of the codes, for searches that read codes."""
         # Two threads may do this at the same time, with the same result.
         if self._by_code is None:
+            order = self._order or order
             flags, counts = order.put(self.flags)
-            self._by_code = self._passing(flags=flags, cells=counts)
+            self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code
 
     def without(self, rows: IntArray) -> "PassingRows":
@@ -104,6 +128,7 @@ class _FewerRows(PassingRows):
     def __init__(self, every: PassingRows, removed: IntArray) -> None:
         self._every, self._removed = every, removed
         self.count = every.count - len(removed)
+        self._order = every.order
         self._by_code = None
 
     @property
@@ -126,8 +151,9 @@ class _FewerRows(PassingRows):
     def by_code(self, order: CodeOrder) -> Passing:
         """Return flags in the order of the codes, for searches that read codes."""
         if self._by_code is None:
+            order = self._order or order
             every = self._every.by_code(order)
             flags, counts = every.flags.copy(), every.cells.copy()
             order.clear(flags, counts, self._removed)
-            self._by_code = self._passing(flags=flags, cells=counts)
+            self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code

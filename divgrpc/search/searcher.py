@@ -89,6 +89,11 @@ class Searcher:
             return SparseRows(points.indptr, points.indices, points.values, self.dims)
         return points.vectors
 
+    @property
+    def register(self) -> IntArray:
+        """The register of the arrays, for kernels."""
+        return self._register
+
     def release(self) -> None:
         """Allow the operating system to drop the pages of memory-mapped arrays."""
         for array in self._arrays.values():
@@ -123,6 +128,7 @@ class Searcher:
         pool_limit: int | None = None,
         retries: int = 0,
         passing: int | None = None,
+        rows: int | None = None,
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
@@ -131,14 +137,15 @@ class Searcher:
         maximum number of times that a query row is searched again with greater limits because fewer
         than k of its candidates remain without near-copies. `pool_limit`: maximum number of
         candidates that a pool (the candidates among which a selector picks) grows to. `passing`:
-        number of points that pass the filter of the queries; None if there is no filter.
+        number of points that pass the filter of the queries; None if there is no filter. `rows`:
+        number of points, if it is not the number of rows.
         """
-        points = passing or self._n_points
+        points = passing or rows or self._n_points
         plan_of = partial(
             QueryPlan.of,
             metric=self.metric,
             points=points,
-            min_points=self._enough_points(parameters, passing) if probe_on else 0,
+            min_points=self._enough_points(parameters, points, passing) if probe_on else 0,
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
@@ -158,21 +165,22 @@ class Searcher:
             if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
                 wider = self.plan(
                     larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1,
-                    passing=passing,
+                    passing=passing, rows=rows,
                 )  # fmt: skip
         if plan.candidates_max < plan.pool_max and (by_lists or may_widen):
             hash_limit = max(parameters.hash_limit, plan.pool_max if may_widen else 0)
             roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
 
-    def _enough_points(self, parameters: EffectiveParameters, passing: int | None) -> int:
+    def _enough_points(
+        self, parameters: EffectiveParameters, points: int, passing: int | None
+    ) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
         The number of probes that Build chose may find fewer points for queries that do not resemble
         points, such as normals of hyperplanes.
         """
         candidates = parameters.candidates_limit or parameters.k
-        points = passing or self._n_points
         enough = min(candidates, parameters.hash_limit or points, points)
         if passing and self._n_cells:
             in_probes = parameters.n_probes * passing / self._n_cells

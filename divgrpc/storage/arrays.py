@@ -11,6 +11,7 @@ filled in place is closed.
 import contextlib
 import errno
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,6 +88,15 @@ def write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def sync_folder(path: Path) -> None:
+    """Sync the names of the files in a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class ArrayFile:
     """An array file that is being written, either with `append` or in place with `fill`."""
 
@@ -150,7 +160,7 @@ class ArrayFile:
     def close(self) -> ArrayEntry:
         """Write the final header, free unused space, sync, and return the manifest entry."""
         if self._mapping is not None:
-            self._crc = checksum(self._mapping)
+            self._crc = checksum_of(self._mapping)
             self._mapping = None
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(self._dtype.name, shape, self._crc)
@@ -180,10 +190,55 @@ class ArrayFile:
             os.pwrite(self._file.fileno(), header, 0)
 
 
+class ArrayFolder:
+    """A folder of array files that are being written; a store of a build and of a merge."""
+
+    def __init__(self, folder: Path) -> None:
+        """Create the folder."""
+        self.folder = folder
+        self._files: dict[str, ArrayFile] = {}
+        folder.mkdir(parents=True)
+
+    def begin(
+        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
+    ) -> None:
+        """Create an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
+        file = ArrayFile(self.folder / f"{name}.npy", dtype, row_shape)
+        self._files[name] = file
+        if rows:
+            file.expect(rows)
+
+    def append(self, name: str, block: Array) -> None:
+        """Append rows to an array that `begin` created."""
+        self._files[name].append(block)
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far, read-only."""
+        return self._files[name].read()
+
+    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """Return a new array of this shape to write in place, mapped from its file."""
+        self.begin(name, dtype, shape[1:])
+        return self._files[name].fill(shape[0])
+
+    def close(self) -> dict[str, ArrayEntry]:
+        """Finish and sync all arrays; return their entries."""
+        return {name: self._files.pop(name).close() for name in list(self._files)}
+
+    def discard(self) -> None:
+        """Remove the folder, unless it was renamed."""
+        for file in self._files.values():
+            file.discard()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 def map_array(
-    path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], mode: Literal["r", "r+"]
+    path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], mode: Literal["r", "r+", "c"]
 ) -> Array:
-    """Map the data of a file; if the array has no elements, allocate it instead."""
+    """Map the data of a file; if the array has no elements, allocate it instead.
+
+    With mode "c", writes change memory of this process alone, and not the file.
+    """
     if 0 in shape:
         empty = np.empty(shape, dtype)
         # In mode "r", make the array read-only like a mapping, because kernels accept only
@@ -194,12 +249,19 @@ def map_array(
     return array.view(np.ndarray)
 
 
-def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
-    """Map a finished array file read-only.
+def open_array(
+    path: Path,
+    entry: ArrayEntry,
+    *,
+    verify: bool,
+    mode: Literal["r", "c"] = "r",
+    grows: bool = False,
+) -> Array:
+    """Map a finished array file, read-only unless `mode` is "c".
 
-    The length and the header of the file are always compared with `entry`. The checksum is compared
-    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails, or if the file is
-    missing or cannot be read.
+    The length and the header of the file are always compared with `entry`; if `grows`, the file may
+    be longer. The checksum is compared only if `verify` is true. Raises `IndexDamagedError` if a
+    comparison fails, or if the file is missing or cannot be read.
     """
     try:
         with damage_errors(f"array {path.stem}"), path.open("rb") as file:
@@ -208,15 +270,16 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
     # Compare the header as bytes, which detects every change of the header.
-    if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
+    least = HEADER_BYTES + entry.bytes
+    if header != _header(dtype, entry.shape) or size < least or (size > least and not grows):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
-    array = map_array(path, dtype, entry.shape, "r")
-    if verify and checksum(array) != entry.crc32:
+    array = map_array(path, dtype, entry.shape, mode)
+    if verify and checksum_of(array) != entry.crc32:
         raise IndexDamagedError(f"array {path.stem} does not match its checksum")
     return array
 
 
-def checksum(array: Array) -> int:
+def checksum_of(array: Array) -> int:
     """Return the CRC-32 of a C-contiguous array's bytes; drop the pages of a mapping meanwhile."""
     view, crc = _bytes_of(array), 0
     for start in range(0, len(view), _CHECKSUM_BLOCK_BYTES):

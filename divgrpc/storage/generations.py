@@ -4,6 +4,7 @@ Each index has a folder. Its lock file and its staging folders are hidden beside
 
     <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
+    <root>/<name>/<number>/writes/     later writes (`divgrpc.writes.layout`)
     <root>/<name>/<number>.default.json  default parameters (`divgrpc.storage.defaults`)
     <root>/.<name>.staging-<random>/   a generation that is being written
     <root>/.<name>.lock                locked (flock) while a process changes the index
@@ -29,8 +30,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy.typing as npt
-
 from divgrpc.arrays import Array
 from divgrpc.errors import (
     BuildUnderWayError,
@@ -43,11 +42,11 @@ from divgrpc.errors import (
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import (
-    ArrayEntry,
-    ArrayFile,
+    ArrayFolder,
     damage_errors,
     full_disk_errors,
     open_array,
+    sync_folder,
     write_synced,
 )
 from divgrpc.storage.defaults import (
@@ -61,6 +60,10 @@ from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
+# Folder of the writes to a generation, in its folder (`divgrpc.writes`).
+WRITES: Final = "writes"
+# File in this folder that exists once something was written.
+LAYOUT: Final = "LAYOUT"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -136,7 +139,7 @@ class IndexFolder:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
             defaults = updated(read_defaults(generation, manifest), changes)
             write_defaults(generation, defaults)
-            _sync_folder(self.path)
+            sync_folder(self.path)
             os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
         return defaults
 
@@ -192,8 +195,10 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     `OtherFormatError`.
     """
     manifest = read_manifest(folder)
+    # Later vectors follow those of the generation in the same file.
+    growing = {"vectors"} if (folder / WRITES).exists() else set()
     arrays = {
-        name: open_array(folder / f"{name}.npy", entry, verify=verify)
+        name: open_array(folder / f"{name}.npy", entry, verify=verify, grows=name in growing)
         for name, entry in manifest.arrays.items()
     }
     return Generation(manifest, arrays, read_defaults(folder, manifest))
@@ -208,58 +213,32 @@ def list_indexes(root: Path) -> list[str]:
     )
 
 
-class Staging:
+class Staging(ArrayFolder):
     """A generation that is being written; the context manager `staging` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self._target = folder
         # `discard` removes this folder with all its files, unless `publish` has renamed it.
-        self.folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
-        self._files: dict[str, ArrayFile] = {}
-        self._entries: dict[str, ArrayEntry] = {}
+        super().__init__(folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}")
         self.generation: Generation | None = None
         # A callback that `publish` calls with the complete staging folder before the generation
         # becomes current, so that readers can open it in advance. If it raises an error, the build
         # fails.
         self.on_whole: Callable[[Path], None] | None = None
-        self.folder.mkdir(parents=True)
-
-    def begin(
-        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
-    ) -> None:
-        """Create an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
-        file = ArrayFile(self.folder / f"{name}.npy", dtype, row_shape)
-        self._files[name] = file
-        if rows:
-            file.expect(rows)
-
-    def append(self, name: str, block: Array) -> None:
-        """Append rows to an array that `begin` created."""
-        self._files[name].append(block)
-
-    def read(self, name: str) -> Array:
-        """Return the rows appended so far, read-only."""
-        return self._files[name].read()
-
-    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """Return a new array of this shape to write in place, mapped from its file."""
-        self.begin(name, dtype, shape[1:])
-        return self._files[name].fill(shape[0])
 
     def publish(self, manifest: Manifest) -> Generation:
         """Make this generation the current one; complete `manifest` with its number and arrays."""
-        for name in list(self._files):
-            self._entries[name] = self._files.pop(name).close()
+        entries = self.close()
         number = 1 + max(_numbers(self._target), default=0)
-        manifest = replace(manifest, generation=number, arrays=dict(self._entries))
+        manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self.folder, final)
-        _sync_folder(self._target)
+        sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
         # The stamp consists of the modification time and the inode number of CURRENT. Set the time
@@ -267,18 +246,12 @@ class Staging:
         # only every few milliseconds, and inode numbers are reused.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
         os.rename(pointer, self._target / POINTER)
-        _sync_folder(self._target)
-        _sync_folder(self._target.parent)
+        sync_folder(self._target)
+        sync_folder(self._target.parent)
         self.generation = open_generation(final, verify=False)
         for entry in _stale_generations(self._target, number):
             _remove(entry)
         return self.generation
-
-    def discard(self) -> None:
-        """Remove the staging folder, unless `publish` has renamed it."""
-        for file in self._files.values():
-            file.discard()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -395,11 +368,3 @@ def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

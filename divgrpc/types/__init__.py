@@ -162,6 +162,9 @@ class QueryResult(PointHitRows):
     `points_passing` is the number of points that pass the filter of the query, or None if the query
     has no filter.
 
+    `generation` and `sequence` say what was searched: a build of the index, and the last write that
+    is visible. `sequence` is 0 if nothing was written.
+
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
     had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
     the result at place j of row i. With p = i * k + j, these are
@@ -196,6 +199,7 @@ class QueryResult(PointHitRows):
     attributes: Mapping[str, tuple[AttributeValue, ...]] = field(default_factory=dict)
     payloads: tuple[bytes, ...] = ()
     points_passing: int | None = None
+    sequence: int = 0
 
     def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.
@@ -438,6 +442,21 @@ class IndexInfo:
             f"  auto search {self.auto_search}, duplicate_threshold {default}, "
             f"{size:,} bytes in {len(self.arrays)} arrays"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The result of a write.
+
+    generation: generation of the index that was written to.
+    sequence: number of the write, 1 for the first write to a generation. A query whose result has
+        at least this sequence number shows the write.
+    rows: number of points that were written or deleted.
+    """
+
+    generation: int
+    sequence: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

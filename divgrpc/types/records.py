@@ -94,6 +94,7 @@ class Records:
     attributes: n values of each attribute, by name.
     payloads: n payloads, b"" for a point without one. Empty if no point of the index has one.
     generation: generation of the index that the points come from.
+    sequence: number of the last write that the points show; 0 if nothing was written.
     """
 
     ids: IdArray
@@ -101,6 +102,7 @@ class Records:
     attributes: Mapping[str, tuple[AttributeValue, ...]] = field(default_factory=dict)
     payloads: tuple[bytes, ...] = ()
     generation: int = 0
+    sequence: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)

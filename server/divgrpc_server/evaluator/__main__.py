@@ -17,10 +17,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
-from divgrpc.engine import Engine
 from divgrpc.evaluation.study import Study
 from divgrpc.platforms import count_cores
 from divgrpc.warmup import warm_kernels
+from divgrpc.writes.opening import open_engine
 from divgrpc_server.codec.evaluate import LabelCall, QueryCall
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc import control, job_calls, job_frames
@@ -43,7 +43,7 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
     call: Any = _CALLS[kind](payload)
-    study: Study[Any] = call.study(Engine.open(process.root / call.index))
+    study: Study[Any] = call.study(open_engine(process.root / call.index))
 
     def report() -> None:
         # Send this event only if the socket's buffer has space. Otherwise the call would block.

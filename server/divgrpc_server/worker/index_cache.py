@@ -27,6 +27,7 @@ from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest
+from divgrpc.writes.opening import open_engine
 
 _RETRY_SECONDS: Final = 5.0
 
@@ -179,7 +180,7 @@ class IndexCache:
         else:
             entry.opening, entry.index = stamp, None
             path = entry.folder.path
-            self._open(name, lambda: Engine.open(path), stamp=stamp)
+            self._open(name, lambda: open_engine(path), stamp=stamp)
 
     def _open(
         self, name: str, work: Callable[[], Engine], *, stamp: Stamp | None = None, folder: str = ""

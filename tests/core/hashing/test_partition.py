@@ -103,6 +103,7 @@ class Places:
             self.reaches,
             self.cell_starts,
             rng.permutation(points).astype(np.int32),
+            np.empty(0, np.int32),
             np.empty(0, np.int64),
         )
 

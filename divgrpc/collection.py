@@ -1,0 +1,186 @@
+"""The class `Collection`: an index that can be written to while it is searched."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from divgrpc.columns.filters import as_filter
+from divgrpc.engine import Engine
+from divgrpc.errors import invalid
+from divgrpc.index import Index
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.types import Progress, WriteResult
+from divgrpc.types.filters import FilterLike
+from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
+from divgrpc.vectors import RowsLike
+from divgrpc.writes.committer import Committer, Durability
+from divgrpc.writes.writer import Delete, Upsert, WriteMode, check_request_id, columns_from
+
+
+class Collection(Index):
+    """An index in a folder that can be written to while it is searched.
+
+    Create one with `Collection.build(..., path=...)`, or open an index with `Collection.open`. It
+    has all methods of `Index`. Any thread may query it and write to it; one process at a time may
+    have it open. Close it with `close` or use it in a `with` statement.
+
+    A write is visible to all queries that begin after it has returned. Each result has the number
+    of the last write that it shows, its `sequence`.
+    """
+
+    def __init__(self, engine: Engine, *, durability: Durability = "sync") -> None:
+        """Wrap an engine. Users call `Collection.build` or `Collection.open` instead."""
+        folder = engine.folder
+        if folder is None:
+            raise invalid("path", "must be given: a collection is stored in a folder")
+        self._committer = Committer(engine, folder, durability)
+        super().__init__(engine)
+
+    @classmethod
+    def open(cls, path: Path | str, *, durability: Durability = "sync") -> Self:
+        """Open an index from its folder, to write to it.
+
+        path: the folder of an index, which `Index.build` or `Collection.build` has made.
+        durability: when a write returns. With "sync", it is on the disk. With "interval", it is on
+            the disk 50 ms later. With "process", it is there when the operating system writes it:
+            it outlives the process, but not a loss of power.
+
+        Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`, and
+        `StorageInUseError` if another process has it open for writing. Raises `UnsupportedError`
+        for sparse points and for labels, and `UnfitIndexError` for categories.
+        """
+        folder = Path(path).absolute()
+        return cls(Engine(IndexFolder(folder).open(), folder.name, folder), durability=durability)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._committer.snapshot()
+
+    @_engine.setter
+    def _engine(self, engine: Engine) -> None:
+        """Ignore the engine of `Index`: each write makes a new one."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last write; 0 if nothing was written since Build."""
+        return self._committer.sequence
+
+    def upsert(
+        self,
+        ids: IdsOf,
+        vectors: RowsLike | None = None,
+        *,
+        attributes: AttributesLike = None,
+        payloads: PayloadsLike = None,
+        mode: WriteMode = "upsert",
+        if_sequence: int | None = None,
+        request_id: str = "",
+    ) -> WriteResult:
+        """Insert points, or replace the points that have these ids.
+
+        ids: one id or m ids, of the kind that the index has; all different, at most 10,000.
+        vectors: (m, d) numbers. Without `vectors`, existing points keep their vectors, and also the
+            attributes and payloads that are not given.
+        attributes: values by the name of a declared attribute, as for `Index.build`. With
+            `vectors`, an attribute that is not given has no value.
+        payloads: m bytes or texts; None for a point without a payload.
+        mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
+        if_sequence: write only if this is the number of the last write.
+        request_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
+            one with this name, it is not made again, and its result is returned.
+
+        Either all points are written or none. Raises `InvalidArgumentError` with the name of the
+        argument as its `field`, `ConditionFailedError`, `LimitExceededError` for more than 10,000
+        points, `StorageFullError`, and `IndexChangedError` if the index was built anew.
+        """
+        manifest = self._committer.manifest
+        columns = columns_from(attributes, manifest, ids)
+        request = Upsert(
+            ids, vectors, columns, payloads, mode, if_sequence, check_request_id(request_id)
+        )
+        return self._committer.commit(request)
+
+    def upsert_records(
+        self, records: Iterable[Mapping[str, Any]], *, mode: WriteMode = "upsert"
+    ) -> WriteResult:
+        """Insert or replace points that are given one by one, and return the last result.
+
+        records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
+            attributes. They are written 1,000 at a time.
+        """
+        block: list[Mapping[str, Any]] = []
+        result, rows = WriteResult(self.generation, self.sequence, 0), 0
+        for record in records:
+            block.append(record)
+            if len(block) == _RECORDS_AT_ONCE:
+                result = self._upsert_block(block, mode)
+                rows, block = rows + result.rows, []
+        if block:
+            result = self._upsert_block(block, mode)
+        return WriteResult(result.generation, result.sequence, rows + len(block))
+
+    def delete(
+        self,
+        ids: IdsOf = None,
+        *,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        if_sequence: int | None = None,
+        request_id: str = "",
+    ) -> WriteResult:
+        """Delete points by their ids, by a filter, or those that pass both.
+
+        ids: one id or at most 100,000 ids. Ids that no point has are ignored.
+        filter: conditions as in `query`.
+        if_sequence, request_id: as for `upsert`.
+
+        Raises `InvalidArgumentError`, `ConditionFailedError`, `StorageFullError` and
+        `IndexChangedError`.
+        """
+        condition = None if filter is None else as_filter(filter)
+        if filter is not None and condition is None:
+            raise invalid("filter", "must have a condition, because it deletes what passes")
+        return self._committer.commit(
+            Delete(ids, condition, if_sequence, check_request_id(request_id))
+        )
+
+    def compact(self, progress: Callable[[Progress], None] | None = None) -> bool:
+        """Merge all writes into the arrays that searches read, and return whether there were any.
+
+        Merges happen by themselves in the background. Answers stay the same.
+        """
+        return self._committer.merge(progress)
+
+    def close(self) -> None:
+        """Finish what is under way, and let other processes write to the index."""
+        self._committer.close()
+
+    def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:
+        for record in block:
+            for key in ("id", "vector"):
+                if key not in record:
+                    raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}")
+        names = {name for record in block for name in record} - {"id", "vector", "payload"}
+        payloads = [record.get("payload") for record in block]
+        return self.upsert(
+            [record["id"] for record in block],
+            [record["vector"] for record in block],
+            attributes={name: [record.get(name) for record in block] for name in sorted(names)},
+            payloads=payloads if any(p is not None for p in payloads) else None,
+            mode=mode,
+        )
+
+
+# Number of records that `upsert_records` writes at once.
+_RECORDS_AT_ONCE = 1_000

@@ -1,0 +1,7 @@
+"""Writes: the log, the rows that were written since Build, and the merge of these rows.
+
+A collection is a generation of an index and the writes to it. `records` and `log` define the log.
+`State` applies the records of the log, one after another, to arrays in memory. A `Snapshot` is what
+queries read. `layout` writes and opens the files of a merge. `Writer` checks requests and makes
+records of them. `divgrpc.collection` puts these parts together.
+"""

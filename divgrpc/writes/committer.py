@@ -1,0 +1,380 @@
+"""Commits writes: appends them to the log, applies them, publishes them, and merges.
+
+Writes of several threads are committed together, with one sync of the log for all of them. A query
+sees a write when the write is as durable as the caller asked, and not earlier.
+
+Only one process may write to a collection at a time. A lock on a file ensures this.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from divgrpc.columns.ids import as_ids
+from divgrpc.engine import Engine
+from divgrpc.errors import IndexChangedError, IndexDamagedError, StorageInUseError, invalid
+from divgrpc.parameters.limits import LIMITS
+from divgrpc.platforms import lock_exclusively
+from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
+from divgrpc.storage.generations import Generation, IndexFolder
+from divgrpc.storage.manifest import Manifest
+from divgrpc.types import Progress, WriteResult
+from divgrpc.writes.layout import Source, WritesFolder
+from divgrpc.writes.log import LogWriter
+from divgrpc.writes.model import RowEncoder
+from divgrpc.writes.records import Record, pack, unpack
+from divgrpc.writes.replica import Published
+from divgrpc.writes.snapshot import LayoutEngine, Snapshot
+from divgrpc.writes.state import State
+from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
+
+Durability = Literal["sync", "interval", "process"]
+DURABILITIES: Final = ("sync", "interval", "process")
+Request: TypeAlias = Upsert | Delete
+# With the durability "interval", the log is synced so often.
+_INTERVAL_SECONDS: Final = 0.05
+# A merge begins when so many rows were written or deleted since the last one: a number, or a share
+# of the rows if that is more.
+_MERGED_ROWS_MIN: Final = 4_096
+_WRITTEN_SHARE: Final = 0.02
+_DELETED_SHARE: Final = 0.05
+_LOCK: Final = "LOCK"
+
+
+class _Pending:
+    """A request that waits to be committed."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.result: WriteResult | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+class Committer:
+    """The one writer of a collection. Thread-safe."""
+
+    def __init__(self, engine: Engine, folder: Path, durability: Durability = "sync") -> None:
+        """Open the writes to the generation of `engine`, which is in the index folder `folder`.
+
+        Raises `StorageInUseError` if another process writes to the collection, and
+        `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
+        """
+        check_writable(engine.manifest)
+        if durability not in DURABILITIES:
+            names = ", ".join(DURABILITIES)
+            raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
+        self._engine, self._durability = engine, durability
+        self._index = IndexFolder(folder)
+        self._writes = WritesFolder(folder / str(engine.generation))
+        self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
+        with full_disk_errors():
+            self._writes.path.mkdir(exist_ok=True)
+        self._lock_file = os.open(
+            self._writes.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
+        self._vectors_file = self._writes.open_vectors()
+        # Held while requests are committed, and while the state is read or changed.
+        self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
+        self._merge_lock = threading.Lock()
+        self._queue: deque[_Pending] = deque()
+        self._merging: threading.Thread | None = None
+        self._merge_error: Exception | None = None
+        self._state: State | None = None
+        self._log: LogWriter | None = None
+        self._snapshot: Engine = engine
+        self._sequence = 0
+        # The stamp of the pointer when it last named the generation of this object.
+        self._stamp: tuple[int, int] | None = None
+        self._is_closed = False
+        try:
+            self._lock()
+            self._published = Published(self._writes.path, writable=True)
+            if self._writes.read_info() is not None:
+                self._recover()
+        except BaseException:
+            self._close_files()
+            raise
+        if durability == "interval":
+            threading.Thread(target=self._sync_regularly, daemon=True).start()
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last write that queries see."""
+        return self._sequence
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the generation."""
+        return self._engine.manifest
+
+    @property
+    def state(self) -> State | None:
+        """The state, None if nothing was ever written; read it while nothing is written."""
+        return self._state
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the files of the log, reserved ones included."""
+        return self._writes.log.bytes
+
+    def commit(self, request: Request) -> WriteResult:
+        """Make a write; when this returns, queries see it.
+
+        Raises `InvalidArgumentError`, `ConditionFailedError`, `LimitExceededError`,
+        `StorageFullError` and `IndexChangedError`. A write that raises has no effect.
+        """
+        pending = _Pending(request)
+        self._queue.append(pending)
+        with self._commit_lock:
+            if not pending.is_done:
+                batch = [self._queue.popleft() for _ in range(len(self._queue))]
+                try:
+                    self._commit(batch)
+                except Exception as error:  # noqa: BLE001  # each caller gets it
+                    for item in batch:
+                        item.error = item.error or error
+        if pending.error is not None:
+            raise pending.error
+        assert pending.result is not None  # noqa: S101  # the request was committed
+        return pending.result
+
+    def snapshot(self) -> Engine:
+        """Return the points as they are now."""
+        snapshot = self._snapshot
+        if snapshot.sequence == self._sequence:
+            return snapshot
+        with self._state_lock:
+            return self._renew()
+
+    def merge(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
+        """Merge all rows now; return whether there was anything to merge."""
+        with self._merge_lock:
+            with self._state_lock:
+                state = self._state
+                if state is None or state.sequence == state.layout.info.sequence:
+                    return False
+                source = state.source()
+            if on_progress is not None:
+                on_progress(Progress("merging", 0, len(source.alive)))
+            self._merge(source)
+            if on_progress is not None:
+                on_progress(Progress("merging", len(source.alive), len(source.alive)))
+        return True
+
+    def close(self) -> None:
+        """Wait for a merge, sync the log, and let another process write."""
+        with self._commit_lock:
+            self._is_closed = True
+        if self._merging is not None:
+            self._merging.join()
+        with self._commit_lock:
+            if self._log is not None:
+                with suppress(Exception):
+                    self._log.sync()
+                self._log.close()
+            self._close_files()
+
+    def _lock(self) -> None:
+        if not lock_exclusively(self._lock_file):
+            raise StorageInUseError("another process writes to this collection")
+
+    def _close_files(self) -> None:
+        for name in ("_vectors_file", "_lock_file"):
+            descriptor = getattr(self, name)
+            if descriptor >= 0:
+                os.close(descriptor)
+                setattr(self, name, -1)
+
+    def _commit(self, batch: list[_Pending]) -> None:
+        self._check_open()
+        if self._state is None:
+            self._begin()
+        is_synced = self._durability == "sync"
+        if is_synced:
+            # While the log is synced, queries see what was there before.
+            self.snapshot()
+        results: list[tuple[_Pending, WriteResult]] = []
+        for pending in batch:
+            try:
+                self._make_room(pending.request)
+                with self._state_lock:
+                    result = self._write(pending.request)
+                    if not is_synced:
+                        self._publish()
+            except Exception as error:  # noqa: BLE001  # its caller gets it
+                pending.error = error
+            else:
+                results.append((pending, result))
+        if is_synced and results:
+            assert self._log is not None  # noqa: S101  # begun above
+            self._log.sync()
+            self._publish()
+        for pending, result in results:
+            pending.result = result
+        self._merge_if_due()
+
+    def _publish(self) -> None:
+        """Let queries see all writes so far."""
+        with self._state_lock:
+            assert self._log is not None  # noqa: S101  # writes were made
+            self._sequence = self._published.sequence = self._log.sequence
+
+    def _write(self, request: Request) -> WriteResult:
+        """Append a write to the log and apply it."""
+        state, log = self._state, self._log
+        assert state is not None  # noqa: S101  # callers begin first
+        assert log is not None  # noqa: S101
+        if request.request_id in state.requests:
+            return self._result(*state.requests[request.request_id])
+        record = self._record(request, state)
+        count = len(record.removed) if record.rows is None else len(record.rows)
+        if not count:
+            return self._result(state.sequence, 0)
+        sequence = log.append(pack(record))
+        self._put_vectors(state, record)
+        state.apply(sequence, record)
+        return self._result(sequence, count)
+
+    def _make_room(self, request: Request) -> None:
+        """Wait for a merge if the rows of a request do not fit."""
+        count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
+        assert self._state is not None  # noqa: S101  # callers begin first
+        if self._state.room >= count or count > LIMITS["write_rows_max"]:
+            return
+        # The merge needs the lock of commits. Meanwhile other threads may commit.
+        self._commit_lock.release()
+        try:
+            self.merge()
+        finally:
+            self._commit_lock.acquire()
+
+    def _record(self, request: Request, state: State) -> Record:
+        if isinstance(request, Upsert):
+            return self._requests.upsert(request, state)
+        return self._requests.delete(request, state)
+
+    def _result(self, sequence: int, count: int) -> WriteResult:
+        return WriteResult(self._engine.generation, sequence, count)
+
+    def _put_vectors(self, state: State, record: Record) -> None:
+        if record.rows is None:
+            return
+        start = HEADER_BYTES + 4 * self._engine.dims * state.rows
+        view = memoryview(record.rows.vectors.tobytes())
+        while view:
+            written = os.pwrite(self._vectors_file, view, start)
+            view, start = view[written:], start + written
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StorageInUseError("the collection is closed")
+        stamp = self._index.pointer_stamp()
+        if stamp != self._stamp:
+            if self._index.current() != self._engine.generation:
+                raise IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
+            self._stamp = stamp
+        if self._merge_error is not None:
+            error, self._merge_error = self._merge_error, None
+            raise error
+
+    # Opening and merging.
+
+    def _begin(self) -> None:
+        """Make the first layout, from the arrays of Build."""
+        vectors = self._engine.arrays["vectors"]
+        self._writes.merge(self._generation, Source.of_build(self._generation, vectors))
+        self._recover()
+
+    def _recover(self) -> None:
+        """Open the current layout, and apply the records of the log."""
+        self._writes.sweep()
+        state = self._opened()
+        attributes = self._generation.manifest.attributes
+        for sequence, body in self._writes.log.read(state.sequence):
+            record = unpack(body, attributes)
+            self._put_vectors(state, record)
+            state.apply(sequence, record)
+        log = LogWriter(self._writes.log, state.sequence)
+        with self._state_lock:
+            self._log = log
+            self._take(state)
+            self._sequence = self._published.sequence = state.sequence
+            self._snapshot = Snapshot(self._shared, state)
+
+    def _opened(self, *, verify: bool = True) -> State:
+        return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
+
+    def _take(self, state: State) -> None:
+        """Use a state; the locks are held."""
+        shared = LayoutEngine(self._engine, self._generation, state.layout)
+        arrays = self._generation.arrays | state.layout.arrays
+        encoder = RowEncoder(shared.searcher, arrays, self._engine.manifest)
+        self._requests = Requests(self._engine.manifest, encoder)
+        self._state, self._shared = state, shared
+        self._published.layout = state.layout.info.number
+
+    def _renew(self) -> Engine:
+        """Return a snapshot of the state; the lock of the state is held."""
+        state = self._state
+        # After a failed sync, the state has records that queries must not see.
+        is_current = state is not None and state.sequence == self._sequence
+        if state is not None and is_current and self._snapshot.sequence != state.sequence:
+            self._snapshot = Snapshot(self._shared, state)
+        return self._snapshot
+
+    def _merge_if_due(self) -> None:
+        state = self._state
+        if state is None or (self._merging is not None and self._merging.is_alive()):
+            return
+        info = state.layout.info
+        written = state.rows - info.rows
+        deleted = (state.rows - state.live) - (info.rows - info.live)
+        if (
+            written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
+            or deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
+            or state.room * 4 < info.capacity - info.rows
+        ):
+            self._merging = threading.Thread(target=self._merge_in_background, daemon=True)
+            self._merging.start()
+
+    def _merge_in_background(self) -> None:
+        try:
+            self.merge()
+        except Exception as error:  # noqa: BLE001  # the next write raises it
+            self._merge_error = error
+
+    def _merge(self, source: Source) -> None:
+        """Write a layout, and use it; the lock of merges is held."""
+        self._writes.merge(self._generation, source)
+        state = self._opened(verify=False)
+        attributes = self._generation.manifest.attributes
+        # Most records since then are applied before writes have to wait.
+        for sequence, body in self._writes.log.read(state.sequence):
+            state.apply(sequence, unpack(body, attributes))
+        with self._commit_lock, self._state_lock:
+            for sequence, body in self._writes.log.read(state.sequence):
+                state.apply(sequence, unpack(body, attributes))
+            if self._state is None or state.sequence != self._state.sequence:
+                raise IndexDamagedError("the log lacks records that were written")
+            self._take(state)
+            if state.sequence == self._sequence:
+                self._snapshot = Snapshot(self._shared, state)
+        self._writes.sweep()
+        self._writes.log.drop(source.sequence)
+
+    def _sync_regularly(self) -> None:
+        while not self._is_closed:
+            time.sleep(_INTERVAL_SECONDS)
+            log = self._log
+            if log is not None:
+                with suppress(Exception):
+                    log.sync()

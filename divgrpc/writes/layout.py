@@ -1,0 +1,379 @@
+"""The files of the writes to a generation, and the merge that makes them.
+
+    <generation>/vectors.npy            the vectors of Build, followed by those of later writes
+    <generation>/writes/LAYOUT          the current layout, replaced by a rename
+    <generation>/writes/layouts/<n>/    the arrays of a layout, never changed
+    <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
+    <generation>/writes/log/            records of later writes (`divgrpc.writes.log`)
+
+A layout has what a search reads beside vectors: ids and codes, in cells if the index has them. Its
+arrays have room for later rows, which each process adds in private memory, from the log. A merge
+writes a new layout, in which these rows are where Build would have put them, and without the rows
+of deleted points. Codes are copied and never computed again, so a merge changes no answer. The
+number of a row does not change either.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array, read_only
+from divgrpc.columns.ids import ascends
+from divgrpc.errors import IndexDamagedError
+from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
+from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.platforms import reserve, sync_data
+from divgrpc.storage.arrays import (
+    HEADER_BYTES,
+    ArrayEntry,
+    ArrayFolder,
+    checksum_of,
+    damage_errors,
+    full_disk_errors,
+    map_array,
+    open_array,
+    sync_folder,
+    write_synced,
+)
+from divgrpc.storage.generations import LAYOUT, WRITES, Generation
+from divgrpc.storage.manifest import checksum, with_checksum
+from divgrpc.types import FloatArray
+from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
+from divgrpc.writes.log import Log
+from divgrpc.writes.model import model_arrays
+
+# Numbers of rows that can be written after a merge, at least and at most, and their bytes.
+_LATER_ROWS_MIN: Final = 16_384
+_LATER_ROWS_MAX: Final = 65_536
+_LATER_BYTES_MAX: Final = 256 << 20
+_COPIED_ROWS: Final = 65_536
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """The columns of a merge: number of their folder, first row, number of rows, and arrays.
+
+    `crc32` is the checksum of the vectors of these rows.
+    """
+
+    number: int
+    first: int
+    rows: int
+    crc32: int
+    arrays: dict[str, ArrayEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutInfo:
+    """The contents of the file LAYOUT.
+
+    number: number of the layout.
+    sequence: number of the last record that is in it.
+    rows: number of rows, deleted ones included. `capacity` is the number of rows with room for
+        later ones; the last of these is never used.
+    live: number of points.
+    displaced: whether a text id may have another key than its hash.
+    arrays, parts: entries of the arrays, and of the columns.
+    requests: the request ids that were seen last, with sequence number and number of rows.
+    """
+
+    number: int
+    sequence: int
+    rows: int
+    capacity: int
+    live: int
+    displaced: bool
+    arrays: dict[str, ArrayEntry]
+    parts: tuple[PartEntry, ...]
+    requests: tuple[tuple[str, int, int], ...] = ()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "LayoutInfo":
+        """Parse the file; raises `IndexDamagedError`."""
+        try:
+            document = json.loads(text)
+            if document.pop("crc32") != checksum(document):
+                raise IndexDamagedError("the layout does not match its checksum")
+            parts = tuple(
+                PartEntry(**{**part, "arrays": _entries(part["arrays"])})
+                for part in document["parts"]
+            )
+            requests = tuple(map(tuple, document["requests"]))
+            arrays = _entries(document["arrays"])
+            return cls(**{**document, "arrays": arrays, "parts": parts, "requests": requests})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IndexDamagedError("the layout cannot be read") from error
+
+
+def _entries(documents: Mapping[str, Any]) -> dict[str, ArrayEntry]:
+    return {
+        name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
+        for name, entry in documents.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A layout that is open: its arrays, and the columns of its rows."""
+
+    info: LayoutInfo
+    arrays: dict[str, Array]
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What a merge reads: the rows of a collection at one sequence number.
+
+    alive: (rows,) whether the point of a row exists.
+    places: (rows,) int32, where the code of a row is; `cells` (rows,) int32 the cell of a row,
+        empty without cells.
+    arrays: `codes`, `ids`, and, if the collection has them, `scan_terms` and `inverse_lengths`.
+    model: the arrays of `divgrpc.writes.model`.
+    parts: the columns. Those of the rows since the last merge are in memory.
+    displaced, requests: as in `LayoutInfo`.
+    """
+
+    sequence: int
+    alive: Flags
+    places: npt.NDArray[np.int32]
+    cells: npt.NDArray[np.int32]
+    arrays: Mapping[str, Array]
+    model: Mapping[str, Array]
+    parts: Parts
+    displaced: bool
+    requests: tuple[tuple[str, int, int], ...] = ()
+
+    @classmethod
+    def of_build(cls, generation: Generation, vectors: FloatArray) -> "Source":
+        """Return the rows of Build."""
+        arrays, manifest = generation.arrays, generation.manifest
+        rows = manifest.rows
+        ids = arrays.get("ids", np.arange(rows))
+        names = ("codes", "scan_terms", "inverse_lengths")
+        kept = {name: arrays[name] for name in names if name in arrays}
+        places, cells = np.arange(rows, dtype=np.int32), np.empty(0, np.int32)
+        if "cell_rows" in arrays:
+            order, sizes = arrays["cell_rows"], np.diff(arrays["cell_starts"])
+            places[order] = np.arange(rows, dtype=np.int32)
+            cells = np.empty(rows, np.int32)
+            cells[order] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        return cls(
+            sequence=0,
+            alive=np.ones(rows, np.bool_),
+            places=places,
+            cells=cells,
+            arrays=kept | {"ids": ids},
+            model=model_arrays(arrays, manifest, vectors),
+            parts=Parts([Part(0, rows, arrays, manifest.attributes)]),
+            displaced=manifest.id_kind == "string" and bool((np.diff(np.sort(ids)) == 1).any()),
+        )
+
+
+class WritesFolder:
+    """The folder of the writes to a generation."""
+
+    def __init__(self, generation: Path) -> None:
+        self.path = generation / WRITES
+        self.log = Log(self.path / "log")
+        self._vectors = generation / "vectors.npy"
+
+    def read_info(self) -> LayoutInfo | None:
+        """Return the current layout, or None if nothing was ever written."""
+        try:
+            with damage_errors("the layout"):
+                return LayoutInfo.from_json((self.path / LAYOUT).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def vectors(self, capacity: int, dims: int) -> FloatArray:
+        """Map the vectors of `capacity` rows, read-only; the file holds as many."""
+        return map_array(self._vectors, np.float32, (capacity, dims), "r")
+
+    def open_vectors(self) -> int:
+        """Return a descriptor of the file of vectors, to write to."""
+        return os.open(self._vectors, os.O_RDWR | os.O_CLOEXEC)
+
+    def sweep(self) -> None:
+        """Remove what interrupted merges have left, and what the current layout does not use."""
+        info = self.read_info()
+        used = set() if info is None else {f"layouts/{info.number}"}
+        used |= set() if info is None else {f"parts/{part.number}" for part in info.parts}
+        for kind in ("layouts", "parts"):
+            for folder in (self.path / kind).glob("*"):
+                if f"{kind}/{folder.name}" not in used:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def open_layout(self, generation: Generation, *, verify: bool) -> Layout:
+        """Open the current layout; raises `IndexDamagedError`."""
+        info = self.read_info()
+        if info is None:
+            raise IndexDamagedError("the layout is missing")
+        folder = self.path / "layouts" / str(info.number)
+        arrays = {
+            name: open_array(folder / f"{name}.npy", entry, verify=verify, mode="c")
+            for name, entry in info.arrays.items()
+        }
+        manifest = generation.manifest
+        parts = [Part(0, manifest.rows, generation.arrays, manifest.attributes)]
+        for entry in info.parts:
+            columns = {
+                name: open_array(
+                    self.path / "parts" / str(entry.number) / f"{name}.npy", array, verify=verify
+                )
+                for name, array in entry.arrays.items()
+            }
+            parts.append(Part(entry.first, entry.rows, columns, manifest.attributes))
+        vectors = self.vectors(info.capacity, manifest.dims)
+        if verify:
+            for entry in info.parts:
+                block = vectors[entry.first : entry.first + entry.rows]
+                if checksum_of(block) != entry.crc32:
+                    raise IndexDamagedError("array vectors does not match its checksum")
+        return Layout(info, arrays | {"vectors": vectors}, Parts(parts))
+
+    def merge(self, generation: Generation, source: Source) -> LayoutInfo:
+        """Write a layout of all rows of `source`, and make it current.
+
+        Raises `StorageFullError`; the layout before then stays current.
+        """
+        before = self.read_info()
+        with full_disk_errors():
+            for name in ("layouts", "parts", "log"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        number = 1 if before is None else before.number + 1
+        rows, dims = len(source.alive), generation.manifest.dims
+        later = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+        later = min(later, max(_LATER_ROWS_MIN, rows))
+        # One more row, which is never used: empty places refer to it.
+        capacity = -(-(rows + later + 1) // TILE_POINTS) * TILE_POINTS
+        with full_disk_errors():
+            descriptor = self.open_vectors()
+            try:
+                reserve(descriptor, HEADER_BYTES + 4 * dims * capacity)
+                sync_data(descriptor)
+            finally:
+                os.close(descriptor)
+        arrays = self._write_layout(number, generation, source, capacity)
+        parts = () if before is None else before.parts
+        parts += self._write_part(number, generation, source, parts)
+        info = LayoutInfo(
+            number=number,
+            sequence=source.sequence,
+            rows=rows,
+            capacity=capacity,
+            live=int(source.alive.sum()),
+            displaced=source.displaced,
+            arrays=arrays,
+            parts=parts,
+            requests=source.requests,
+        )
+        self._publish(info)
+        return info
+
+    def _publish(self, info: LayoutInfo) -> None:
+        draft = self.path / f"{LAYOUT}.new"
+        write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
+        with full_disk_errors():
+            for name in ("layouts", "parts", "log"):
+                sync_folder(self.path / name)
+            os.rename(draft, self.path / LAYOUT)
+            sync_folder(self.path)
+            sync_folder(self.path.parent)
+
+    def _write_layout(
+        self, number: int, generation: Generation, source: Source, capacity: int
+    ) -> dict[str, ArrayEntry]:
+        folder = self.path / "layouts" / str(number)
+        shutil.rmtree(folder, ignore_errors=True)
+        with full_disk_errors():
+            store = ArrayFolder(folder)
+        try:
+            _fill(store, generation, source, capacity)
+            entries = store.close()
+            sync_folder(folder)
+        except BaseException:
+            store.discard()
+            raise
+        return entries
+
+    def _write_part(
+        self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]
+    ) -> tuple[PartEntry, ...]:
+        """Write the columns of the rows since the last merge."""
+        first = generation.manifest.rows + sum(part.rows for part in parts)
+        rows = len(source.alive) - first
+        if not rows:
+            return ()
+        blocks = [b for part in source.parts if isinstance(part, MemoryPart) for b in part.blocks]
+        folder = self.path / "parts" / str(number)
+        shutil.rmtree(folder, ignore_errors=True)
+        with full_disk_errors():
+            store = ArrayFolder(folder)
+        try:
+            columns_in(store, blocks, generation.manifest.attributes)
+            entries = store.close()
+            sync_folder(folder)
+        except BaseException:
+            store.discard()
+            raise
+        vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
+        return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
+
+
+def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: int) -> None:
+    """Write the arrays of a layout."""
+    rows = len(source.alive)
+    for name, array in source.model.items():
+        store.create(name, array.dtype, array.shape)[...] = array
+    store.create("alive", np.bool_, (rows,))[:] = source.alive
+    ids = source.arrays["ids"]
+    store.create("ids", np.int64, (capacity,))[:rows] = ids[:rows]
+    living = np.flatnonzero(source.alive)
+    keys = ids[living]
+    order = living if ascends(keys) else living[np.argsort(keys, kind="stable")]
+    store.create("order", np.int64, order.shape)[:] = order
+    if "inverse_lengths" in source.arrays:
+        inverse_lengths = store.create("inverse_lengths", np.float32, (capacity,))
+        inverse_lengths[:rows] = source.arrays["inverse_lengths"][:rows]
+    codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
+    if not len(source.cells):
+        tiles = -(-rows // TILE_POINTS)
+        shape = (capacity // TILE_POINTS, codes.shape[1])
+        store.create("codes", np.uint8, shape)[:tiles] = codes[:tiles]
+        if terms is not None:
+            store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
+        return
+    count = len(generation.arrays["cell_centres"])
+    by_cell = living[np.argsort(source.cells[living], kind="stable")]
+    sizes = np.bincount(source.cells[living], minlength=count)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    store.create("cell_starts", np.int64, starts.shape)[:] = starts
+    tiles = -(-len(by_cell) // TILE_POINTS)
+    # Each cell may have one overflow tile that is not full.
+    overflow = min(capacity - rows, count + (capacity - rows) // TILE_POINTS)
+    store.create("overflow_nexts", np.int32, (overflow,))[:] = -1
+    places = (tiles + overflow) * TILE_POINTS
+    cell_rows = store.create("cell_rows", np.int32, (places,))
+    cell_rows[: len(by_cell)] = by_cell
+    cell_rows[len(by_cell) :] = capacity - 1
+    old_places = source.places[by_cell]
+    if terms is not None:
+        store.create("scan_terms", np.uint32, (places,))[: len(by_cell)] = terms[old_places]
+    new_codes = store.create("codes", np.uint8, (tiles + overflow, codes.shape[1]))
+    packed = np.empty((_COPIED_ROWS, codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
+    for start in range(0, len(by_cell), _COPIED_ROWS):
+        block = old_places[start : start + _COPIED_ROWS]
+        part = packed[: len(block)]
+        take_codes(read_only(codes), read_only(block), part)
+        at = np.arange(start, start + len(block), dtype=np.int32)
+        put_codes(read_only(part), read_only(at), new_codes)

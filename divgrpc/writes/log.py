@@ -1,0 +1,274 @@
+"""The write-ahead log: records in files, each found again after a crash, or found to be damaged.
+
+A file is named after the sequence number of its first record, and is reserved in full when it is
+made, so that a full disk is met then. The rest of a file is zeros. A record is:
+
+    sequence  uint64, one more than that of the record before
+    length    uint32, bytes of the body
+    checksum  uint32, CRC-32 of the sequence, the length and the body
+    body      `divgrpc.writes.records`, then zeros up to a multiple of eight bytes
+
+A crash may leave a record incomplete at the end of the log. Such a record was never acknowledged,
+so it is overwritten. A valid record behind an invalid one means that the file was changed: this is
+damage, and nothing is overwritten.
+"""
+
+import itertools
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from divgrpc.errors import IndexDamagedError, StorageFullError
+from divgrpc.platforms import reserve, sync_data
+from divgrpc.storage.arrays import full_disk_errors, sync_folder
+
+SUFFIX: Final = ".wal"
+FILE_BYTES: Final = 16 << 20
+_HEAD: Final = struct.Struct("<QII")
+_CHECKED: Final = struct.Struct("<QI")
+_ALIGNMENT_BYTES: Final = 8
+# A record behind a broken one has a sequence number at most this far from the last valid one.
+_SEQUENCES_AHEAD_MAX: Final = 1 << 32
+
+
+class Entry(NamedTuple):
+    """A record in a file: its sequence number, its body, and the offset behind it."""
+
+    sequence: int
+    body: bytes
+    end: int
+
+
+def frame(sequence: int, body: bytes) -> bytes:
+    """Return a record with its head."""
+    head = _HEAD.pack(sequence, len(body), _checksum(sequence, body))
+    return head + body + b"\0" * (-len(body) % _ALIGNMENT_BYTES)
+
+
+def entry_at(data: bytes | memoryview, offset: int) -> Entry | None:
+    """Return the record at an offset, or None if there is no valid one."""
+    if offset + _HEAD.size > len(data):
+        return None
+    sequence, length, checksum = _HEAD.unpack_from(data, offset)
+    start = offset + _HEAD.size
+    if not sequence or start + length > len(data):
+        return None
+    body = bytes(data[start : start + length])
+    if _checksum(sequence, body) != checksum:
+        return None
+    return Entry(sequence, body, start + length + -length % _ALIGNMENT_BYTES)
+
+
+def entries(data: bytes | memoryview, first: int) -> Iterator[Entry]:
+    """Yield the records of a file whose first record has the sequence number `first`.
+
+    Raises `IndexDamagedError` if a valid record lies behind an invalid one.
+    """
+    offset, sequence = 0, first
+    while (entry := entry_at(data, offset)) is not None and entry.sequence == sequence:
+        yield entry
+        offset, sequence = entry.end, sequence + 1
+    if _has_entry(data, offset, sequence):
+        raise IndexDamagedError(f"the log is damaged at record {sequence}")
+
+
+def _has_entry(data: bytes | memoryview, offset: int, sequence: int) -> bool:
+    """Return whether a record of at least this sequence number begins at or behind an offset."""
+    end = len(data) // _ALIGNMENT_BYTES * _ALIGNMENT_BYTES
+    numbers = np.frombuffer(data[offset:end], np.uint64)
+    likely = (numbers >= sequence) & (numbers < sequence + _SEQUENCES_AHEAD_MAX)
+    places = offset + _ALIGNMENT_BYTES * np.flatnonzero(likely)
+    return any(entry_at(data, place) is not None for place in places.tolist())
+
+
+def _checksum(sequence: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_CHECKED.pack(sequence, len(body))))
+
+
+class Log:
+    """The files of a log in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def files(self) -> list[tuple[int, Path]]:
+        """Return the files and the sequence numbers of their first records, ascending."""
+        paths = self.folder.glob(f"*{SUFFIX}")
+        return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
+
+    def read(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the sequence numbers and bodies of all records above `after`.
+
+        Raises `IndexDamagedError` for a damaged file, and for records that are missing.
+        """
+        files = self.files()
+        sequence = after
+        for place, (first, path) in enumerate(files):
+            is_last = place + 1 == len(files)
+            if not is_last and files[place + 1][0] <= after + 1:
+                continue
+            if first > sequence + 1:
+                break
+            for entry in entries(path.read_bytes(), first):
+                if entry.sequence > sequence:
+                    yield entry.sequence, entry.body
+                    sequence = entry.sequence
+        if files and files[-1][0] > sequence + 1:
+            raise IndexDamagedError(f"the log lacks record {sequence + 1}")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files, reserved ones included."""
+        return sum(path.stat().st_size for _, path in self.files())
+
+    def drop(self, sequence: int) -> None:
+        """Remove the files whose records are all at most `sequence`, except the last file."""
+        files = self.files()
+        for (_, path), (next_first, _) in itertools.pairwise(files):
+            if next_first <= sequence + 1:
+                path.unlink(missing_ok=True)
+
+
+class Tail:
+    """Reads records that another process appends to a log."""
+
+    def __init__(self, log: Log, sequence: int) -> None:
+        """Begin after the record `sequence`."""
+        self._log, self.sequence = log, sequence
+        self._descriptor, self._offset = -1, 0
+
+    def read(self, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the records up to the sequence number `last`, which must all be complete.
+
+        Raises `IndexDamagedError` if a record is missing.
+        """
+        while self.sequence < last:
+            entry = self._next()
+            if entry is None:
+                self._open_next()
+                entry = self._next()
+            if entry is None or entry.sequence > self.sequence + 1:
+                raise IndexDamagedError(f"the log lacks record {self.sequence + 1}")
+            self._offset = entry.end
+            if entry.sequence == self.sequence + 1:
+                self.sequence += 1
+                yield entry.sequence, entry.body
+
+    def _next(self) -> Entry | None:
+        if self._descriptor < 0:
+            return None
+        head = os.pread(self._descriptor, _HEAD.size, self._offset)
+        if len(head) < _HEAD.size:
+            return None
+        length = _HEAD.unpack(head)[1]
+        data = os.pread(self._descriptor, _HEAD.size + length, self._offset)
+        entry = entry_at(data, 0)
+        return None if entry is None else entry._replace(end=self._offset + entry.end)
+
+    def _open_next(self) -> None:
+        """Open the last file that begins at or before the next record."""
+        self.close()
+        paths = [path for first, path in self._log.files() if first <= self.sequence + 1]
+        if paths:
+            self._descriptor, self._offset = os.open(paths[-1], os.O_RDONLY | os.O_CLOEXEC), 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LogWriter:
+    """Appends records to a log. Only one process may have one at a time."""
+
+    def __init__(self, log: Log, sequence: int) -> None:
+        """Continue after the record `sequence`, the last valid one."""
+        self._log, self.sequence = log, sequence
+        self._descriptor, self._offset, self._size = -1, 0, 0
+        self._is_synced = True
+        # After an error of the disk nothing is appended: what a file then holds is unknown.
+        self.error: BaseException | None = None
+        files = log.files()
+        if files and files[-1][0] <= sequence + 1:
+            self._continue(*files[-1])
+
+    def append(self, body: bytes) -> int:
+        """Append a record; return its sequence number. Raises `StorageFullError`."""
+        self._check()
+        data = frame(self.sequence + 1, body)
+        if self._offset + len(data) > self._size:
+            self._begin(max(FILE_BYTES, len(data)))
+        try:
+            view = memoryview(data)
+            offset = self._offset
+            while view:
+                written = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            self.error = error
+            raise
+        self._offset += len(data)
+        self.sequence += 1
+        self._is_synced = False
+        return self.sequence
+
+    def sync(self) -> None:
+        """Sync all records to the disk. An error is final: nothing can be appended after it."""
+        self._check()
+        if not self._is_synced:
+            try:
+                sync_data(self._descriptor)
+            except OSError as error:
+                self.error = error
+                raise
+            self._is_synced = True
+
+    def close(self) -> None:
+        """Close the file, without a sync."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise StorageFullError(
+                "the log could not be written; the collection is read-only until it is opened again"
+            ) from self.error
+
+    def _continue(self, first: int, path: Path) -> None:
+        data = path.read_bytes()
+        offset = 0
+        for entry in entries(data, first):
+            offset = entry.end
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._offset, self._size = offset, len(data)
+        if any(data[offset:]):
+            # Remove an incomplete record, so that no part of it follows the next record.
+            os.pwrite(self._descriptor, bytes(len(data) - offset), offset)
+            self._is_synced = False
+
+    def _begin(self, size: int) -> None:
+        """Begin a file of `size` bytes; the records so far are synced first."""
+        if self._descriptor >= 0:
+            self.sync()
+        path = self._log.folder / f"{self.sequence + 1:020d}{SUFFIX}"
+        draft = path.with_suffix(".new")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            with full_disk_errors():
+                reserve(descriptor, size)
+                os.fsync(descriptor)
+                os.rename(draft, path)
+                sync_folder(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            draft.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._descriptor, self._offset, self._size = descriptor, 0, size

@@ -1,0 +1,25 @@
+"""Opens an index with the writes to it."""
+
+from pathlib import Path
+
+from divgrpc.engine import Engine
+from divgrpc.storage.generations import LAYOUT, WRITES, IndexFolder, open_generation
+from divgrpc.storage.manifest import MANIFEST
+from divgrpc.writes.replica import Replica
+
+
+def open_engine(path: Path | str) -> Engine:
+    """Open the current generation in the folder of an index, or a generation in its own folder.
+
+    Verifies all checksums. If there were writes to the index, returns a snapshot of it as it is
+    now. Raises `IndexNotFoundError`, `IndexDamagedError` and `OtherFormatError`.
+    """
+    folder = Path(path).absolute()
+    if (folder / MANIFEST).exists():
+        engine = Engine(open_generation(folder), folder.parent.name, folder.parent)
+    else:
+        engine = Engine(IndexFolder(folder).open(), folder.name, folder)
+        folder /= str(engine.generation)
+    if not (folder / WRITES / LAYOUT).exists():
+        return engine
+    return Replica(engine, folder).snapshot()

@@ -1,0 +1,180 @@
+"""The records of the log: what a write adds to a collection, with all that was computed for it.
+
+A record has a JSON object and arrays. It holds the codes, cells and scan terms of its rows, so that
+applying a record computes nothing. A record therefore has the same effect in every process and on
+every processor.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array
+from divgrpc.columns.values import DTYPES, Column
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.records import Attribute
+
+_ALIGNMENT_BYTES: Final = 8
+_HEAD_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows that an upsert adds, m of them.
+
+    keys: (m,) int64 ids, or keys of text ids.
+    texts: m text ids as UTF-8; empty if ids are integers.
+    vectors: (m, d) float32, scaled for the metric.
+    cells: (m,) int32 numbers of cells, -1 without cells.
+    terms: (m,) uint32 scan terms.
+    codes: (m, bits / 8) uint8, as `kernels.encode` packs them.
+    columns: a column of each declared attribute.
+    payloads: m payloads, or empty if the collection has none.
+    """
+
+    keys: IntArray
+    texts: tuple[bytes, ...]
+    vectors: FloatArray
+    cells: npt.NDArray[np.int32]
+    terms: npt.NDArray[np.uint32]
+    codes: npt.NDArray[np.uint8]
+    columns: Mapping[Attribute, Column] = field(default_factory=dict)
+    payloads: tuple[bytes, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One write.
+
+    rows: the rows that are added; None if none are.
+    removed: (m,) int64 keys of the points that are deleted. Points that `rows` replace are not
+        among them.
+    request_id: the name that the caller gave the request; a repeated request has the same one.
+    """
+
+    rows: Rows | None
+    removed: IntArray
+    request_id: str = ""
+
+    @property
+    def kind(self) -> Literal["upsert", "delete"]:
+        """What the caller asked for."""
+        return "delete" if self.rows is None else "upsert"
+
+
+def pack(record: Record) -> bytes:
+    """Return a record as bytes."""
+    arrays: dict[str, Array] = {"removed": record.removed}
+    head: dict[str, Any] = {}
+    if record.request_id:
+        head["request_id"] = record.request_id
+    if record.rows is not None:
+        rows = record.rows
+        arrays |= {
+            "keys": rows.keys,
+            "vectors": rows.vectors,
+            "cells": rows.cells,
+            "terms": rows.terms,
+            "codes": rows.codes,
+        }
+        _put_texts(arrays, "texts", rows.texts)
+        _put_texts(arrays, "payloads", rows.payloads)
+        words = []
+        for number, column in enumerate(rows.columns.values()):
+            arrays[f"values.{number}"], arrays[f"ends.{number}"] = column.values, column.ends
+            words.append(column.words)
+        head["words"] = words
+    head["arrays"] = [[name, a.dtype.str, list(a.shape)] for name, a in arrays.items()]
+    text = json.dumps(head, separators=(",", ":")).encode()
+    parts = [len(text).to_bytes(_HEAD_BYTES, "little"), text, _padding(_HEAD_BYTES + len(text))]
+    for array in arrays.values():
+        parts += [np.ascontiguousarray(array).tobytes(), _padding(array.nbytes)]
+    return b"".join(parts)
+
+
+def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
+    """Return the record of `pack`; `attributes` are those that the collection declares."""
+    size = int.from_bytes(body[:_HEAD_BYTES], "little")
+    head = json.loads(body[_HEAD_BYTES : _HEAD_BYTES + size])
+    start = _HEAD_BYTES + size + len(_padding(_HEAD_BYTES + size))
+    arrays: dict[str, Array] = {}
+    for name, dtype, shape in head["arrays"]:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
+        start += arrays[name].nbytes + len(_padding(arrays[name].nbytes))
+    rows = None
+    if "keys" in arrays:
+        columns = {
+            attribute: Column(arrays[f"values.{n}"], arrays[f"ends.{n}"], tuple(words))
+            for n, (attribute, words) in enumerate(zip(attributes, head["words"], strict=True))
+        }
+        rows = Rows(
+            keys=arrays["keys"],
+            texts=_take_texts(arrays, "texts"),
+            vectors=arrays["vectors"],
+            cells=arrays["cells"],
+            terms=arrays["terms"],
+            codes=arrays["codes"],
+            columns=columns,
+            payloads=_take_texts(arrays, "payloads"),
+        )
+    return Record(rows, arrays["removed"], head.get("request_id", ""))
+
+
+def _put_texts(arrays: dict[str, Array], name: str, texts: Sequence[bytes]) -> None:
+    if texts:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        arrays[f"{name}.bytes"] = np.frombuffer(b"".join(texts), np.uint8)
+        arrays[f"{name}.ends"] = np.cumsum(lengths)
+
+
+def _take_texts(arrays: Mapping[str, Array], name: str) -> tuple[bytes, ...]:
+    if f"{name}.ends" not in arrays:
+        return ()
+    joined, ends = arrays[f"{name}.bytes"].tobytes(), arrays[f"{name}.ends"].tolist()
+    return tuple(joined[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _padding(size: int) -> bytes:
+    """Return the zeros that align what follows."""
+    return b"\0" * (-size % _ALIGNMENT_BYTES)
+
+
+def join(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
+    """Return several blocks of rows as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {a: _join_columns(a, [part.columns[a] for part in parts]) for a in attributes}
+    payloads = tuple(p for part in parts for p in part.payloads or (b"",) * len(part))
+    return Rows(
+        np.concatenate([part.keys for part in parts]),
+        tuple(text for part in parts for text in part.texts),
+        np.concatenate([part.vectors for part in parts]),
+        np.concatenate([part.cells for part in parts]),
+        np.concatenate([part.terms for part in parts]),
+        np.concatenate([part.codes for part in parts]),
+        columns,
+        payloads if any(payloads) else (),
+    )
+
+
+def _join_columns(attribute: Attribute, columns: Sequence[Column]) -> Column:
+    words: dict[str, int] = {}
+    values, ends, end = [], [], 0
+    for column in columns:
+        numbers = column.values
+        if attribute.type == "keyword":
+            places = [words.setdefault(word, len(words)) for word in column.words]
+            # The last place is for missing values, whose number is -1.
+            numbers = np.array([*places, -1], DTYPES["keyword"])[column.values]
+        values.append(numbers)
+        ends.append(column.ends + end)
+        end += len(numbers)
+    return Column(np.concatenate(values), np.concatenate(ends), tuple(words))

@@ -1,0 +1,157 @@
+"""What a query reads: the points of a collection at one sequence number."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.arrays import Array, read_only
+from divgrpc.engine import Engine
+from divgrpc.errors import UnsupportedError
+from divgrpc.parameters import QueryParameters
+from divgrpc.search.costs import SearchTable
+from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.plan import QueryPlan
+from divgrpc.search.searcher import Searcher
+from divgrpc.storage.generations import Generation
+from divgrpc.types.filters import Filter, HasId
+from divgrpc.writes.columns import Flags, LiveReader, Part
+from divgrpc.writes.layout import Layout
+from divgrpc.writes.state import State
+
+# Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
+_OF_BUILD: Final = frozenset(
+    ("length_bounds", "table_starts", "table_keys", "table_offsets", "table_rows", "id_order")
+)
+# Maximum number of bytes of cached flags of the rows of a layout.
+_CACHED_FLAGS_BYTES_MAX: Final = 64 << 20
+
+
+class LayoutEngine:
+    """What all snapshots of one layout share: the searcher, and flags of filters.
+
+    `clean`: an engine for a snapshot in which every row has a point, and no row was written since
+    the merge; it searches as fast as if nothing could be written.
+    """
+
+    def __init__(self, engine: Engine, generation: Generation, layout: Layout) -> None:
+        """Take an engine of the generation and a layout of it."""
+        self.engine, self.layout = engine, layout
+        manifest = generation.manifest
+        arrays = {n: a for n, a in generation.arrays.items() if n not in _OF_BUILD}
+        arrays |= layout.arrays
+        self.searcher = _searcher(arrays, engine)
+        self.clean: Searcher | None = None
+        rows = layout.info.rows
+        if rows == manifest.rows:
+            # No row was added, so the arrays of Build serve.
+            self.clean = engine.searcher
+        else:
+            exact = {n: a for n, a in arrays.items() if n != "overflow_nexts"}
+            for name in ("vectors", "ids", "inverse_lengths"):
+                if name in exact:
+                    exact[name] = exact[name][:rows]
+            stored = int(exact["cell_starts"][-1]) if "cell_starts" in exact else rows
+            for name in ("cell_rows", "scan_terms"):
+                if name in exact:
+                    exact[name] = exact[name][:stored]
+            exact["codes"] = exact["codes"][: -(-stored // 32)]
+            self.clean = _searcher(exact, engine)
+        self._flags: dict[str, dict[int, Flags]] = {}
+        self._bytes = 0
+
+    def cached(self, key: str, part: Part) -> Flags | None:
+        """Return the flags of a part for a filter, if they are kept."""
+        return self._flags.get(key, {}).get(part.first)
+
+    def keep(self, key: str, part: Part, flags: Flags) -> None:
+        """Keep the flags of a part of this layout for later snapshots."""
+        if self._bytes + flags.nbytes > _CACHED_FLAGS_BYTES_MAX:
+            self._flags, self._bytes = {}, 0
+        self._flags.setdefault(key, {})[part.first] = flags
+        self._bytes += flags.nbytes
+
+
+def _searcher(arrays: Mapping[str, Array], engine: Engine) -> Searcher:
+    frozen = {name: read_only(array) for name, array in arrays.items()}
+    return Searcher(frozen, engine.manifest.parameters, engine.dims)
+
+
+class Snapshot(Engine):
+    """The points of a collection at one sequence number. Thread-safe."""
+
+    def __init__(self, shared: LayoutEngine, state: State) -> None:
+        """Copy what later writes would change; no record may be applied meanwhile."""
+        engine = shared.engine
+        # A snapshot is made after each write, and shares what the writes do not change.
+        self.__dict__.update(engine.__dict__)
+        self._shared = shared
+        self._written = state.rows
+        self.sequence, self.rows = state.sequence, state.live
+        live = max(1, state.live)
+        self.manifest = replace(engine.manifest, rows=live, nonzeros=live * engine.dims)
+        self._order: CodeOrder | None = None
+        self._visible: PassingRows | None = None
+        if state.is_clean and shared.clean is not None:
+            self._searcher = shared.clean
+            alive = np.zeros(shared.layout.info.capacity, np.bool_)
+            alive[: state.rows] = True
+        else:
+            self._searcher = shared.searcher
+            self._visible, self._order = state.visible()
+            alive = self._visible.flags
+        self._alive = alive
+        self._parts = state.parts
+        self._live_ids = state.ids(alive)
+        attributes = engine.manifest.attributes
+        self._reader = LiveReader(state.parts, self._live_ids, attributes)  # type: ignore[assignment]
+        self._has_payloads = engine.manifest.has_payloads or state.has_payloads
+        self._has_tables = "cell_rows" in shared.layout.arrays
+        self._table = self._dense_table = SearchTable.of(
+            self.manifest, "dense", dense=True, has_tables=self._has_tables
+        )
+        self._plans, self._passing = {}, {}
+        self.__dict__.pop("_every_row", None)
+        self.__dict__.pop("topics", None)
+
+    @functools.cached_property
+    def _every_row(self) -> PassingRows:
+        return PassingRows(self._alive[: self._written])
+
+    def _passing_rows(self, condition: Filter) -> PassingRows:
+        """Return the points that pass a filter."""
+        key, flags = repr(condition), np.zeros(len(self._alive), np.bool_)
+        merged = self._shared.layout.info.rows
+        for part in self._parts:
+            known = self._shared.cached(key, part) if part.first < merged else None
+            if known is None:
+                known = part.flags(condition, self._live_ids)
+                if part.first < merged and not _names_ids(condition):
+                    self._shared.keep(key, part, known)
+            flags[part.first : part.first + part.rows] = known
+        flags &= self._alive
+        if self._visible is None:
+            return PassingRows(flags[: self._written])
+        return PassingRows(flags, order=self._order)
+
+    def _set_defaults(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
+        self._shared.engine._set_defaults(**changes)  # noqa: SLF001  # the same class
+        self.defaults = self._shared.engine.defaults
+
+    def _make_plan(
+        self, parameters: QueryParameters, *, dense: bool, passing: int | None
+    ) -> QueryPlan:
+        if parameters.search == "tables" and not self._has_tables:
+            raise UnsupportedError(
+                "search", "hash tables are not kept up to date by writes; use scan, exact or auto"
+            )
+        return super()._make_plan(parameters, dense=dense, passing=passing)
+
+
+def _names_ids(condition: object) -> bool:
+    """Whether a filter depends on ids, which may move to other rows."""
+    if isinstance(condition, Filter):
+        return any(map(_names_ids, condition))
+    return isinstance(condition, HasId)

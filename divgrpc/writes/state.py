@@ -1,0 +1,300 @@
+"""The state of a collection: a layout, and the records that were applied to it since.
+
+A state does no input or output, and has no clock. The same layout and records give the same state
+in every process. One thread may apply records; other threads may use snapshots meanwhile.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array, read_only
+from divgrpc.columns.ids import hash_of
+from divgrpc.columns.reader import PAYLOAD
+from divgrpc.columns.texts import ENDS
+from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
+from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.kernels.overflow import add_places
+from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.storage.generations import Generation
+from divgrpc.types import IntArray
+from divgrpc.types.filters import Filter
+from divgrpc.vectors import lengths
+from divgrpc.writes.columns import Flags, LiveIds, LiveReader, Parts
+from divgrpc.writes.layout import Layout, Source
+from divgrpc.writes.model import CENTRE, CENTRE_MARGINS
+from divgrpc.writes.records import Record, Rows
+
+# Number of request ids that are remembered.
+REQUESTS_MAX: Final = 10_000
+_NO_OVERFLOW: Final = np.empty(0, np.int32)
+
+
+class State:
+    """The rows of a collection.
+
+    sequence: number of the last record that was applied.
+    rows, live: number of rows, deleted ones included, and number of points.
+    layout: the layout that the records were applied to.
+    """
+
+    def __init__(self, generation: Generation, layout: Layout) -> None:
+        self.generation, self.layout = generation, layout
+        info, arrays = layout.info, layout.arrays
+        self.sequence, self.rows, self.live = info.sequence, info.rows, info.live
+        self.displaced = info.displaced
+        self.parts: Parts = layout.parts
+        self.has_payloads = any(PAYLOAD + ENDS in part.arrays for part in layout.parts)
+        self.requests: dict[str, tuple[int, int]] = {
+            name: (sequence, count) for name, sequence, count in info.requests
+        }
+        self._capacity = info.capacity
+        self._keys: IntArray = arrays["ids"]
+        self._codes: Array = arrays["codes"]
+        self._terms: Array | None = arrays.get("scan_terms")
+        self._inverse_lengths: Array | None = arrays.get("inverse_lengths")
+        self._order: IntArray = arrays["order"]
+        self._ascending = self._keys[self._order]
+        # The last row since the merge of each key, and the row that each of these rows replaced.
+        self._later: dict[int, int] = {}
+        self._former = np.full(info.capacity, -1, np.int32)
+        self._alive: Flags = np.zeros(info.capacity, np.bool_)
+        self._alive[: info.rows] = arrays["alive"]
+        self._places = np.full(info.capacity, -1, np.int32)
+        self._has_cells = "cell_rows" in arrays
+        if self._has_cells:
+            self._begin_cells()
+        else:
+            self._places[:] = np.arange(info.capacity)
+
+    def _begin_cells(self) -> None:
+        arrays = self.layout.arrays
+        self._cell_rows: npt.NDArray[np.int32] = arrays["cell_rows"]
+        self._nexts: npt.NDArray[np.int32] = arrays["overflow_nexts"]
+        starts: IntArray = arrays["cell_starts"]
+        stored, tiles = int(starts[-1]), len(self._nexts)
+        self._first_tile = len(self._codes) - tiles
+        self._starts = starts
+        self._places[self._cell_rows[:stored]] = np.arange(stored, dtype=np.int32)
+        self._flags = np.zeros(len(self._cell_rows), np.uint8)
+        self._flags[:stored] = 1
+        self._counts = np.diff(starts).astype(np.int32)
+        self._heads = np.full(len(self._counts), -1, np.int32)
+        self._tile_counts, self._tile_cells = np.zeros(tiles, np.int32), np.zeros(tiles, np.int32)
+        self._used = np.zeros(1, np.int64)
+
+    @property
+    def room(self) -> int:
+        """Number of rows that can be written before the next merge."""
+        return self._capacity - 1 - self.rows
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every row has a point, and no row was written since the merge."""
+        is_whole = self.rows == self.layout.info.rows == self.live
+        return is_whole and not (self._has_cells and bool((self._counts == 0).any()))
+
+    def apply(self, sequence: int, record: Record) -> None:
+        """Apply a record, the one after the last."""
+        assert sequence == self.sequence + 1  # noqa: S101  # callers read records in order
+        removed = self.rows_of_keys(record.removed)
+        self._remove(removed[removed >= 0])
+        if record.rows is not None:
+            self._add(record.rows)
+        self.sequence = sequence
+        if record.request_id:
+            count = len(removed) if record.rows is None else len(record.rows)
+            self.requests[record.request_id] = (sequence, count)
+            if len(self.requests) > REQUESTS_MAX:
+                del self.requests[next(iter(self.requests))]
+
+    def _add(self, added: Rows) -> None:
+        first, count = self.rows, len(added)
+        rows = np.arange(first, first + count, dtype=np.int32)
+        before = self.rows_of_keys(added.keys)
+        self._remove(before[before >= 0])
+        self._keys[first : first + count] = added.keys
+        for row, key in zip(rows.tolist(), added.keys.tolist(), strict=True):
+            self._former[row] = self._later.get(key, -1)
+            self._later[key] = row
+        if self._inverse_lengths is not None:
+            sizes = lengths(added.vectors)
+            part = self._inverse_lengths[first : first + count]
+            np.divide(1, sizes, out=part, where=sizes > 0)
+        if self._has_cells:
+            places = np.empty(count, np.int32)
+            overflow = (
+                self._heads,
+                self._nexts,
+                self._tile_counts,
+                self._tile_cells,
+                self._cell_rows,
+                self._used,
+            )
+            cells = read_only(added.cells)
+            if add_places(cells, read_only(rows), self._first_tile, overflow, places) < 0:
+                raise AssertionError("the caller must leave room for each row")
+            self._flags[places] = 1
+            np.add.at(self._counts, added.cells, 1)
+        else:
+            places = rows
+        self._places[first : first + count] = places
+        put_codes(read_only(added.codes), read_only(places), self._codes)
+        if self._terms is not None:
+            self._terms[places] = added.terms
+        self._alive[first : first + count] = True
+        self.parts = self.parts.with_rows(added, self.generation.manifest.attributes)
+        self.has_payloads = self.has_payloads or any(added.payloads)
+        if added.texts and not self.displaced:
+            hashes = np.fromiter(map(hash_of, added.texts), np.int64, count)
+            self.displaced = bool((hashes != added.keys).any())
+        self.rows += count
+        self.live += count
+
+    def _remove(self, rows: IntArray) -> None:
+        if not len(rows):
+            return
+        self._alive[rows] = False
+        self.live -= len(rows)
+        if self._has_cells:
+            places = self._places[rows]
+            self._flags[places] = 0
+            np.subtract.at(self._counts, self._cells_of(places), 1)
+
+    def _cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the cell of each place."""
+        tiles = places // TILE_POINTS - self._first_tile
+        stored = np.searchsorted(self._starts, places, side="right").astype(np.int32) - 1
+        cells = np.where(tiles >= 0, self._tile_cells[np.maximum(tiles, 0)], stored)
+        return cells.astype(np.int32)
+
+    def rows_of_keys(self, keys: IntArray) -> IntArray:
+        """Return the row of each key (m,), -1 where there is none."""
+        return self.ids().rows_of_keys(keys)
+
+    def keys_of(self, rows: IntArray) -> IntArray:
+        """Return the keys (m,) of `rows`."""
+        return self._keys[rows]
+
+    def flags(self, condition: Filter) -> Flags:
+        """Return for each row (rows,) whether it has a point that passes a filter.
+
+        Raises `InvalidArgumentError` with the field `filter`.
+        """
+        ids = self.ids()
+        flags: Flags = np.concatenate([part.flags(condition, ids) for part in self.parts])
+        return flags & self._alive[: self.rows]
+
+    def reader(self) -> LiveReader:
+        """Return the columns of the rows."""
+        return LiveReader(self.parts, self.ids(), self.generation.manifest.attributes)
+
+    def ids(self, alive: Flags | None = None) -> LiveIds:
+        """Return the ids, of the points in `alive` if it is given."""
+        return LiveIds(
+            keys=self._keys,
+            order=self._order,
+            ascending=self._ascending,
+            later=self._later,
+            former=self._former,
+            rows=self.rows,
+            alive=self._alive if alive is None else alive,
+            parts=self.parts,
+            kind=self.generation.manifest.id_kind,
+            merged=self.layout.info.rows,
+            displaced=self.displaced,
+        )
+
+    def visible(self) -> tuple[PassingRows, CodeOrder | None]:
+        """Return the points that exist now, and the order of codes with cells.
+
+        Both are copies, so later records do not change them.
+        """
+        alive = self._alive.copy()
+        if not self._has_cells:
+            return PassingRows(alive), None
+        order = GrownOrder(self, self._heads.copy())
+        by_code = (self._flags.copy(), self._counts.copy())
+        return PassingRows(alive, by_code=by_code, order=order), order
+
+    def source(self) -> Source:
+        """Return what a merge reads; later records do not change it."""
+        rows, places = self.rows, self._places[: self.rows].copy()
+        names = ("codes", "ids", "scan_terms", "inverse_lengths")
+        arrays = self.layout.arrays
+        return Source(
+            sequence=self.sequence,
+            alive=self._alive[:rows].copy(),
+            places=places,
+            cells=self._cells_of(places) if self._has_cells else _NO_OVERFLOW,
+            arrays={name: arrays[name] for name in names if name in arrays},
+            model={name: arrays[name] for name in (CENTRE, CENTRE_MARGINS)},
+            parts=self.parts,
+            displaced=self.displaced,
+            requests=tuple((name, *seen) for name, seen in self.requests.items()),
+        )
+
+    def encoded(self, rows: IntArray) -> tuple[Array, Array, Array]:
+        """Return the cells (m,), scan terms (m,) and codes (m, bits / 8) of existing rows."""
+        places = self._places[rows]
+        codes = np.empty((len(rows), self._codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
+        take_codes(read_only(self._codes), read_only(places), codes)
+        terms = np.zeros(len(rows), np.uint32) if self._terms is None else self._terms[places]
+        cells = self._cells_of(places) if self._has_cells else np.full(len(rows), -1, np.int32)
+        return cells, terms, codes
+
+    # What `GrownOrder` reads.
+
+    @property
+    def cell_rows(self) -> npt.NDArray[np.int32]:
+        """The row at each place; an empty place has a row that never has a point."""
+        return self._cell_rows
+
+    @property
+    def place_of_rows(self) -> npt.NDArray[np.int32]:
+        """The place of each row."""
+        return self._places
+
+    @property
+    def starts(self) -> IntArray:
+        """The first place of each cell."""
+        return self._starts
+
+    def overflow_cells(self) -> tuple[int, npt.NDArray[np.int32]]:
+        """Return the first place of the overflow tiles, and the cell of each tile in use."""
+        return self._first_tile * TILE_POINTS, self._tile_cells[: int(self._used[0])]
+
+    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the cell of each place."""
+        return self._cells_of(places)
+
+
+class GrownOrder(CodeOrder):
+    """The order of codes in cells to which points were added."""
+
+    def __init__(self, state: State, heads: npt.NDArray[np.int32]) -> None:
+        self._state, self._heads = state, heads
+
+    @property
+    def heads(self) -> npt.NDArray[np.int32]:
+        """The first overflow tile of each cell, or -1."""
+        return self._heads
+
+    def put(self, flags: Flags) -> tuple[Array, Array]:
+        """Return flags (n,) of rows in the order of the codes, and their sum in each cell."""
+        state = self._state
+        by_place = flags.view(np.uint8)[state.cell_rows]
+        starts = state.starts
+        sums = np.concatenate(([0], np.cumsum(by_place[: starts[-1]], dtype=np.int32)))
+        counts = np.diff(sums[starts]).astype(np.int32)
+        first, cells = state.overflow_cells()
+        tiles = by_place[first : first + len(cells) * TILE_POINTS].reshape(-1, TILE_POINTS)
+        np.add.at(counts, cells, tiles.sum(axis=1, dtype=np.int32))
+        return by_place, counts
+
+    def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
+        """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
+        places = self._state.place_of_rows[rows]
+        flags[places] = 0
+        np.subtract.at(counts, self._state.cells_of(places), 1)

@@ -1,0 +1,304 @@
+"""Checks write requests and turns them into records of the log."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts, plain
+from divgrpc.columns.values import (
+    Column,
+    check_column,
+    check_row_bytes,
+    columns_of,
+    missing_column,
+    unknown_attribute,
+)
+from divgrpc.columns.writer import check_payloads
+from divgrpc.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    LimitExceededError,
+    UnfitIndexError,
+    UnsupportedError,
+    invalid,
+)
+from divgrpc.parameters.limits import LIMITS
+from divgrpc.storage.manifest import Manifest
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.filters import Filter
+from divgrpc.types.records import Attribute
+from divgrpc.vectors import SparseRows, as_rows, prepare
+from divgrpc.writes.columns import LiveIds
+from divgrpc.writes.model import RowEncoder
+from divgrpc.writes.records import Record, Rows
+from divgrpc.writes.state import State
+
+WriteMode = Literal["upsert", "insert_only", "update_only"]
+MODES: Final = ("upsert", "insert_only", "update_only")
+NO_KEYS: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """The arguments of an upsert; `divgrpc.Collection.upsert` describes them.
+
+    Without `vectors`, points keep their vectors. `columns` are values of declared attributes.
+    """
+
+    ids: Any
+    vectors: Any = None
+    columns: Mapping[Attribute, Column] | None = None
+    payloads: Any = None
+    mode: WriteMode = "upsert"
+    if_sequence: int | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The arguments of a deletion: ids, a filter, or both to delete what passes both."""
+
+    ids: Any = None
+    condition: Filter | None = None
+    if_sequence: int | None = None
+    request_id: str = ""
+
+
+def check_writable(manifest: Manifest) -> None:
+    """Raise `UnsupportedError` or `UnfitIndexError` for an index that cannot be written to."""
+    if manifest.points == "sparse":
+        raise UnsupportedError("index", "an index of sparse points cannot be written to yet")
+    if manifest.labels is not None:
+        raise UnsupportedError("index", "an index with labels cannot be written to yet")
+    names = {"categories", "subtopics"} & manifest.arrays.keys()
+    if names:
+        raise UnfitIndexError(
+            "index", f"an index with {' and '.join(sorted(names))} cannot be written to"
+        )
+
+
+def check_request_id(request_id: str) -> str:
+    """Return a valid request id; raises `InvalidArgumentError`."""
+    most = LIMITS["request_id_bytes_max"]
+    if not isinstance(request_id, str) or len(request_id.encode(errors="replace")) > most:
+        raise invalid(
+            "request_id", f"must be a text of at most {most} bytes, got {request_id!r:.80}"
+        )
+    return request_id
+
+
+def columns_from(
+    attributes: object, manifest: Manifest, ids: object
+) -> dict[Attribute, Column] | None:
+    """Return columns of Python values for `ids`, None if `attributes` is None.
+
+    Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`.
+    """
+    if attributes is None:
+        return None
+    return _columns_from(attributes, manifest, len(as_ids(ids)))
+
+
+def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Attribute, Column]:
+    declared = {attribute.name: attribute for attribute in manifest.attributes}
+    if not isinstance(attributes, Mapping):
+        columns_of(attributes, rows)  # type: ignore[arg-type]  # raises the error that fits
+        raise invalid("attributes", "must be a mapping")
+    columns: dict[Attribute, Column] = {}
+    for name, given in attributes.items():
+        if name not in declared:
+            raise unknown_attribute(name, manifest.attributes)
+        attribute, values = declared[name], plain(given)
+        if attribute.multi and not isinstance(values, str) and isinstance(values, Sequence):
+            values = [_listed(item) for item in values]
+        ((got, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()
+        if got.multi and not attribute.multi:
+            raise invalid(f"attributes.{name}", "must have one value per row, got a list")
+        if attribute.multi and not got.multi:
+            column = missing_column(attribute, rows)  # there are no rows or no values at all
+        columns[attribute] = column
+    return columns
+
+
+_LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
+
+
+def _listed(item: object) -> object:
+    """Return the values of a row as a list."""
+    if item is None:
+        return []
+    return item if isinstance(item, _LISTS) else [item]
+
+
+class Requests:
+    """Turns requests into records, for one state after another."""
+
+    def __init__(self, manifest: Manifest, encoder: RowEncoder) -> None:
+        self._manifest, self._encoder = manifest, encoder
+
+    def upsert(self, request: Upsert, state: State) -> Record:
+        """Return the record of an upsert.
+
+        Raises `InvalidArgumentError`, `ConditionFailedError` and `LimitExceededError`.
+        """
+        check_sequence(request.if_sequence, state)
+        if request.mode not in MODES:
+            raise invalid("mode", f"must be one of {', '.join(MODES)}, got {request.mode!r:.80}")
+        ids = state.ids()
+        keys, texts, rows = self._find(request.ids, ids)
+        count = len(keys)
+        if not count:
+            raise invalid("ids", "must have at least one id")
+        if count > LIMITS["write_rows_max"]:
+            most = LIMITS["write_rows_max"]
+            raise LimitExceededError(f"ids has {count} rows; one write may have at most {most}")
+        _check_mode(request, rows, keys, texts)
+        vectors = None if request.vectors is None else self._vectors(request.vectors, count)
+        columns = self._columns(request.columns, count, rows, state, keeps=vectors is None)
+        payloads = self._payloads(request.payloads, count, rows, state, keeps=vectors is None)
+        if vectors is None:
+            vectors = np.array(state.layout.arrays["vectors"][rows])
+            encoded = state.encoded(rows)
+        else:
+            encoded = self._encoder.encode(vectors)
+        cells, terms, codes = encoded
+        added = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads)
+        return Record(added, NO_KEYS, request.request_id)
+
+    def delete(self, request: Delete, state: State) -> Record:
+        """Return the record of a deletion; ids that no point has are left out.
+
+        Raises `InvalidArgumentError` and `ConditionFailedError`.
+        """
+        check_sequence(request.if_sequence, state)
+        if request.ids is None and request.condition is None:
+            raise invalid("ids", "must be given, or a filter")
+        rows: IntArray | None = None
+        if request.ids is not None:
+            ids = as_ids(request.ids)
+            if len(ids) > LIMITS["delete_ids_max"]:
+                most = LIMITS["delete_ids_max"]
+                raise invalid("ids", f"must be at most {most}, got {len(ids)}")
+            rows = state.ids().rows_of(ids)
+            rows = rows[rows >= 0]
+        if request.condition is not None:
+            flags = state.flags(request.condition)
+            rows = np.flatnonzero(flags) if rows is None else rows[flags[rows]]
+        assert rows is not None  # noqa: S101  # one of the two was given
+        return Record(None, np.unique(state.keys_of(rows)), request.request_id)
+
+    def _find(self, ids: Any, live: LiveIds) -> tuple[IntArray, tuple[bytes, ...], IntArray]:  # noqa: ANN401
+        """Return keys (m,), text ids, and rows (m,) with -1 for new ids."""
+        ids = as_ids(ids)
+        if live.kind == "int64":
+            keys = as_integers(ids, "ids")
+            if len(keys) and keys.min() < 0:
+                raise invalid("ids", f"must not be negative, got {keys.min()}")
+            _check_different(keys, [str(key) for key in keys.tolist()])
+            return keys, (), live.rows_of_keys(keys)
+        if len(ids) and not is_texts(ids):
+            raise invalid("ids", "must be texts, as the ids of this index are")
+        texts = tuple(encode_texts(ids))
+        places = [live.row_of_text(text) for text in texts]
+        keys = np.array([key for _, key in places], np.int64)
+        if len(set(texts)) == len(texts):
+            keys = _with_free_keys(keys, live)
+        _check_different(keys, [text.decode() for text in texts])
+        return keys, texts, np.array([row for row, _ in places], np.int64)
+
+    def _vectors(self, values: object, count: int) -> FloatArray:
+        rows = as_rows("vectors", values, self._manifest.dims)
+        if isinstance(rows, SparseRows):
+            raise invalid("vectors", "must be dense, as the points of this index are")
+        if len(rows) != count:
+            raise invalid("vectors", f"must have one row per id, {count}, got {len(rows)}")
+        zero = prepare("vectors", rows, self._manifest.parameters.metric)
+        if zero >= 0:
+            raise invalid("vectors", f"row {zero} is all zeros, which has no direction")
+        return rows
+
+    def _columns(
+        self,
+        columns: Mapping[Attribute, Column] | None,
+        count: int,
+        rows: IntArray,
+        state: State,
+        *,
+        keeps: bool,
+    ) -> dict[Attribute, Column]:
+        """Return a column of each attribute; without new values, points may keep theirs."""
+        columns = columns or {}
+        for attribute, column in columns.items():
+            if attribute not in self._manifest.attributes:
+                raise unknown_attribute(attribute.name, self._manifest.attributes)
+            check_column(attribute, column, count)
+        kept: Mapping[str, Sequence[Any]] = {}
+        if keeps and len(columns) < len(self._manifest.attributes):
+            kept = state.reader().values(rows)
+        whole: dict[Attribute, Column] = {}
+        for attribute in self._manifest.attributes:
+            if attribute in columns:
+                whole[attribute] = columns[attribute]
+            elif attribute.name in kept:
+                values = {attribute.name: kept[attribute.name]}
+                whole |= _columns_from(values, self._manifest, count)
+            else:
+                whole[attribute] = missing_column(attribute, count)
+        check_row_bytes(whole, count)
+        return whole
+
+    def _payloads(
+        self, payloads: object, count: int, rows: IntArray, state: State, *, keeps: bool
+    ) -> tuple[bytes, ...]:
+        if payloads is not None:
+            return tuple(check_payloads(payloads, count))
+        return state.reader().payloads(rows) if keeps else ()
+
+
+def check_sequence(expected: int | None, state: State) -> None:
+    """Raise `ConditionFailedError` unless the last write has the number `expected`."""
+    if expected is not None and expected != state.sequence:
+        raise ConditionFailedError(
+            "if_sequence", f"if_sequence is {expected}, but the last write has {state.sequence}"
+        )
+
+
+def _check_mode(request: Upsert, rows: IntArray, keys: IntArray, texts: Sequence[bytes]) -> None:
+    def name(place: int) -> str:
+        return repr(texts[place].decode()) if texts else str(keys[place])
+
+    absent, present = np.flatnonzero(rows < 0), np.flatnonzero(rows >= 0)
+    if request.mode == "insert_only" and len(present):
+        raise ConditionFailedError(
+            "ids", f"id {name(present[0])} exists already, and the mode is insert_only"
+        )
+    if request.mode == "update_only" and len(absent):
+        raise ConditionFailedError(
+            "ids", f"there is no point with id {name(absent[0])}, and the mode is update_only"
+        )
+    if request.vectors is None and len(absent):
+        raise InvalidArgumentError(
+            "vectors", f"vectors must be given for new points, such as id {name(absent[0])}"
+        )
+
+
+def _check_different(keys: IntArray, names: Sequence[str]) -> None:
+    order = np.argsort(keys, kind="stable")
+    equal = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+    if len(equal):
+        raise invalid("ids", f"must be unique, {names[order[equal[0]]]} occurs twice")
+
+
+def _with_free_keys(keys: IntArray, live: LiveIds) -> IntArray:
+    """Give different texts of one request different keys, if their hashes are equal."""
+    if len(np.unique(keys)) == len(keys):
+        return keys
+    used: set[int] = set()
+    free = keys.copy()
+    for place in range(len(free)):
+        while int(free[place]) in used:
+            free[place] = live.free_key(int(free[place]))
+        used.add(int(free[place]))
+    return free
