@@ -10,10 +10,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
@@ -23,17 +23,16 @@ from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
 from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import Progress, WriteResult
+from divgrpc.storage.published import Published
+from divgrpc.types import Durability, Progress, WriteResult
 from divgrpc.writes.layout import Source, WritesFolder
 from divgrpc.writes.log import LogWriter
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
-from divgrpc.writes.replica import Published
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
 from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 
-Durability = Literal["sync", "interval", "process"]
 DURABILITIES: Final = ("sync", "interval", "process")
 Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
@@ -62,8 +61,17 @@ class _Pending:
 class Committer:
     """The one writer of a collection. Thread-safe."""
 
-    def __init__(self, engine: Engine, folder: Path, durability: Durability = "sync") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        durability: Durability = "sync",
+        *,
+        has_queries: bool = True,
+    ) -> None:
         """Open the writes to the generation of `engine`, which is in the index folder `folder`.
+
+        `has_queries`: whether `snapshot` is called.
 
         Raises `StorageInUseError` if another process writes to the collection, and
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
@@ -73,6 +81,7 @@ class Committer:
             names = ", ".join(DURABILITIES)
             raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
         self._engine, self._durability = engine, durability
+        self._has_queries = has_queries
         self._index = IndexFolder(folder)
         self._writes = WritesFolder(folder / str(engine.generation))
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
@@ -117,14 +126,24 @@ class Committer:
         return self._engine.manifest
 
     @property
+    def is_current(self) -> bool:
+        """Whether the generation is the current one of its index.
+
+        Raises `IndexNotFoundError` and `IndexDamagedError`.
+        """
+        return self._index.current() == self._engine.generation
+
+    @property
     def state(self) -> State | None:
         """The state, None if nothing was ever written; read it while nothing is written."""
         return self._state
 
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of the files of the log, reserved ones included."""
-        return self._writes.log.bytes
+    def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
+        """Make several writes with one sync of the log; return a result or an error of each."""
+        batch = [_Pending(request) for request in requests]
+        with self._commit_lock:
+            self._commit_or_fail(batch)
+        return [pending.error or pending.result or _lost() for pending in batch]
 
     def commit(self, request: Request) -> WriteResult:
         """Make a write; when this returns, queries see it.
@@ -136,12 +155,7 @@ class Committer:
         self._queue.append(pending)
         with self._commit_lock:
             if not pending.is_done:
-                batch = [self._queue.popleft() for _ in range(len(self._queue))]
-                try:
-                    self._commit(batch)
-                except Exception as error:  # noqa: BLE001  # each caller gets it
-                    for item in batch:
-                        item.error = item.error or error
+                self._commit_or_fail([self._queue.popleft() for _ in range(len(self._queue))])
         if pending.error is not None:
             raise pending.error
         assert pending.result is not None  # noqa: S101  # the request was committed
@@ -194,12 +208,19 @@ class Committer:
                 os.close(descriptor)
                 setattr(self, name, -1)
 
+    def _commit_or_fail(self, batch: list[_Pending]) -> None:
+        try:
+            self._commit(batch)
+        except Exception as error:  # noqa: BLE001  # each caller gets it
+            for item in batch:
+                item.error = item.error or error
+
     def _commit(self, batch: list[_Pending]) -> None:
         self._check_open()
         if self._state is None:
             self._begin()
         is_synced = self._durability == "sync"
-        if is_synced:
+        if is_synced and self._has_queries:
             # While the log is synced, queries see what was there before.
             self.snapshot()
         results: list[tuple[_Pending, WriteResult]] = []
@@ -225,16 +246,24 @@ class Committer:
     def _publish(self) -> None:
         """Let queries see all writes so far."""
         with self._state_lock:
-            assert self._log is not None  # noqa: S101  # writes were made
-            self._sequence = self._published.sequence = self._log.sequence
+            state = self._state
+            assert state is not None  # noqa: S101  # writes were made
+            self._sequence = state.sequence
+            self._published.publish(
+                state.sequence,
+                layout=state.layout.info.number,
+                live=state.live,
+                rows=state.rows,
+                unmerged=state.rows_unmerged,
+            )
 
     def _write(self, request: Request) -> WriteResult:
         """Append a write to the log and apply it."""
         state, log = self._state, self._log
         assert state is not None  # noqa: S101  # callers begin first
         assert log is not None  # noqa: S101
-        if request.request_id in state.requests:
-            return self._result(*state.requests[request.request_id])
+        if request.write_id in state.requests:
+            return self._result(*state.requests[request.write_id])
         record = self._record(request, state)
         count = len(record.removed) if record.rows is None else len(record.rows)
         if not count:
@@ -293,6 +322,8 @@ class Committer:
         vectors = self._engine.arrays["vectors"]
         self._writes.merge(self._generation, Source.of_build(self._generation, vectors))
         self._recover()
+        # Readers look for writes when the pointer changes.
+        self._index.touch()
 
     def _recover(self) -> None:
         """Open the current layout, and apply the records of the log."""
@@ -307,8 +338,8 @@ class Committer:
         with self._state_lock:
             self._log = log
             self._take(state)
-            self._sequence = self._published.sequence = state.sequence
-            self._snapshot = Snapshot(self._shared, state)
+            self._publish()
+            self._snapshot = self._new_snapshot(state)
 
     def _opened(self, *, verify: bool = True) -> State:
         return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
@@ -320,7 +351,6 @@ class Committer:
         encoder = RowEncoder(shared.searcher, arrays, self._engine.manifest)
         self._requests = Requests(self._engine.manifest, encoder)
         self._state, self._shared = state, shared
-        self._published.layout = state.layout.info.number
 
     def _renew(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""
@@ -330,6 +360,9 @@ class Committer:
         if state is not None and is_current and self._snapshot.sequence != state.sequence:
             self._snapshot = Snapshot(self._shared, state)
         return self._snapshot
+
+    def _new_snapshot(self, state: State) -> Engine:
+        return Snapshot(self._shared, state) if self._has_queries else self._snapshot
 
     def _merge_if_due(self) -> None:
         state = self._state
@@ -365,9 +398,13 @@ class Committer:
                 state.apply(sequence, unpack(body, attributes))
             if self._state is None or state.sequence != self._state.sequence:
                 raise IndexDamagedError("the log lacks records that were written")
+            is_published = self._sequence == state.sequence
             self._take(state)
-            if state.sequence == self._sequence:
-                self._snapshot = Snapshot(self._shared, state)
+            if is_published:
+                self._publish()
+                self._snapshot = self._new_snapshot(state)
+            else:
+                self._published.publish(self._sequence, layout=state.layout.info.number)
         self._writes.sweep()
         self._writes.log.drop(source.sequence)
 
@@ -378,3 +415,7 @@ class Committer:
             if log is not None:
                 with suppress(Exception):
                     log.sync()
+
+
+def _lost() -> Exception:
+    return AssertionError("a request got neither a result nor an error")

@@ -42,8 +42,9 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
-from divgrpc.storage.generations import LAYOUT, WRITES, Generation
+from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import checksum, with_checksum
+from divgrpc.storage.published import LAYOUT, LOG, WRITES
 from divgrpc.types import FloatArray
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
@@ -184,7 +185,7 @@ class WritesFolder:
 
     def __init__(self, generation: Path) -> None:
         self.path = generation / WRITES
-        self.log = Log(self.path / "log")
+        self.log = Log(self.path / LOG)
         self._vectors = generation / "vectors.npy"
 
     def read_info(self) -> LayoutInfo | None:
@@ -248,7 +249,7 @@ class WritesFolder:
         """
         before = self.read_info()
         with full_disk_errors():
-            for name in ("layouts", "parts", "log"):
+            for name in ("layouts", "parts", LOG):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         number = 1 if before is None else before.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
@@ -284,7 +285,7 @@ class WritesFolder:
         draft = self.path / f"{LAYOUT}.new"
         write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
         with full_disk_errors():
-            for name in ("layouts", "parts", "log"):
+            for name in ("layouts", "parts", LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
             sync_folder(self.path)

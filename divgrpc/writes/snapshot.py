@@ -16,9 +16,10 @@ from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
+from divgrpc.types import IndexInfo, WritesInfo
 from divgrpc.types.filters import Filter, HasId
 from divgrpc.writes.columns import Flags, LiveReader, Part
-from divgrpc.writes.layout import Layout
+from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
@@ -113,8 +114,17 @@ class Snapshot(Engine):
             self.manifest, "dense", dense=True, has_tables=self._has_tables
         )
         self._plans, self._passing = {}, {}
+        self._unmerged, self._dead = state.rows_unmerged, state.rows - state.live
         self.__dict__.pop("_every_row", None)
         self.__dict__.pop("topics", None)
+
+    @property
+    def info(self) -> IndexInfo:
+        """The description of the index."""
+        folder = self._folder
+        size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
+        writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
+        return replace(super().info, rows=self.rows, writes=writes)
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:

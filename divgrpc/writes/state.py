@@ -85,6 +85,11 @@ class State:
         self._used = np.zeros(1, np.int64)
 
     @property
+    def rows_unmerged(self) -> int:
+        """Number of points that were written since the last merge."""
+        return int(np.count_nonzero(self._alive[self.layout.info.rows : self.rows]))
+
+    @property
     def room(self) -> int:
         """Number of rows that can be written before the next merge."""
         return self._capacity - 1 - self.rows
@@ -103,9 +108,9 @@ class State:
         if record.rows is not None:
             self._add(record.rows)
         self.sequence = sequence
-        if record.request_id:
+        if record.write_id:
             count = len(removed) if record.rows is None else len(record.rows)
-            self.requests[record.request_id] = (sequence, count)
+            self.requests[record.write_id] = (sequence, count)
             if len(self.requests) > REQUESTS_MAX:
                 del self.requests[next(iter(self.requests))]
 
