@@ -73,6 +73,11 @@ class Collection(Index):
         self.close()
 
     @property
+    def committer(self) -> Committer:
+        """The writer of the collection; its methods may change in any release."""
+        return self._committer
+
+    @property
     def sequence(self) -> int:
         """The number of the last write; 0 if nothing was written since Build."""
         return self._committer.sequence

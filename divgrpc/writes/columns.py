@@ -40,6 +40,8 @@ _ABSENT: Final = -1
 _FANOUT: Final = 16
 # If texts may have other keys than their hashes, so many keys after a hash are looked up.
 _MISSES_MAX: Final = 16
+# Up to so many keys, a loop over them is faster than operations of numpy.
+_FEW_KEYS: Final = 8
 
 
 class Part:
@@ -246,6 +248,9 @@ class LiveIds:
 
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each key, -1 where there is none; `keys` may have any shape."""
+        if keys.size <= _FEW_KEYS:
+            few = [self._row_of_key(key) for key in keys.ravel().tolist()]
+            return np.array(few, np.int64).reshape(keys.shape)
         rows = np.full(keys.shape, _ABSENT, np.int64)
         if len(self._order):
             places = np.searchsorted(self._ascending, keys)
@@ -326,6 +331,10 @@ class LiveIds:
         """Return the last row of a key, whether or not its point still exists; -1 without one."""
         row = self._later_row(key)
         return self._merged_row(key) if row == _ABSENT else row
+
+    def _row_of_key(self, key: int) -> int:
+        row = self._row_ever(key)
+        return row if row != _ABSENT and self._alive[row] else _ABSENT
 
     def _merged_row(self, key: int) -> int:
         place = int(np.searchsorted(self._ascending, key))

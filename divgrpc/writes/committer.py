@@ -104,6 +104,8 @@ class Committer:
         # The stamp of the pointer when it last named the generation of this object.
         self._stamp: tuple[int, int] | None = None
         self._is_closed = False
+        # Whether a merge begins when it is due; benchmarks switch this off.
+        self.merges_by_itself = True
         try:
             self._lock()
             self._published = Published(self._writes.path, writable=True)
@@ -366,7 +368,8 @@ class Committer:
 
     def _merge_if_due(self) -> None:
         state = self._state
-        if state is None or (self._merging is not None and self._merging.is_alive()):
+        is_merging = self._merging is not None and self._merging.is_alive()
+        if state is None or is_merging or not self.merges_by_itself:
             return
         info = state.layout.info
         written = state.rows - info.rows
