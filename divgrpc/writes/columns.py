@@ -216,6 +216,11 @@ class LiveIds:
         self._parts, self.kind, self._merged = parts, kind, merged
         self._displaced = displaced
 
+    @property
+    def keys(self) -> IntArray:
+        """The key of each row (capacity,)."""
+        return self._keys
+
     def of_rows(self, rows: IntArray) -> IdArray:
         """Return the ids of `rows` (m,)."""
         return self.of_results(rows) if self.kind == "string" else self._keys[rows]

@@ -10,6 +10,7 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.engine import Engine
 from divgrpc.errors import UnsupportedError
+from divgrpc.metrics import Labels, Topics
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import CodeOrder, PassingRows
@@ -26,6 +27,8 @@ from divgrpc.writes.state import State
 _OF_BUILD: Final = frozenset(
     ("length_bounds", "table_starts", "table_keys", "table_offsets", "table_rows", "id_order")
 )
+# Ids of rows without a point, in evaluations, begin here.
+_ABSENT_ID: Final = 2**62
 # Maximum number of bytes of cached flags of the rows of a layout.
 _CACHED_FLAGS_BYTES_MAX: Final = 64 << 20
 
@@ -129,6 +132,17 @@ class Snapshot(Engine):
     @functools.cached_property
     def _every_row(self) -> PassingRows:
         return PassingRows(self._alive[: self._written])
+
+    @functools.cached_property
+    def topics(self) -> Topics:
+        """The ids of the points, for evaluations; there are no categories."""
+        alive = self._all_rows.flags
+        numbers = np.arange(len(alive))
+        if self._has_texts:
+            return Topics.of_categories(Labels.of(ids=numbers))
+        # Evaluations want an id for each row. No caller can name the rows without a point.
+        ids = np.where(alive, self._live_ids.keys[: len(alive)], _ABSENT_ID + numbers)
+        return Topics.of_categories(Labels.of(ids=ids))
 
     def _passing_rows(self, condition: Filter) -> PassingRows:
         """Return the points that pass a filter."""
