@@ -17,7 +17,13 @@ from typing import Final, TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
-from divgrpc.errors import IndexChangedError, IndexDamagedError, StorageInUseError, invalid
+from divgrpc.errors import (
+    IndexChangedError,
+    LimitExceededError,
+    StorageInUseError,
+    UnavailableError,
+    invalid,
+)
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
@@ -26,7 +32,7 @@ from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
 from divgrpc.writes.layout import Source, WritesFolder
-from divgrpc.writes.log import LogWriter
+from divgrpc.writes.log import LogWriter, Tail
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
@@ -174,10 +180,13 @@ class Committer:
     def merge(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
         """Merge all rows now; return whether there was anything to merge."""
         with self._merge_lock:
-            with self._state_lock:
+            with self._commit_lock:
+                self._check_open()
                 state = self._state
                 if state is None or state.sequence == state.layout.info.sequence:
                     return False
+                # A layout never has a record that the log may lose.
+                self._sync()
                 source = state.source()
             if on_progress is not None:
                 on_progress(Progress("merging", 0, len(source.alive)))
@@ -192,7 +201,7 @@ class Committer:
             self._is_closed = True
         if self._merging is not None:
             self._merging.join()
-        with self._commit_lock:
+        with self._merge_lock, self._commit_lock:
             if self._log is not None:
                 with suppress(Exception):
                     self._log.sync()
@@ -216,9 +225,14 @@ class Committer:
         except Exception as error:  # noqa: BLE001  # each caller gets it
             for item in batch:
                 item.error = item.error or error
+        finally:
+            for item in batch:
+                if not item.is_done:
+                    item.error = UnavailableError("the thread that wrote was interrupted")
 
     def _commit(self, batch: list[_Pending]) -> None:
         self._check_open()
+        self._check_merge()
         if self._state is None:
             self._begin()
         is_synced = self._durability == "sync"
@@ -238,12 +252,16 @@ class Committer:
             else:
                 results.append((pending, result))
         if is_synced and results:
-            assert self._log is not None  # noqa: S101  # begun above
-            self._log.sync()
-            self._publish()
+            self._sync()
         for pending, result in results:
             pending.result = result
         self._merge_if_due()
+
+    def _sync(self) -> None:
+        """Sync the log, and let queries see all writes so far."""
+        assert self._log is not None  # noqa: S101  # writes were made
+        self._log.sync()
+        self._publish()
 
     def _publish(self) -> None:
         """Let queries see all writes so far."""
@@ -268,25 +286,37 @@ class Committer:
             return self._result(*state.requests[request.write_id])
         record = self._record(request, state)
         count = len(record.removed) if record.rows is None else len(record.rows)
-        if not count:
+        if not count and not request.write_id:
             return self._result(state.sequence, 0)
-        sequence = log.append(pack(record))
+        # Readers find the vectors of each record of the log.
         self._put_vectors(state, record)
-        state.apply(sequence, record)
+        sequence = log.append(pack(record))
+        try:
+            state.apply(sequence, record)
+        except BaseException as error:
+            # The state lacks a record of the log, so nothing can follow it.
+            log.error = error
+            raise
         return self._result(sequence, count)
 
     def _make_room(self, request: Request) -> None:
         """Wait for a merge if the rows of a request do not fit."""
         count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
         assert self._state is not None  # noqa: S101  # callers begin first
-        if self._state.room >= count or count > LIMITS["write_rows_max"]:
-            return
-        # The merge needs the lock of commits. Meanwhile other threads may commit.
-        self._commit_lock.release()
-        try:
-            self.merge()
-        finally:
-            self._commit_lock.acquire()
+        # Meanwhile other threads may fill the room.
+        while self._state.room < count <= LIMITS["write_rows_max"]:
+            # The merge needs the lock of commits.
+            self._commit_lock.release()
+            try:
+                is_merged = self.merge()
+            finally:
+                self._commit_lock.acquire()
+            self._check_open()
+            if not is_merged and self._state.room < count:
+                raise LimitExceededError(
+                    f"ids has {count} rows; one write of vectors of this length may have at most"
+                    f" {self._state.room}"
+                )
 
     def _record(self, request: Request, state: State) -> Record:
         if isinstance(request, Upsert):
@@ -313,6 +343,9 @@ class Committer:
             if self._index.current() != self._engine.generation:
                 raise IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
             self._stamp = stamp
+
+    def _check_merge(self) -> None:
+        """Raise the error of the last merge in the background, once."""
         if self._merge_error is not None:
             error, self._merge_error = self._merge_error, None
             raise error
@@ -393,23 +426,30 @@ class Committer:
         self._writes.merge(self._generation, source)
         state = self._opened(verify=False)
         attributes = self._generation.manifest.attributes
-        # Most records since then are applied before writes have to wait.
-        for sequence, body in self._writes.log.read(state.sequence):
-            state.apply(sequence, unpack(body, attributes))
-        with self._commit_lock, self._state_lock:
-            for sequence, body in self._writes.log.read(state.sequence):
+        tail = Tail(self._writes.log, state.sequence)
+        try:
+            # Most records since then are applied before writes have to wait.
+            for sequence, body in tail.read(self._sequence):
                 state.apply(sequence, unpack(body, attributes))
-            if self._state is None or state.sequence != self._state.sequence:
-                raise IndexDamagedError("the log lacks records that were written")
-            is_published = self._sequence == state.sequence
-            self._take(state)
-            if is_published:
-                self._publish()
-                self._snapshot = self._new_snapshot(state)
-            else:
-                self._published.publish(self._sequence, layout=state.layout.info.number)
+            with self._commit_lock, self._state_lock:
+                assert self._state is not None  # noqa: S101  # it was merged
+                for sequence, body in tail.read(self._state.sequence):
+                    state.apply(sequence, unpack(body, attributes))
+                self._use(state)
+        finally:
+            tail.close()
         self._writes.sweep()
         self._writes.log.drop(source.sequence)
+
+    def _use(self, state: State) -> None:
+        """Use the state of a new layout; the locks are held."""
+        is_published = self._sequence == state.sequence
+        self._take(state)
+        if is_published:
+            self._publish()
+            self._snapshot = self._new_snapshot(state)
+        else:
+            self._published.publish(self._sequence, layout=state.layout.info.number)
 
     def _sync_regularly(self) -> None:
         while not self._is_closed:

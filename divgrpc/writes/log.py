@@ -16,6 +16,7 @@ damage, and nothing is overwritten.
 import itertools
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from divgrpc.platforms import reserve, sync_data
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
 
 SUFFIX: Final = ".wal"
+_DRAFT_SUFFIX: Final = ".new"
 FILE_BYTES: Final = 16 << 20
 _HEAD: Final = struct.Struct("<QII")
 _CHECKED: Final = struct.Struct("<QI")
@@ -148,16 +150,12 @@ class Tail:
         Raises `IndexDamagedError` if a record is missing.
         """
         while self.sequence < last:
-            entry = self._next()
-            if entry is None:
-                self._open_next()
-                entry = self._next()
-            if entry is None or entry.sequence > self.sequence + 1:
+            entry = self._next() or self._first_elsewhere()
+            if entry is None or entry.sequence != self.sequence + 1:
                 raise IndexDamagedError(f"the log lacks record {self.sequence + 1}")
             self._offset = entry.end
-            if entry.sequence == self.sequence + 1:
-                self.sequence += 1
-                yield entry.sequence, entry.body
+            self.sequence += 1
+            yield entry.sequence, entry.body
 
     def _next(self) -> Entry | None:
         if self._descriptor < 0:
@@ -170,12 +168,17 @@ class Tail:
         entry = entry_at(data, 0)
         return None if entry is None else entry._replace(end=self._offset + entry.end)
 
-    def _open_next(self) -> None:
-        """Open the last file that begins at or before the next record."""
+    def _first_elsewhere(self) -> Entry | None:
+        """Open the last file that begins at or before the next record, and return this record."""
         self.close()
         paths = [path for first, path in self._log.files() if first <= self.sequence + 1]
         if paths:
             self._descriptor, self._offset = os.open(paths[-1], os.O_RDONLY | os.O_CLOEXEC), 0
+        entry = self._next()
+        while entry is not None and entry.sequence <= self.sequence:
+            self._offset = entry.end
+            entry = self._next()
+        return entry
 
     def close(self) -> None:
         """Close the file."""
@@ -192,8 +195,12 @@ class LogWriter:
         self._log, self.sequence = log, sequence
         self._descriptor, self._offset, self._size = -1, 0, 0
         self._is_synced = True
+        # Held while the file is synced or closed, because another thread may do either.
+        self._file_lock = threading.Lock()
         # After an error of the disk nothing is appended: what a file then holds is unknown.
         self.error: BaseException | None = None
+        for draft in log.folder.glob(f"*{_DRAFT_SUFFIX}"):
+            draft.unlink(missing_ok=True)
         files = log.files()
         if files and files[-1][0] <= sequence + 1:
             self._continue(*files[-1])
@@ -220,20 +227,24 @@ class LogWriter:
 
     def sync(self) -> None:
         """Sync all records to the disk. An error is final: nothing can be appended after it."""
-        self._check()
-        if not self._is_synced:
+        with self._file_lock:
+            self._check()
+            if self._is_synced:
+                return
+            # Set first, because a record may be appended while the file is synced.
+            self._is_synced = True
             try:
                 sync_data(self._descriptor)
             except OSError as error:
                 self.error = error
                 raise
-            self._is_synced = True
 
     def close(self) -> None:
         """Close the file, without a sync."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._file_lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def _check(self) -> None:
         if self.error is not None:
@@ -243,9 +254,12 @@ class LogWriter:
 
     def _continue(self, first: int, path: Path) -> None:
         data = path.read_bytes()
-        offset = 0
+        offset, last = 0, first - 1
         for entry in entries(data, first):
-            offset = entry.end
+            offset, last = entry.end, entry.sequence
+        if last != self.sequence:
+            # A merge has later records than the file: the next record begins a file.
+            return
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._offset, self._size = offset, len(data)
         if any(data[offset:]):
@@ -258,8 +272,9 @@ class LogWriter:
         if self._descriptor >= 0:
             self.sync()
         path = self._log.folder / f"{self.sequence + 1:020d}{SUFFIX}"
-        draft = path.with_suffix(".new")
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        draft = path.with_suffix(_DRAFT_SUFFIX)
+        with full_disk_errors():
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             with full_disk_errors():
                 reserve(descriptor, size)

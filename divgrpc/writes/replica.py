@@ -16,6 +16,7 @@ from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
 
 _OPEN_ATTEMPTS_MAX: Final = 10
+_FOLLOW_ATTEMPTS_MAX: Final = 3
 
 
 class Replica:
@@ -28,6 +29,7 @@ class Replica:
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
         self._snapshot: Snapshot | None = None
         self._published: Published | None = None
+        self._tail: Tail | None = None
         self._open()
 
     @property
@@ -50,22 +52,38 @@ class Replica:
 
         published: what the writer has published. Without it, all records of the log are applied.
         """
-        if published is not None and published.layout != self._state.layout.info.number:
-            self._open()
-        if published is None:
-            for sequence, body in self._folder.log.read(self._state.sequence):
-                self._apply(sequence, body)
-        elif published.sequence > self._state.sequence:
-            for sequence, body in self._tail.read(published.sequence):
-                self._apply(sequence, body)
+        for attempts_left in reversed(range(_FOLLOW_ATTEMPTS_MAX)):
+            try:
+                self._follow(published)
+                break
+            except (IndexDamagedError, FileNotFoundError):
+                # The writer may have merged meanwhile, and may have appended while this was read.
+                if not attempts_left:
+                    raise
+                self._open()
         if self._snapshot is None or self._snapshot.sequence != self._state.sequence:
             self._snapshot = Snapshot(self._shared, self._state)
         return self._snapshot
+
+    def _follow(self, published: Published | None) -> None:
+        """Apply the records that were written since."""
+        if published is None:
+            for sequence, body in self._folder.log.read(self._state.sequence):
+                self._apply(sequence, body)
+            return
+        if published.layout > self._state.layout.info.number:
+            self._open()
+        if published.sequence > self._state.sequence:
+            assert self._tail is not None  # noqa: S101  # `_open` makes it
+            for sequence, body in self._tail.read(published.sequence):
+                self._apply(sequence, body)
 
     def _open(self) -> None:
         layout = self._open_layout()
         self._state = State(self._generation, layout)
         self._shared = LayoutEngine(self._engine, self._generation, layout)
+        if self._tail is not None:
+            self._tail.close()
         self._tail = Tail(self._folder.log, self._state.sequence)
         self._snapshot = None
 
