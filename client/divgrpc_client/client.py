@@ -215,8 +215,10 @@ class _Methods:
         min_sequence: the result must show at least the write of this number.
 
         Rows that do not fit one message are sent in several. All rows of the result come from one
-        generation (one build) of the index. Raises `IndexNotFoundError`, and `RpcError` with
-        ABORTED if the index is replaced repeatedly during the call.
+        generation (one build) of the index; rows of different messages may show different writes.
+        Raises `IndexNotFoundError`, `ConditionFailedError` if the index has no write of the number
+        `min_sequence`, and `RpcError` with ABORTED if the index is replaced repeatedly during the
+        call.
         """
         restriction = filters.query_filter_fields(filter, exclude_ids)
         restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)

@@ -93,6 +93,7 @@ class WriteMethods:
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
             attributes.
+        mode, write_id: as in `upsert`.
         """
         rows = writes.rows_of_records(records)
         exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))

@@ -60,9 +60,9 @@ class Published:
         """Number of points."""
         return self._numbers[2]
 
-    def publish(self, sequence: int, **others: int) -> None:
+    def publish(self, sequence: int, **numbers: int) -> None:
         """Set numbers by name, the sequence number last."""
-        for name, value in others.items():
+        for name, value in numbers.items():
             self._numbers[_NUMBERS.index(name)] = value
         self._numbers[0] = sequence
 

@@ -231,8 +231,8 @@ class LiveIds:
         texts = np.full(len(flat), "", object)
         places = np.flatnonzero(flat >= 0)
         for part, group in self._parts.groups(flat[places]):
-            chosen = places[group]
-            texts[chosen] = [t.decode() for t in part.texts.take(flat[chosen] - part.first)]
+            some = places[group]
+            texts[some] = [t.decode() for t in part.texts.take(flat[some] - part.first)]
         return texts.reshape(rows.shape)
 
     def bytes_of_rows(self, rows: IntArray) -> IntArray:

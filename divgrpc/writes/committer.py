@@ -83,20 +83,11 @@ class Committer:
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        if durability not in DURABILITIES:
-            names = ", ".join(DURABILITIES)
-            raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
-        self._engine, self._durability = engine, durability
+        self._engine, self._durability = engine, _checked(durability)
         self._has_queries = has_queries
         self._index = IndexFolder(folder)
         self._writes = WritesFolder(folder / str(engine.generation))
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
-        with full_disk_errors():
-            self._writes.path.mkdir(exist_ok=True)
-        self._lock_file = os.open(
-            self._writes.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
-        self._vectors_file = self._writes.open_vectors()
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
         self._merge_lock = threading.Lock()
@@ -112,14 +103,7 @@ class Committer:
         self._is_closed = False
         # Whether a merge begins when it is due; benchmarks switch this off.
         self.merges_by_itself = True
-        try:
-            self._lock()
-            self._published = Published(self._writes.path, writable=True)
-            if self._writes.read_info() is not None:
-                self._recover()
-        except BaseException:
-            self._close_files()
-            raise
+        self._open_files()
         if durability == "interval":
             threading.Thread(target=self._sync_regularly, daemon=True).start()
 
@@ -207,6 +191,22 @@ class Committer:
                     self._log.sync()
                 self._log.close()
             self._close_files()
+
+    def _open_files(self) -> None:
+        """Lock the collection, and recover its state."""
+        with full_disk_errors():
+            self._writes.path.mkdir(exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._lock_file = os.open(self._writes.path / _LOCK, flags, 0o666)
+        self._vectors_file = self._writes.open_vectors()
+        try:
+            self._lock()
+            self._published = Published(self._writes.path, writable=True)
+            if self._writes.read_info() is not None:
+                self._recover()
+        except BaseException:
+            self._close_files()
+            raise
 
     def _lock(self) -> None:
         if not lock_exclusively(self._lock_file):
@@ -458,6 +458,13 @@ class Committer:
             if log is not None:
                 with suppress(Exception):
                     log.sync()
+
+
+def _checked(durability: Durability) -> Durability:
+    if durability not in DURABILITIES:
+        names = ", ".join(DURABILITIES)
+        raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
+    return durability
 
 
 def _lost() -> Exception:

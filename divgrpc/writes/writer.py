@@ -104,10 +104,10 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
         columns_of(attributes, rows)  # type: ignore[arg-type]  # raises the error that fits
         raise invalid("attributes", "must be a mapping")
     columns: dict[Attribute, Column] = {}
-    for name, given in attributes.items():
+    for name, value in attributes.items():
         if name not in declared:
             raise unknown_attribute(name, manifest.attributes)
-        attribute, values = declared[name], plain(given)
+        attribute, values = declared[name], plain(value)
         if attribute.multi and not isinstance(values, str) and isinstance(values, Sequence):
             values = [_listed(item) for item in values]
         ((got, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()

@@ -16,7 +16,6 @@ import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.engine import Engine
-from divgrpc.errors import UnavailableError
 from divgrpc.parameters import LIMITS
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.results import ResultT, joined
@@ -184,9 +183,7 @@ class QueryBatch(Batch[QueryResult]):
         self._correlation_id = correlation_id
 
     def _resolve(self, index: Engine) -> int:
-        if index.sequence < self._query.min_sequence:
-            wanted, latest = self._query.min_sequence, index.sequence
-            raise UnavailableError(f"the index shows write {latest}, and not yet write {wanted}")
+        index.check_sequence(self._query.min_sequence)
         self._parameters = self._query.over(index.defaults.query)
         self._passing = index.passing(self._query.filter, self._query.exclude_ids)
         if self._query.like:

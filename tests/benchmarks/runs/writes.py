@@ -184,7 +184,7 @@ def _rates(folder: Path, later: FloatArray) -> Iterator[Row]:
         settings: Any = durability
         with Collection.open(folder / "rates", durability=settings) as collection:
             collection.upsert([0], rows[:1])
-            ours = _rate(partial(_upsert, collection), rows, size)
+            rate = _rate(partial(_upsert, collection), rows, size)
         with (folder / "log").open("wb", buffering=0) as file:
             memory = np.empty_like(rows)
             copy = partial(_copy, file, memory, is_synced=durability == "sync")
@@ -192,9 +192,9 @@ def _rates(folder: Path, later: FloatArray) -> Iterator[Row]:
         yield {
             "durability": durability,
             "rows a request": size,
-            "rows/s": ours,
+            "rows/s": rate,
             "numpy rows/s": numpy,
-            "ratio": ours / numpy,
+            "ratio": rate / numpy,
             "goal": ">= .5" if size > 1 else "",
         }
 
@@ -277,13 +277,13 @@ def _runbook(
             vectors = np.stack([alive[row] for row in ids.tolist()])
             near = ids[truth.nearest(vectors, queries, _K)[0]]
             fresh = Index.build(vectors, ids=ids)
-            ours, anew = (_recall(source, queries, near) for source in (collection, fresh))
+            recall, anew = (_recall(source, queries, near) for source in (collection, fresh))
             yield {
                 "round": round_number,
                 "points": len(ids),
-                "recall": ours,
+                "recall": recall,
                 "built anew": anew,
-                "difference": ours - anew,
+                "difference": recall - anew,
                 "goal": ">= -.005",
             }
 
@@ -299,15 +299,15 @@ def _wire_rows(folder: Path, later: FloatArray, seconds: float) -> Iterator[Row]
     shutil.copytree(folder / "fixed", folder / "server" / "data" / "fixed")
     for durability in ("interval", "sync"):
         with (
-            server(folder / "server", 1, "--durability", durability) as ours,
+            server(folder / "server", 1, "--durability", durability) as program,
             echo(16) as empty,
-            Client(ours.address) as client,
+            Client(program.address) as client,
         ):
             client.upsert("fixed", [0], later[:1])
             for size in (1, _BATCH):
                 requests = _messages(later, size)
                 for in_flight in (1, 64):
-                    rates = _loads(ours, empty, requests, in_flight, seconds)
+                    rates = _loads(program, empty, requests, in_flight, seconds)
                     yield {
                         "durability": durability,
                         "rows a request": size,
@@ -335,10 +335,10 @@ def _messages(rows: FloatArray, size: int) -> list[bytes]:
 
 
 def _loads(
-    ours: Program, empty: Program, requests: Sequence[bytes], in_flight: int, seconds: float
+    program: Program, empty: Program, requests: Sequence[bytes], in_flight: int, seconds: float
 ) -> tuple[load.Load, load.Load]:
     loop = partial(load.unary, requests=requests, in_flight=in_flight, seconds=seconds)
     return (
-        asyncio.run(loop(ours, method=load.UPSERT)),
+        asyncio.run(loop(program, method=load.UPSERT)),
         asyncio.run(loop(empty, method=load.QUERY)),
     )
