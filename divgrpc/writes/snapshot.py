@@ -16,6 +16,7 @@ from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
+from divgrpc.types import IndexInfo
 from divgrpc.types.filters import Filter, HasId
 from divgrpc.writes.columns import Flags, LiveReader, Part
 from divgrpc.writes.layout import Layout
@@ -115,6 +116,11 @@ class Snapshot(Engine):
         self._plans, self._passing = {}, {}
         self.__dict__.pop("_every_row", None)
         self.__dict__.pop("topics", None)
+
+    @property
+    def info(self) -> IndexInfo:
+        """The description of the collection."""
+        return replace(super().info, rows=self.rows)
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:
