@@ -13,7 +13,8 @@ from divgrpc.types.filters import Condition
 from divgrpc.types.records import AttributeTypes
 
 DIMS = 6
-Id = int | str
+# Integers or texts, and one kind in a model.
+Id = Any
 TYPES: AttributeTypes = {"colour": "keyword", "size": "integer", "tags": "keyword"}
 COLOURS = ["red", "green", "blue", None]
 
