@@ -133,9 +133,8 @@ class Committer:
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
         """Make several writes with one sync of the log; return a result or an error of each."""
         batch = [_Pending(request) for request in requests]
-        with self._commit_lock:
-            self._commit_or_fail(batch)
-        return [pending.error or pending.result or _lost() for pending in batch]
+        self._queue.extend(batch)
+        return [self._outcome(pending) for pending in batch]
 
     def commit(self, request: Request) -> WriteResult:
         """Make a write; when this returns, queries see it.
@@ -143,15 +142,20 @@ class Committer:
         Raises `InvalidArgumentError`, `ConditionFailedError`, `LimitExceededError`,
         `StorageFullError` and `IndexChangedError`. A write that raises has no effect.
         """
-        pending = _Pending(request)
-        self._queue.append(pending)
-        with self._commit_lock:
+        (outcome,) = self.commit_all([request])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _outcome(self, pending: _Pending) -> WriteResult | Exception:
+        """Commit the requests that wait until a request is done."""
+        while not pending.is_done:
+            with self._commit_lock:
+                if not pending.is_done:
+                    self._commit_queue()
             if not pending.is_done:
-                self._commit_or_fail([self._queue.popleft() for _ in range(len(self._queue))])
-        if pending.error is not None:
-            raise pending.error
-        assert pending.result is not None  # noqa: S101  # the request was committed
-        return pending.result
+                self._merge_for(pending)
+        return pending.error or pending.result or _lost()
 
     def snapshot(self) -> Engine:
         """Return the points as they are now."""
@@ -219,18 +223,33 @@ class Committer:
                 os.close(descriptor)
                 setattr(self, name, -1)
 
-    def _commit_or_fail(self, batch: list[_Pending]) -> None:
+    def _commit_queue(self) -> None:
+        """Commit the requests that wait, up to the first one that lacks room."""
+        batch = [self._queue.popleft() for _ in range(len(self._queue))]
+        rest: list[_Pending] = []
         try:
-            self._commit(batch)
+            rest = self._commit(batch)
         except Exception as error:  # noqa: BLE001  # each caller gets it
             for item in batch:
                 item.error = item.error or error
         finally:
-            for item in batch:
+            for item in batch[: len(batch) - len(rest)]:
                 if not item.is_done:
                     item.error = UnavailableError("the thread that wrote was interrupted")
+        self._queue.extendleft(reversed(rest))
 
-    def _commit(self, batch: list[_Pending]) -> None:
+    def _merge_for(self, pending: _Pending) -> None:
+        """Make room for a request that waits; no lock is held."""
+        try:
+            self.merge()
+        except Exception as error:  # noqa: BLE001  # its caller gets it
+            with self._commit_lock:
+                if not pending.is_done:
+                    self._queue.remove(pending)
+                    pending.error = error
+
+    def _commit(self, batch: list[_Pending]) -> list[_Pending]:
+        """Commit requests; return those from the first one on that lacks room."""
         self._check_open()
         self._check_merge()
         if self._state is None:
@@ -240,9 +259,12 @@ class Committer:
             # While the log is synced, queries see what was there before.
             self.snapshot()
         results: list[tuple[_Pending, WriteResult]] = []
-        for pending in batch:
+        rest: list[_Pending] = []
+        for place, pending in enumerate(batch):
             try:
-                self._make_room(pending.request)
+                if self._lacks_room(pending.request):
+                    rest = batch[place:]
+                    break
                 with self._state_lock:
                     result = self._write(pending.request)
                     if not is_synced:
@@ -256,6 +278,7 @@ class Committer:
         for pending, result in results:
             pending.result = result
         self._merge_if_due()
+        return rest
 
     def _sync(self) -> None:
         """Sync the log, and let queries see all writes so far."""
@@ -299,24 +322,22 @@ class Committer:
             raise
         return self._result(sequence, count)
 
-    def _make_room(self, request: Request) -> None:
-        """Wait for a merge if the rows of a request do not fit."""
+    def _lacks_room(self, request: Request) -> bool:
+        """Return whether the rows of a request fit only after a merge.
+
+        Raises `LimitExceededError` if they do not fit then.
+        """
+        state = self._state
+        assert state is not None  # noqa: S101  # callers begin first
         count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
-        assert self._state is not None  # noqa: S101  # callers begin first
-        # Meanwhile other threads may fill the room.
-        while self._state.room < count <= LIMITS["write_rows_max"]:
-            # The merge needs the lock of commits.
-            self._commit_lock.release()
-            try:
-                is_merged = self.merge()
-            finally:
-                self._commit_lock.acquire()
-            self._check_open()
-            if not is_merged and self._state.room < count:
-                raise LimitExceededError(
-                    f"ids has {count} rows; one write of vectors of this length may have at most"
-                    f" {self._state.room}"
-                )
+        if count <= state.room or count > LIMITS["write_rows_max"]:
+            return False
+        if state.sequence == state.layout.info.sequence:
+            raise LimitExceededError(
+                f"ids has {count} rows; one write of vectors of this length may have at most"
+                f" {state.room}"
+            )
+        return True
 
     def _record(self, request: Request, state: State) -> Record:
         if isinstance(request, Upsert):

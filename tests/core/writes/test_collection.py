@@ -1,0 +1,212 @@
+"""A collection has the points of a dictionary that takes the same writes."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from divgrpc import Collection, Index
+from divgrpc.errors import ConditionFailedError, InvalidArgumentError
+from divgrpc.types import HashFamily, Metric, WriteMode
+from divgrpc.types.filters import Condition, Exists, Field, HasId
+from support.data.written_points import (
+    DIMS,
+    Id,
+    Model,
+    Point,
+    a_collection,
+    check_exact,
+    check_points,
+    columns_of,
+    drawn_points,
+    passing,
+    upsert,
+)
+
+QUERIES = np.random.default_rng(8).normal(size=(3, DIMS)).astype(np.float32)
+# Few points are drawn, so that many of those written are equal.
+POINTS = drawn_points(60, 2)
+Test = tuple[Condition, Callable[[Point], bool]]
+TESTS: list[Test] = [
+    (Field("colour") == "red", lambda point: point.colour == "red"),
+    (Field("size") < 4, lambda point: point.size is not None and point.size < 4),
+    (~Exists("size"), lambda point: point.size is None),
+    (Field("tags").is_in(["y", "z"]), lambda point: bool({"y", "z"} & {*point.tags})),
+    (
+        (Field("colour") == "blue") | (Field("tags") == "x"),
+        lambda point: point.colour == "blue" or "x" in point.tags,
+    ),
+]
+NUMBERS = st.integers(0, 30)
+some_numbers = st.lists(NUMBERS, min_size=1, max_size=8, unique=True)
+some_points = st.integers(0, len(POINTS) - 1)
+some_tests = st.sampled_from(TESTS)
+
+
+class _Writes(RuleBasedStateMachine):
+    """Writes to a collection and to a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.collection: Collection | None = None
+        self.sequence = 0
+
+    @initialize(
+        family=st.sampled_from(["cells", "lsh_div"]),
+        metric=st.sampled_from(["cosine", "euclidean", "inner_product"]),
+        has_texts=st.booleans(),
+        count=st.integers(1, 40),
+    )
+    def build(self, *, family: HashFamily, metric: Metric, has_texts: bool, count: int) -> None:
+        self.metric, self.has_texts = metric, has_texts
+        self.model: Model = {self.id_of(i): POINTS[i] for i in range(count)}
+        self.path = self.folder / "points"
+        self.collection = a_collection(self.path, self.model, family, metric)
+
+    def id_of(self, number: int) -> Id:
+        return f"p{number}" if self.has_texts else 10 * number
+
+    @property
+    def open(self) -> Collection:
+        assert self.collection is not None
+        return self.collection
+
+    def written(self, sequence: int) -> None:
+        self.sequence += 1
+        assert sequence == self.sequence
+
+    @rule(numbers=some_numbers, first=some_points, at_once=st.booleans())
+    def upsert(self, numbers: list[int], first: int, *, at_once: bool) -> None:
+        points = {
+            self.id_of(number): POINTS[(first + place) % len(POINTS)]
+            for place, number in enumerate(numbers)
+        }
+        for name, point in points.items() if not at_once else ():
+            self.written(upsert(self.open, {name: point}))
+        if at_once:
+            self.written(upsert(self.open, points))
+        self.model |= points
+
+    @rule(number=NUMBERS, point=some_points, mode=st.sampled_from(["insert_only", "update_only"]))
+    def upsert_on_condition(self, number: int, point: int, mode: WriteMode) -> None:
+        name = self.id_of(number)
+        if (name in self.model) == (mode == "update_only"):
+            self.written(upsert(self.open, {name: POINTS[point]}, mode=mode))
+            self.model[name] = POINTS[point]
+        else:
+            with pytest.raises(ConditionFailedError, match=mode):
+                upsert(self.open, {name: POINTS[point]}, mode=mode)
+
+    @rule(numbers=some_numbers, payload=st.binary(max_size=3), colour=st.booleans())
+    def upsert_without_vectors(self, numbers: list[int], payload: bytes, *, colour: bool) -> None:
+        names = [self.id_of(number) for number in numbers]
+        attributes = {"colour": ["red"] * len(names)} if colour else None
+        arguments: Any = {"payloads": [payload] * len(names), "attributes": attributes}
+        if not {*names} <= {*self.model}:
+            with pytest.raises(InvalidArgumentError, match="must be given for new points"):
+                self.open.upsert(names, **arguments)
+            return
+        self.written(self.open.upsert(names, **arguments).sequence)
+        for name in names:
+            changes: Any = {"payload": payload} | ({"colour": "red"} if colour else {})
+            self.model[name] = replace(self.model[name], **changes)
+
+    @rule(numbers=some_numbers)
+    def upsert_vectors_alone(self, numbers: list[int]) -> None:
+        """Points then have no attributes and no payloads."""
+        points = {self.id_of(number): Point(POINTS[number].vector) for number in numbers}
+        vectors = columns_of([*points.values()])["vectors"]
+        self.written(self.open.upsert(list(points), vectors).sequence)
+        self.model |= points
+
+    @rule(numbers=st.lists(NUMBERS, max_size=12))
+    def delete(self, numbers: list[int]) -> None:
+        names = [self.id_of(number) for number in numbers]
+        present = {*names} & {*self.model}
+        result = self.open.delete(names)
+        assert result.rows == len(present)
+        self.sequence += bool(present)
+        assert result.sequence == self.sequence
+        for name in present:
+            del self.model[name]
+
+    @rule(test=some_tests, numbers=st.none() | some_numbers)
+    def delete_by_filter(self, test: Test, numbers: list[int] | None) -> None:
+        names = None if numbers is None else [self.id_of(number) for number in numbers]
+        removed = passing(self.model, test[1])
+        if names is not None:
+            removed = {name: point for name, point in removed.items() if name in names}
+        result = self.open.delete(names, filter=test[0])
+        assert result.rows == len(removed)
+        self.sequence += bool(removed)
+        for name in removed:
+            del self.model[name]
+
+    @rule()
+    def compact(self) -> None:
+        self.open.compact()
+        assert not self.open.compact()
+
+    @rule()
+    def reopen(self) -> None:
+        self.open.close()
+        self.collection = Collection.open(self.path, durability="process")
+
+    @rule()
+    def query(self) -> None:
+        check_exact(self.open, self.model, self.metric, QUERIES)
+
+    @rule(test=some_tests)
+    def query_with_filter(self, test: Test) -> None:
+        check_exact(self.open, self.model, self.metric, QUERIES, test)
+
+    @precondition(lambda self: self.model)
+    @rule(number=st.integers(0, 100))
+    def query_with_ids(self, number: int) -> None:
+        names = sorted(self.model, key=str)
+        name = names[number % len(names)]
+        test: Test = HasId((name,)), lambda point: point is self.model[name]
+        assert self.open.count(test[0]) == 1
+        result = self.open.query(QUERIES, filter=test[0], k=2)
+        assert result.ids[:, 0].tolist() == [name] * len(QUERIES)
+        rest = self.open.query(QUERIES, exclude_ids=[name], k=len(names) + 1, search="exact")
+        assert name not in rest.ids.ravel().tolist()
+
+    @rule()
+    def open_beside(self) -> None:
+        beside = Index.open(self.path)
+        check_points(beside, self.model)
+        check_exact(beside, self.model, self.metric, QUERIES, TESTS[0])
+        assert beside.query(QUERIES, k=1).sequence == self.sequence
+
+    @precondition(lambda self: self.collection)
+    @invariant()
+    def points_are_those_of_the_model(self) -> None:
+        assert self.open.sequence == self.sequence
+        check_points(self.open, self.model)
+
+    def teardown(self) -> None:
+        if self.collection is not None:
+            self.collection.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_a_collection_has_the_points_of_a_dictionary() -> None:
+    run_state_machine_as_test(_Writes, settings=settings(max_examples=30, stateful_step_count=20))

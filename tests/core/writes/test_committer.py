@@ -1,0 +1,569 @@
+"""Writes of several threads and processes, repeated writes, and writes that fail."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.errors import (
+    ConditionFailedError,
+    IndexChangedError,
+    InvalidArgumentError,
+    LimitExceededError,
+    StorageFullError,
+    StorageInUseError,
+    UnfitIndexError,
+    UnsupportedError,
+)
+from divgrpc.types import Durability, QueryDefault, QueryResult
+from divgrpc.types.filters import Field
+from divgrpc.writes import committer, layout
+from divgrpc.writes import log as log_module
+from support.data.written_points import (
+    DIMS,
+    Model,
+    a_collection,
+    check_exact,
+    check_points,
+    columns_of,
+    drawn_points,
+    fresh,
+    passing,
+    same_answers,
+    upsert,
+)
+
+POINTS = drawn_points(600, 3)
+OLD: Model = dict(enumerate(POINTS[:40]))
+QUERIES = np.random.default_rng(4).normal(size=(2, DIMS)).astype(np.float32)
+EXACT: Any = {"search": "exact", "keep_duplicates": True, "k": 6}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "points"
+
+
+@pytest.fixture
+def collection(path: Path) -> Iterator[Collection]:
+    with closing(a_collection(path, OLD)) as opened:
+        yield opened
+
+
+class _History:
+    """The points of a collection after each write; threads write through it."""
+
+    def __init__(self, collection: Collection, model: Model) -> None:
+        self.collection = collection
+        self.writes: dict[int, Model | list[int]] = {}
+        self._first = dict(model)
+        self._lock = threading.Lock()
+
+    def upsert(self, points: Model) -> int:
+        return self._record(upsert(self.collection, points), points)
+
+    def delete(self, ids: list[int]) -> int:
+        return self._record(self.collection.delete(ids).sequence, ids)
+
+    def _record(self, sequence: int, write: Model | list[int]) -> int:
+        with self._lock:
+            # Two writes never have the same number.
+            assert self.writes.setdefault(sequence, write) is write
+        return sequence
+
+    def at(self, sequence: int) -> Model:
+        """Return the points at a sequence number."""
+        model = dict(self._first)
+        for number in range(1, sequence + 1):
+            write = self.writes[number]
+            if isinstance(write, dict):
+                model |= write
+            else:
+                model = {name: point for name, point in model.items() if name not in write}
+        return model
+
+
+class _Readers:
+    """Threads that query while others write."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.results: list[tuple[bool, QueryResult]] = []
+        self.done = threading.Event()
+        self._collection = collection
+
+    def query(self, *, is_filtered: bool) -> QueryResult:
+        condition = SMALL if is_filtered else None
+        result = self._collection.query(QUERIES, filter=condition, **EXACT)
+        self.results.append((is_filtered, result))
+        return result
+
+    def query_until_done(self) -> None:
+        last = 0
+        while not self.done.is_set():
+            for is_filtered in (False, True):
+                result = self.query(is_filtered=is_filtered)
+                assert result.sequence >= last
+                last = result.sequence
+
+
+def write_randomly(history: _History, readers: _Readers, thread: int) -> None:
+    rng = np.random.default_rng(thread)
+    for _ in range(WRITES):
+        names = rng.choice(60, 1 + rng.integers(4), replace=False).tolist()
+        points = {name: POINTS[rng.integers(len(POINTS))] for name in names}
+        sequence = history.upsert(points)
+        # A thread sees its own writes.
+        assert readers.query(is_filtered=False).sequence >= sequence
+        # No other thread writes this id, so each deletion is a write.
+        name = 1_000 + thread
+        history.upsert({name: points[names[0]]})
+        history.delete([name])
+
+
+SMALL = Field("size") < 6
+WRITES, WRITERS = 25, 3
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "process"])
+@pytest.mark.parametrize("merges", [False, True])
+def test_each_result_shows_the_points_at_its_sequence(
+    path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, *, merges: bool
+) -> None:
+    """Threads write and query, while other writes are merged."""
+    if merges:
+        monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10)
+        monkeypatch.setattr(layout, "_LATER_ROWS_MIN", 25)
+        monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 25)
+    a_collection(path, OLD).close()
+    collection = Collection.open(path, durability=durability)
+    history, readers = _History(collection, OLD), _Readers(collection)
+    with ThreadPoolExecutor(WRITERS + 2) as threads:
+        reading = [threads.submit(readers.query_until_done) for _ in range(2)]
+        writing = [
+            threads.submit(write_randomly, history, readers, number) for number in range(WRITERS)
+        ]
+        wait(writing)
+        readers.done.set()
+    for action in (*reading, *writing):
+        action.result()
+    collection.close()
+    assert sorted(history.writes) == [*range(1, 3 * WRITES * WRITERS + 1)]
+    check_history(history, readers.results)
+    with Collection.open(path) as again:
+        assert again.sequence == len(history.writes)
+        check_exact(again, history.at(again.sequence), "cosine", QUERIES)
+
+
+def check_history(history: _History, results: list[tuple[bool, QueryResult]]) -> None:
+    """Check results of each kind with an index of the points at their sequence numbers."""
+    for is_filtered in (False, True):
+        row = {r.sequence: r for filtered, r in results if filtered == is_filtered}
+        assert len(row) > 1
+        for sequence in list(row)[:: max(1, len(row) // 12)]:
+            model = history.at(sequence)
+            if is_filtered:
+                model = passing(model, lambda point: point.size is not None and point.size < 6)
+            truth = fresh(model, "cosine").query(QUERIES, **EXACT)
+            assert same_answers(row[sequence], truth)
+
+
+# Conditions and repeated writes.
+
+
+def test_a_named_write_is_made_once(path: Path) -> None:
+    with a_collection(path, OLD) as collection:
+        first = collection.upsert([3, 500], write_id="a", **columns_of(POINTS[50:52]))
+        no_rows = collection.delete([700], write_id="b")
+        deleted = collection.delete([3, 5, 900], write_id="c")
+        assert (first.rows, no_rows.rows, deleted.rows) == (2, 0, 2)
+        model = {n: p for n, p in (OLD | {500: POINTS[51]}).items() if n not in {3, 5}}
+        upsert(collection, {700: POINTS[60]})
+        model[700] = POINTS[60]
+        for number in range(3):
+            # What is written under a name that was used does not matter.
+            assert collection.upsert([8], write_id="a", **columns_of(POINTS[70:71])) == first
+            assert collection.delete([700], write_id="b") == no_rows
+            assert collection.delete(list(OLD), write_id="c", if_sequence=77) == deleted
+            check_points(collection, model)
+            if number == 0:
+                collection.compact()
+                collection.close()
+                collection = Collection.open(path)  # noqa: PLW2901  # goes on
+            elif number == 1:
+                upsert(collection, {1: POINTS[80]})
+                model[1] = POINTS[80]
+                collection.close()
+                collection = Collection.open(path)  # noqa: PLW2901
+        collection.close()
+
+
+def test_only_the_last_names_are_remembered(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("divgrpc.writes.state.REQUESTS_MAX", 3)
+    sequences = [
+        collection.upsert([100 + n], write_id=f"r{n}", **columns_of(POINTS[n : n + 1])).sequence
+        for n in range(5)
+    ]
+    for n in (4, 3, 2):
+        again = collection.delete([1], write_id=f"r{n}")
+        assert (again.sequence, again.rows) == (sequences[n], 1)
+    assert collection.count() == len(OLD) + 5
+    assert collection.delete([1], write_id="r1").sequence == sequences[-1] + 1
+
+
+def test_a_write_on_condition_of_a_sequence(collection: Collection) -> None:
+    assert upsert(collection, {1: POINTS[90]}, if_sequence=0) == 1
+    for wrong in (0, 2, -1):
+        with pytest.raises(ConditionFailedError, match="the last write has 1") as fault:
+            upsert(collection, {2: POINTS[90]}, if_sequence=wrong)
+        assert fault.value.field == "if_sequence"
+        with pytest.raises(ConditionFailedError, match="the last write has 1"):
+            collection.delete([2], if_sequence=wrong)
+    assert collection.delete([2], if_sequence=1).sequence == 2
+    check_points(collection, {n: p for n, p in (OLD | {1: POINTS[90]}).items() if n != 2})
+
+
+def test_of_several_writes_on_one_condition_one_is_made(collection: Collection) -> None:
+    def write(number: int) -> int:
+        try:
+            return upsert(collection, {100 + number: POINTS[number]}, if_sequence=0)
+        except ConditionFailedError:
+            return 0
+
+    with ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(write, range(6))) == [0, 0, 0, 0, 0, 1]
+    assert collection.count() == len(OLD) + 1
+
+
+# Several openers.
+
+
+def test_one_opener_may_write(path: Path) -> None:
+    with a_collection(path, OLD) as collection:
+        for _ in range(2):
+            with pytest.raises(StorageInUseError, match="another process writes"):
+                Collection.open(path)
+        upsert(collection, {1: POINTS[50]})
+        beside = Index.open(path)
+        upsert(collection, {1: POINTS[51]})
+        check_points(beside, OLD | {1: POINTS[50]})
+    with Collection.open(path) as again:
+        check_points(again, OLD | {1: POINTS[51]})
+
+
+def test_a_closed_collection_is_not_written_to(path: Path) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    for _ in range(2):
+        collection.close()
+    with Collection.open(path) as again:
+        for write in (collection.compact, lambda: collection.delete([1])):
+            with pytest.raises(StorageInUseError, match="is closed"):
+                write()
+        check_points(collection, OLD | {1: POINTS[50]})
+        check_points(again, OLD | {1: POINTS[50]})
+
+
+def test_close_waits_for_a_merge(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    began, may_end = threading.Event(), threading.Event()
+    write_layout = layout.WritesFolder.merge
+
+    def slow(*arguments: Any) -> layout.LayoutInfo:  # noqa: ANN401  # those of `merge`
+        began.set()
+        may_end.wait()
+        return write_layout(*arguments)
+
+    monkeypatch.setattr(layout.WritesFolder, "merge", slow)
+    with ThreadPoolExecutor(2) as threads:
+        merging = threads.submit(collection.compact)
+        began.wait()
+        # Writes and queries go on.
+        upsert(collection, {2: POINTS[51]})
+        closing_it = threads.submit(collection.close)
+        with pytest.raises(StorageInUseError, match="another process writes"):
+            Collection.open(path)
+        may_end.set()
+        assert merging.result()
+        closing_it.result()
+    with Collection.open(path) as again:
+        check_points(again, OLD | {1: POINTS[50], 2: POINTS[51]})
+
+
+def test_a_replaced_index_is_not_written_to(path: Path) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    model = {7: POINTS[7], 8: POINTS[8]}
+    Index.build(path=path, replace=True, ids=list(model), **columns_of(list(model.values())))
+    for write in (
+        collection.compact,
+        lambda: collection.delete([1]),
+        lambda: upsert(collection, {1: POINTS[51]}),
+    ):
+        with pytest.raises(IndexChangedError, match="was replaced; open it again"):
+            write()
+    assert sorted(entry.name for entry in path.iterdir() if entry.is_dir()) == ["2"]
+    # What was read stays readable.
+    check_points(collection, OLD | {1: POINTS[50]})
+    collection.close()
+    with Collection.open(path) as again:
+        assert (again.generation, again.sequence, again.count()) == (2, 0, 2)
+        assert again.delete([7]).sequence == 1
+
+
+def test_a_default_may_be_set_between_writes(collection: Collection) -> None:
+    upsert(collection, {1: POINTS[50]})
+    collection.set_default(QueryDefault(1.0, "greedy", "corrected", "exact"))
+    assert collection.query(QUERIES, k=3).parameters.diversity == 1
+    upsert(collection, {1: POINTS[51]})
+    assert collection.query(QUERIES, k=3).parameters.diversity == 1
+
+
+# Errors of the disk.
+
+
+def raising(number: int) -> Callable[..., None]:
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    model = OLD | {1: POINTS[50]}
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "sync_data", raising(errno.EIO))
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost")
+    for write in (
+        lambda: upsert(collection, {3: POINTS[53]}),
+        lambda: upsert(collection, {2: POINTS[51]}, write_id="lost"),
+        lambda: collection.delete([1]),
+        collection.compact,
+    ):
+        with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+            write()
+    assert collection.sequence == 1
+    check_points(collection, model)
+    check_exact(collection, model, "cosine", QUERIES)
+    collection.close()
+    with Collection.open(path) as again:
+        # Whether a failed write is on the disk is unknown, but it is there in full or not at all.
+        written = model | {2: POINTS[51], 900: POINTS[52]}
+        check_points(again, written if again.sequence == 2 else model)
+        upsert(again, {3: POINTS[53]})
+
+
+def test_a_full_disk_refuses_writes_for_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
+    with a_collection(path, OLD) as collection:
+        model = dict(OLD)
+        for number in range(100, 104):
+            upsert(collection, {number: POINTS[number]})
+            model[number] = POINTS[number]
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "reserve", raising(errno.ENOSPC))
+            for number in range(104, 200):
+                try:
+                    upsert(collection, {number: POINTS[number]})
+                except StorageFullError:
+                    break
+                model[number] = POINTS[number]
+            assert len(model) < 100
+            with pytest.raises(StorageFullError, match="no room"):
+                upsert(collection, {1: POINTS[1]})
+            check_points(collection, model)
+        with monkeypatch.context() as patch:
+            patch.setattr(layout, "reserve", raising(errno.ENOSPC))
+            with pytest.raises(StorageFullError, match="no room"):
+                collection.compact()
+        check_exact(collection, model, "cosine", QUERIES)
+        for number in range(300, 330):
+            upsert(collection, {number: POINTS[number]})
+            model[number] = POINTS[number]
+        collection.compact()
+        check_exact(collection, model, "cosine", QUERIES)
+    with Collection.open(path) as again:
+        check_points(again, model)
+
+
+def test_the_first_write_may_find_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_collection(path, OLD) as collection:
+        for module in (layout, log_module):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "reserve", raising(errno.ENOSPC))
+                with pytest.raises(StorageFullError, match="no room"):
+                    upsert(collection, {1: POINTS[50]})
+            check_points(collection, OLD)
+            check_points(Index.open(path), OLD)
+        upsert(collection, {1: POINTS[50]})
+        check_points(collection, OLD | {1: POINTS[50]})
+
+
+def test_an_interrupted_write_ends_all_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_collection(path, OLD) as collection:
+        upsert(collection, {1: POINTS[50]})
+
+        def interrupt(*_arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("divgrpc.writes.state.State.apply", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                upsert(collection, {2: POINTS[51]})
+        with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+            upsert(collection, {2: POINTS[51]})
+        check_points(collection, OLD | {1: POINTS[50]})
+    with Collection.open(path) as again:
+        check_points(again, OLD | {1: POINTS[50], 2: POINTS[51]})
+
+
+# Requests that are refused.
+
+VECTOR = [list(POINTS[0].vector)]
+DEFAULTS: dict[str, Any] = {"ids": [1], "vectors": VECTOR}
+BAD_UPSERTS: list[tuple[dict[str, Any], str]] = [
+    ({"ids": []}, "ids"),
+    ({"ids": [1, 1], "vectors": VECTOR * 2}, "ids"),
+    ({"ids": ["a"]}, "ids"),
+    ({"ids": [-1]}, "ids"),
+    ({"ids": [2**63]}, "ids"),
+    ({"ids": [1.5]}, "ids"),
+    ({"ids": b"abc"}, "ids"),
+    ({"ids": {1: 2}}, "ids"),
+    ({"vectors": VECTOR * 2}, "vectors"),
+    ({"vectors": [[1.0] * (DIMS + 1)]}, "vectors"),
+    ({"vectors": [[0.0] * DIMS]}, "vectors"),
+    ({"vectors": [[np.nan] * DIMS]}, "vectors"),
+    ({"vectors": [["x"] * DIMS]}, "vectors"),
+    ({"vectors": None, "ids": [12_345]}, "vectors"),
+    ({"attributes": {"weight": [1]}}, "attributes"),
+    ({"attributes": {"size": ["x"]}}, "attributes.size"),
+    ({"attributes": {"size": [1.5]}}, "attributes.size"),
+    ({"attributes": {"size": [[1, 2]]}}, "attributes.size"),
+    ({"attributes": {"size": [1, 2]}}, "attributes.size"),
+    ({"attributes": {"colour": [3]}}, "attributes.colour"),
+    ({"attributes": {"tags": [["x", 4]]}}, "attributes.tags"),
+    ({"attributes": [1]}, "attributes"),
+    ({"payloads": [b"a", b"b"]}, "payloads"),
+    ({"payloads": [3]}, "payloads"),
+    ({"payloads": [b"x" * 65_537]}, "payloads"),
+    ({"mode": "replace"}, "mode"),
+    ({"write_id": "x" * 129}, "write_id"),
+    ({"write_id": 5}, "write_id"),
+]
+BAD_DELETIONS: list[tuple[dict[str, Any], str]] = [
+    ({}, "ids"),
+    ({"ids": ["a"]}, "ids"),
+    ({"ids": 1.5}, "ids"),
+    ({"ids": np.arange(100_001)}, "ids"),
+    ({"filter": {}}, "filter"),
+    ({"filter": Field("weight") == 3}, "filter"),
+    ({"filter": Field("size") == "x"}, "filter"),
+    ({"ids": [1], "write_id": "x" * 129}, "write_id"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "field"), BAD_UPSERTS)
+def test_a_bad_upsert_changes_nothing(
+    arguments: dict[str, Any], field: str, refusing: Collection
+) -> None:
+    with pytest.raises(InvalidArgumentError) as fault:
+        refusing.upsert(**DEFAULTS | arguments)
+    assert fault.value.field == field
+    assert refusing.sequence == 1
+
+
+@pytest.mark.parametrize(("arguments", "field"), BAD_DELETIONS)
+def test_a_bad_deletion_changes_nothing(
+    arguments: dict[str, Any], field: str, refusing: Collection
+) -> None:
+    with pytest.raises(InvalidArgumentError) as fault:
+        refusing.delete(**arguments)
+    assert fault.value.field == field
+    assert refusing.sequence == 1
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """Return a collection that must still have all points in the end."""
+    with a_collection(tmp_path_factory.mktemp("refusing") / "points", OLD) as opened:
+        upsert(opened, {1: POINTS[99]})
+        yield opened
+        check_points(opened, OLD | {1: POINTS[99]})
+
+
+def test_too_many_rows_are_refused(collection: Collection) -> None:
+    count = 10_001
+    with pytest.raises(LimitExceededError, match="10001 rows; one write may have at most 10000"):
+        collection.upsert(np.arange(count), np.ones((count, DIMS)))
+    check_points(collection, OLD)
+
+
+def test_more_rows_than_a_layout_has_room_for_are_refused(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors may be so long that a merge makes room for few of them."""
+    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 50)
+    upsert(collection, {1: POINTS[50]})
+    room = 100
+    points = dict(enumerate(POINTS[:room], 1_000))
+    with pytest.raises(LimitExceededError, match="ids has 100 rows; one write of vectors"):
+        upsert(collection, points)
+    few = dict(list(points.items())[:40])
+    upsert(collection, few)
+    check_points(collection, OLD | {1: POINTS[50]} | few)
+
+
+def test_records_are_written_in_blocks(collection: Collection) -> None:
+    records: list[dict[str, Any]] = [
+        {"id": 100 + i, "vector": POINTS[i % 50].vector, "size": i % 10} for i in range(2_300)
+    ]
+    records[5] |= {"tags": ["x"], "payload": "text"}
+    result = collection.upsert_records(iter(records))
+    assert (result.rows, result.sequence) == (2_300, 3)
+    assert collection.count() == len(OLD) + 2_300
+    assert collection.count(Field("size") == 3) >= 230
+    record = collection.get(105)[0]
+    assert record.attributes == {"colour": None, "size": 5, "tags": ("x",)}
+    assert record.payload == b"text"
+    assert collection.upsert_records([]).rows == 0
+    for name in ("id", "vector"):
+        with pytest.raises(InvalidArgumentError, match=f"{name} must be in each record") as fault:
+            collection.upsert_records([{k: v for k, v in records[0].items() if k != name}])
+        assert fault.value.field == name
+    assert collection.sequence == 3
+
+
+def test_some_indexes_cannot_be_written_to(tmp_path: Path) -> None:
+    from scipy import sparse
+
+    points = np.eye(8, dtype=np.float32)
+    cases: list[tuple[Any, dict[str, Any], type[Exception]]] = [
+        (sparse.csr_array(points), {}, UnsupportedError),
+        (points, {"labels": np.eye(8)}, UnsupportedError),
+        (points, {"categories": np.arange(8)}, UnfitIndexError),
+    ]
+    for number, (vectors, options, error) in enumerate(cases):
+        Index.build(vectors, path=tmp_path / str(number), **options)
+        with pytest.raises(error, match="cannot be written to"):
+            Collection.open(tmp_path / str(number))
+    with pytest.raises(InvalidArgumentError, match="must be given"):
+        Collection.build(points)
+    Index.build(points, path=tmp_path / "plain")
+    with pytest.raises(InvalidArgumentError, match="durability must be one of"):
+        Collection.open(tmp_path / "plain", durability="never")  # type: ignore[arg-type]

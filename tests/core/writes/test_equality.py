@@ -1,0 +1,255 @@
+"""Answers do not depend on when rows were written or merged, nor on the process that answers."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.engine import Engine
+from divgrpc.errors import UnsupportedError
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.published import Published
+from divgrpc.types import HashFamily, Metric, QueryResult
+from divgrpc.types.filters import Exists, Field, HasId
+from divgrpc.writes import committer, layout
+from divgrpc.writes.replica import Replica
+from reference.index import same_bytes
+from support.data.written_points import (
+    DIMS,
+    Model,
+    a_collection,
+    check_exact,
+    check_points,
+    drawn_points,
+    upsert,
+)
+
+pytestmark = pytest.mark.usefixtures("no_syncs")
+
+ROWS = 400
+POINTS = drawn_points(2 * ROWS, 6)
+QUERIES = np.random.default_rng(4).normal(size=(4, DIMS)).astype(np.float32)
+OLD: Model = {10 * i: POINTS[i] for i in range(ROWS)}
+# Half of the points that are written are new, and half replace a point.
+NEW: Model = {10 * i + (5 if i % 2 else 0): POINTS[ROWS + i] for i in range(60)}
+# Points of Build, points that were written later, and points that do not exist.
+DELETED = [*range(500, 1_500, 30), 20, 15, 95, 45, 7]
+MODEL: Model = {name: point for name, point in (OLD | NEW).items() if name not in DELETED}
+CONDITIONS: Any = [
+    None,
+    Field("colour") == "red",
+    (Field("size") < 7) & Exists("tags"),
+    HasId((30, 35, 55, 2_000, 4)),
+    Field("size") == 99,
+]
+SEARCHES = ["tables", "scan", "scan_hamming", "exact", "auto"]
+every_kind = pytest.mark.parametrize(
+    ("family", "metric"),
+    [*itertools.product(["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"])],
+)
+Answers = list[QueryResult]
+
+
+def answers_of(index: Index) -> Answers:
+    """Return the answers of an index to queries of many kinds."""
+    has_cells = index.engine.manifest.parameters.hash_family == "cells"
+    results = []
+    for search, condition in itertools.product(SEARCHES[1 - has_cells :], CONDITIONS):
+        options: Any = {"search": search, "filter": condition, "candidates_limit": 25}
+        results += [
+            index.query(QUERIES, k=6, hash_limit=40, **options),
+            index.query(QUERIES, k=6, diversity=0.5, exclude_ids=[30, 55, 8, 60], **options),
+            index.query(like=[35, 2_000], k=3, hash_limit=30, **options),
+        ]
+    for search in SEARCHES[1 - has_cells :]:
+        options_of_all: Any = {"search": search, "k": 1_000, "keep_duplicates": True}
+        results.append(index.query(QUERIES[:1], hash_limit=0, **options_of_all))
+    if has_cells:
+        results.append(index.query(QUERIES, k=5, n_probes=2, search="tables"))
+    return results
+
+
+def check_same(index: Index, expected: Answers) -> None:
+    for result, truth in zip(answers_of(index), expected, strict=True):
+        assert same_bytes(result, truth)
+        assert result.points_passing == truth.points_passing
+
+
+@pytest.fixture(autouse=True)
+def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be merged in the background."""
+    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a layout have room for few rows, so that writes force merges."""
+    monkeypatch.setattr(layout, "_LATER_ROWS_MIN", 10)
+    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 10)
+
+
+def write_at_once(collection: Collection) -> None:
+    upsert(collection, NEW)
+    collection.delete(DELETED)
+
+
+def write_one_by_one(collection: Collection) -> None:
+    """Write each point alone; delete some points before others are written."""
+    for place, (name, point) in enumerate(NEW.items()):
+        upsert(collection, {name: point})
+        if place == 40:
+            collection.delete([name for name in DELETED if name not in list(NEW)[40:]])
+    for name in DELETED:
+        collection.delete(name)
+
+
+def write_twice(collection: Collection) -> None:
+    """Write other points first, which are replaced or deleted."""
+    names = [*NEW, *DELETED[:9], *range(10_000, 10_020)]
+    upsert(collection, dict(zip(dict.fromkeys(names), POINTS, strict=False)))
+    upsert(collection, {name: OLD[name] for name in DELETED if name in OLD})
+    collection.delete(list(range(10_000, 10_020)))
+    collection.compact()
+    write_at_once(collection)
+
+
+WAYS: list[Callable[[Collection], None]] = [write_at_once, write_one_by_one, write_twice]
+
+
+@every_kind
+def test_answers_depend_on_the_points_alone(
+    family: HashFamily, metric: Metric, tmp_path: Path
+) -> None:
+    expected: Answers = []
+    for number, write in enumerate(WAYS):
+        path = tmp_path / f"points{number}"
+        collection = a_collection(path, OLD, family, metric)
+        write(collection)
+        check_points(collection, MODEL)
+        expected = expected or answers_of(collection)
+        check_same(collection, expected)
+        check_same(Index.open(path), expected)
+        assert collection.compact()
+        check_same(collection, expected)
+        collection.close()
+        check_same(Index.open(path), expected)
+        with Collection.open(path) as again:
+            check_same(again, expected)
+            check_exact(again, MODEL, metric, QUERIES)
+
+
+@every_kind
+def test_writes_that_force_merges_change_no_answer(
+    family: HashFamily, metric: Metric, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with a_collection(tmp_path / "roomy", OLD, family, metric) as collection:
+        write_at_once(collection)
+        expected = answers_of(collection)
+    request.getfixturevalue("little_room")
+    with a_collection(tmp_path / "full", OLD, family, metric) as collection:
+        write_one_by_one(collection)
+        assert len(list((tmp_path / "full" / "1" / "writes" / "parts").iterdir())) >= 2
+        check_same(collection, expected)
+        collection.compact()
+        check_same(collection, expected)
+    check_same(Index.open(tmp_path / "full"), expected)
+
+
+class _Follower:
+    """An index that another process may write to."""
+
+    def __init__(self, path: Path) -> None:
+        folder = IndexFolder(path)
+        generation = folder.path / str(folder.current())
+        self._replica = Replica(Engine(folder.open(), "points", path), generation)
+        self._published = Published(generation / "writes")
+
+    def index(self) -> Index:
+        return Index(self._replica.snapshot(self._published))
+
+
+@every_kind
+def test_a_replica_answers_as_the_writer(
+    family: HashFamily, metric: Metric, tmp_path: Path
+) -> None:
+    with a_collection(tmp_path / "points", OLD, family, metric) as collection:
+        upsert(collection, {3: POINTS[0]})
+        follower = _Follower(tmp_path / "points")
+        for number, name in enumerate(NEW):
+            upsert(collection, {name: NEW[name]})
+            if number % 7 == 0:
+                collection.delete(DELETED[number % len(DELETED)])
+            if number % 20 == 10:
+                collection.compact()
+            if number % 5 == 0:
+                index = follower.index()
+                assert index.engine.sequence == collection.sequence
+                for condition in CONDITIONS[:2]:
+                    options: Any = {"k": 8, "filter": condition, "hash_limit": 30}
+                    truth = collection.query(QUERIES, **options)
+                    assert same_bytes(index.query(QUERIES, **options), truth)
+        before = follower.index()
+        expected = answers_of(collection)
+        check_same(before, expected)
+        collection.delete(filter=Field("size") > 8)
+        upsert(collection, {35: POINTS[1], 2_000: POINTS[2]})
+        collection.compact()
+        check_same(follower.index(), answers_of(collection))
+        # What was read before does not change.
+        check_same(before, expected)
+
+
+@every_kind
+def test_everything_is_deleted_and_written_again(
+    family: HashFamily, metric: Metric, tmp_path: Path
+) -> None:
+    few = dict(list(OLD.items())[:40])
+    with a_collection(tmp_path / "points", few, family, metric) as collection:
+        for _ in range(2):
+            collection.delete(list(few))
+            for _ in range(2):
+                assert (len(collection), collection.info.rows) == (0, 0)
+                result = collection.query(QUERIES, k=3, diversity=0.3)
+                assert result.counts.tolist() == [0] * len(QUERIES)
+                assert collection.query(QUERIES, k=3, exclude_ids=[0]).counts.max() == 0
+                assert collection.query(QUERIES, k=3, filter=CONDITIONS[1]).counts.max() == 0
+                check_points(collection, {})
+                collection.compact()
+            upsert(collection, few)
+            check_points(collection, few)
+            check_exact(collection, few, metric, QUERIES)
+            check_points(Index.open(tmp_path / "points"), few)
+
+
+def test_a_cell_may_become_empty(tmp_path: Path) -> None:
+    with a_collection(tmp_path / "points", OLD, "cells", "euclidean") as collection:
+        arrays = collection.engine.arrays
+        starts, rows = arrays["cell_starts"], arrays["cell_rows"]
+        ids = arrays["ids"][rows[starts[1] : starts[3]]].tolist()
+        queried = [name for name in (35, 2_000) if name in ids]
+        ids = [name for name in ids if name not in queried]
+        assert ids
+        upsert(collection, {35: POINTS[3]})
+        collection.delete(ids)
+        left = {n: point for n, point in (OLD | {35: POINTS[3]}).items() if n not in ids}
+        expected = answers_of(collection)
+        collection.compact()
+        check_same(collection, expected)
+        check_exact(collection, left, "euclidean", QUERIES)
+        upsert(collection, {name: OLD[name] for name in ids})
+        check_exact(collection, OLD | {35: POINTS[3]}, "euclidean", QUERIES)
+        expected = answers_of(collection)
+        collection.compact()
+        check_same(collection, expected)
+
+
+def test_hash_tables_are_refused(tmp_path: Path) -> None:
+    with a_collection(tmp_path / "points", OLD, "lsh_div") as collection:
+        assert collection.query(QUERIES, k=3, search="tables").counts.min() == 3
+        upsert(collection, {3: POINTS[0]})
+        with pytest.raises(UnsupportedError, match="hash tables are not queried up to date"):
+            collection.query(QUERIES, k=3, search="tables")

@@ -1,0 +1,158 @@
+"""A model of a collection: a dictionary of points, from which an index is built anew."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from divgrpc import Collection, Index
+from divgrpc.types import FloatArray, HashFamily, Metric, QueryResult
+from divgrpc.types.filters import Condition
+from divgrpc.types.records import AttributeTypes
+
+DIMS = 6
+# Integers or texts, and one kind in a model.
+Id = Any
+TYPES: AttributeTypes = {"colour": "keyword", "size": "integer", "tags": "keyword"}
+COLOURS = ["red", "green", "blue", None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a collection stores of one point."""
+
+    vector: tuple[float, ...]
+    colour: str | None = None
+    size: int | None = None
+    tags: tuple[str, ...] = ()
+    payload: bytes = b""
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return {"colour": self.colour, "size": self.size, "tags": self.tags}
+
+
+Model = dict[Id, Point]
+
+
+def drawn_points(count: int, seed: int) -> list[Point]:
+    """Draw points; some of them have the same vector, and some lack attributes."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-3, 4, (count, DIMS)) / 2 + 0.25
+    vectors[rng.random(count) < 0.2] = vectors[0]
+    words = [*"xyz"]
+    return [
+        Point(
+            tuple(vector),
+            COLOURS[rng.integers(4)],
+            None if rng.random() < 0.2 else int(rng.integers(10)),
+            tuple(words[: rng.integers(4)]),
+            bytes(rng.integers(0, 256, rng.integers(3)).astype(np.uint8)),
+        )
+        for vector in vectors
+    ]
+
+
+def columns_of(points: Sequence[Point]) -> dict[str, Any]:
+    """Return the arguments `vectors`, `attributes` and `payloads` of `build` and `upsert`."""
+    return {
+        "vectors": np.array([point.vector for point in points], np.float32),
+        "attributes": {
+            "colour": [point.colour for point in points],
+            "size": [point.size for point in points],
+            "tags": [list(point.tags) for point in points],
+        },
+        "payloads": [point.payload for point in points],
+    }
+
+
+def _build(kind: type[Index], model: Model, **options: Any) -> Any:  # noqa: ANN401  # Index or Collection
+    """Build an index of the points of a model."""
+    return kind.build(
+        ids=list(model), attribute_types=TYPES, **columns_of(list(model.values())), **options
+    )
+
+
+def a_collection(
+    path: Path, model: Model, family: HashFamily = "cells", metric: Metric = "cosine"
+) -> Collection:
+    collection: Collection = _build(
+        Collection, model, path=path, hash_family=family, metric=metric, **bits_of(family)
+    )
+    return collection
+
+
+def bits_of(family: HashFamily) -> dict[str, Any]:
+    return {} if family == "cells" else {"n_tables": 2, "n_bits": 3}
+
+
+def fresh(model: Model, metric: Metric) -> Index:
+    """Build an index of the points of a model, whose exact search is to be compared."""
+    index: Index = _build(Index, model, hash_family="lsh_div", metric=metric, n_tables=1, n_bits=1)
+    return index
+
+
+def upsert(collection: Collection, points: Model, **options: Any) -> int:  # noqa: ANN401  # of `upsert`
+    """Write points; return the number of the write."""
+    return collection.upsert(list(points), **columns_of(list(points.values())), **options).sequence
+
+
+def passing(model: Model, test: Callable[[Point], bool]) -> Model:
+    return {name: point for name, point in model.items() if test(point)}
+
+
+def same_answers(a: QueryResult, b: QueryResult) -> bool:
+    """Tell whether two results have the same bytes of ids, scores and selection scores."""
+    ids = a.ids.tolist() == b.ids.tolist() and a.counts.tolist() == b.counts.tolist()
+    columns = ("scores", "selection_scores")
+    return ids and all(getattr(a, c).tobytes() == getattr(b, c).tobytes() for c in columns)
+
+
+def check_records(records: Iterable[Any], model: Model) -> None:
+    """Check that records have the attributes and payloads of the points in a model."""
+    for record in records:
+        point = model[record.id]
+        assert record.attributes == point.attributes
+        assert record.payload == point.payload
+
+
+def check_points(index: Index, model: Model) -> None:
+    """Check that an index has the points of a model, by all calls that search for nothing."""
+    assert index.count() == len(index) == len(model)
+    pages = list(index.scroll(page_size=7))
+    names = [record.id for page in pages for record in page]
+    assert len(names) == len(set(names))
+    assert set(names) == set(model)
+    if names and isinstance(names[0], int):
+        assert names == sorted(names)
+    for page in pages:
+        check_records(page, model)
+    ids = [*list(model)[::3], *list(model)[:1]]
+    if ids:
+        records = index.get(ids)
+        assert [record.id for record in records] == ids
+        check_records(records, model)
+
+
+def check_exact(
+    index: Index,
+    model: Model,
+    metric: Metric,
+    queries: FloatArray,
+    test: tuple[Condition, Callable[[Point], bool]] | None = None,
+) -> None:
+    """Check that exact queries have the answers of an index that is built of the model."""
+    condition = None if test is None else test[0]
+    expected = model if test is None else passing(model, test[1])
+    assert index.count(condition) == len(expected)
+    truth = fresh(expected, metric) if expected else None
+    options: dict[str, Any] = {"search": "exact", "keep_duplicates": True, "k": 5}
+    for selector in ("nearest", "greedy", "mmr"):
+        result = index.query(queries, filter=condition, selector=selector, **options)
+        if truth is None:
+            assert result.counts.tolist() == [0] * len(queries)
+        else:
+            assert same_answers(result, truth.query(queries, selector=selector, **options))
