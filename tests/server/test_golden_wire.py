@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from divgrpc.collection import Collection
 from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
 from support.processes.running_server import RunningServer, eventually
 from support.requests import raw_calls
-from support.requests.golden_requests import GOLDEN_NAMES, calls
+from support.requests.golden_requests import GOLDEN_NAMES, WRITTEN_NAMES, calls
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
@@ -169,6 +171,11 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
     """Serve copies of the golden indexes with one worker, which is ready for the first call."""
     for name, golden in GOLDEN_NAMES.items():
         shutil.copytree(_GOLDEN / golden, folder / "data" / name)
+    for name in WRITTEN_NAMES:
+        with Collection.open(folder / "data" / name) as collection:
+            numbers = np.arange(10, dtype=np.float32).reshape(2, 5)
+            collection.upsert(["new", "n0"], numbers, attributes={"price": [1, 2]})
+            collection.delete(["n5"])
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
         describe = raw_calls.unary(channel, "GetServerInfo")

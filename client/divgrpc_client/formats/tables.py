@@ -22,6 +22,7 @@ from divgrpc.types import (
     Search,
     SearchCost,
     WarningInfo,
+    WritesInfo,
 )
 from divgrpc.types.records import AttributeValue, Record, SparseVector
 from divgrpc_client.messages.options import BUILD_DEFAULTS
@@ -225,6 +226,8 @@ def index(info: IndexInfo) -> None:
     out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))
     out.print(_columns(info))
+    if info.writes is not None:
+        out.print(_writes(info.writes))
     if info.labels is not None:
         out.print(_labels(info.labels))
     out.print()
@@ -246,6 +249,15 @@ def _columns(info: IndexInfo) -> str:
     payloads = ", with payloads" if info.has_payloads else ""
     kind = "text" if info.id_kind == "string" else "integer"
     return f"{kind} ids{payloads}, {'attributes ' + ', '.join(names) if names else 'no attributes'}"
+
+
+def _writes(writes: WritesInfo) -> str:
+    """Describe the writes to an index."""
+    count = f"{writes.sequence:,} write{'' if writes.sequence == 1 else 's'} since the build"
+    return (
+        f"{count}: {writes.rows_unmerged:,} points not merged, {writes.rows_dead:,} deleted or "
+        f"replaced points still stored, {size(writes.log_bytes)} of log"
+    )
 
 
 def _near_copies(info: IndexInfo) -> str:

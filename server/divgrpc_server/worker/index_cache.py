@@ -203,7 +203,7 @@ class IndexCache:
             else:
                 entry.set(stamp, outcome)
         else:
-            entry.opening, entry.index = stamp, None
+            entry.opening, entry.index, entry.replica = stamp, None, None
             path = entry.folder.path
             self._open(name, lambda: open_index(path), stamp=stamp)
 

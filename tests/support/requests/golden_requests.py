@@ -22,6 +22,7 @@ from divgrpc_protos.v1 import (
     predict_pb2,
     query_pb2,
     vectors_pb2,
+    writes_pb2,
 )
 
 _QUERIED_NAMES: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
@@ -33,7 +34,12 @@ GOLDEN_NAMES: Final = {
     "a_default": "families/topics",
     "a_deleted": "families/cells",
     "a_thresholds": "families/labels",
+    **dict.fromkeys(("a_upserted", "a_updated", "a_removed"), "named"),
+    **dict.fromkeys(("a_inserted", "a_numbers_removed"), "families/cells"),
+    **dict.fromkeys(("a_compacted", "named_written"), "named"),
 }
+# The indexes that are written to before they are served.
+WRITTEN_NAMES: Final = ("a_compacted", "named_written")
 _STORED_NAMES: Final = (*_FAMILIES, "named")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
 # For each name of a call: the method, and the requests of the call.
@@ -51,6 +57,7 @@ def calls() -> Calls:
         **_label_evaluations(),
         **_builds(),
         **_named(),
+        **_writes(),
         **_lookups(),
     }
 
@@ -488,6 +495,67 @@ def _readings() -> Calls:
         "scroll with a filter": ("Scroll", [scroll(index="named", filter=_filter())]),
         "scroll": ("Scroll", [page]),
         "scroll the rest": ("Scroll", [rest]),
+    }
+
+
+def _writes() -> Calls:
+    """Return writes, and calls that read what was written."""
+    upsert, delete, column = (
+        writes_pb2.UpsertRequest,
+        writes_pb2.DeleteRequest,
+        points_pb2.AttributeColumn,
+    )
+    brands = column(name="brand", keywords=[0, -1, 1], words=["b1", "new"])
+    upserted = upsert(
+        index="a_upserted",
+        string_ids=["n0", "n5", "new"],
+        vectors=_three(),
+        attributes=[brands, column(name="price", integers=[5, 6, -(2**63)])],
+        payloads=[b"one", b"", b"three"],
+        mode=writes_pb2.WRITE_MODE_UPSERT,
+        if_sequence=0,
+        write_id="first",
+    )
+    updated = upsert(
+        index="a_updated",
+        string_ids=["n7"],
+        payloads=[b"x"],
+        mode=writes_pb2.WRITE_MODE_UPDATE_ONLY,
+    )
+    inserted = upsert(
+        index="a_inserted",
+        ids=[10**6],
+        vectors=_dense(1),
+        mode=writes_pb2.WRITE_MODE_INSERT_ONLY,
+    )
+    removed = delete(
+        index="a_removed", string_ids=["n0", "n5"], filter=_filter(), if_sequence=0, write_id="one"
+    )
+    numbers_removed = delete(index="a_numbers_removed", ids=[7, 14, 15])
+    return {
+        "upsert": ("Upsert", [upserted]),
+        "update": ("Upsert", [updated]),
+        "insert": ("Upsert", [inserted]),
+        "remove": ("Delete", [removed]),
+        "remove by numbers": ("Delete", [numbers_removed]),
+        "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
+        **_reads_of_writes(),
+    }
+
+
+def _reads_of_writes() -> Calls:
+    """Return calls that read an index that was written to."""
+    written = "named_written"
+    query = _query(written, queries=_three(), k=2, min_sequence=2)
+    return {
+        "query what was written": ("Query", [query]),
+        "get what was written": (
+            "Get",
+            [points_pb2.GetRequest(index=written, string_ids=["new", "n0", "n5"])],
+        ),
+        "count what was written": ("Count", [points_pb2.CountRequest(index=written)]),
+        "scroll what was written": ("Scroll", [points_pb2.ScrollRequest(index=written)]),
+        "describe what was written": ("GetIndex", [index_pb2.GetIndexRequest(index=written)]),
     }
 
 
