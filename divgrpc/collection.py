@@ -10,12 +10,12 @@ from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
 from divgrpc.storage.generations import IndexFolder
-from divgrpc.types import Progress, WriteResult
+from divgrpc.types import Durability, Progress, WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
 from divgrpc.vectors import RowsLike
-from divgrpc.writes.committer import Committer, Durability
-from divgrpc.writes.writer import Delete, Upsert, WriteMode, check_request_id, columns_from
+from divgrpc.writes.committer import Committer
+from divgrpc.writes.writer import Delete, Upsert, check_write_id, columns_from
 
 
 class Collection(Index):
@@ -73,6 +73,11 @@ class Collection(Index):
         self.close()
 
     @property
+    def committer(self) -> Committer:
+        """The writer of the collection; its methods may change in any release."""
+        return self._committer
+
+    @property
     def sequence(self) -> int:
         """The number of the last write; 0 if nothing was written since Build."""
         return self._committer.sequence
@@ -86,7 +91,7 @@ class Collection(Index):
         payloads: PayloadsLike = None,
         mode: WriteMode = "upsert",
         if_sequence: int | None = None,
-        request_id: str = "",
+        write_id: str = "",
     ) -> WriteResult:
         """Insert points, or replace the points that have these ids.
 
@@ -98,7 +103,7 @@ class Collection(Index):
         payloads: m bytes or texts; None for a point without a payload.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
-        request_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
+        write_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
             one with this name, it is not made again, and its result is returned.
 
         Either all points are written or none. Raises `InvalidArgumentError` with the name of the
@@ -108,7 +113,7 @@ class Collection(Index):
         manifest = self._committer.manifest
         columns = columns_from(attributes, manifest, ids)
         request = Upsert(
-            ids, vectors, columns, payloads, mode, if_sequence, check_request_id(request_id)
+            ids, vectors, columns, payloads, mode, if_sequence, check_write_id(write_id)
         )
         return self._committer.commit(request)
 
@@ -137,13 +142,13 @@ class Collection(Index):
         *,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         if_sequence: int | None = None,
-        request_id: str = "",
+        write_id: str = "",
     ) -> WriteResult:
         """Delete points by their ids, by a filter, or those that pass both.
 
         ids: one id or at most 100,000 ids. Ids that no point has are ignored.
         filter: conditions as in `query`.
-        if_sequence, request_id: as for `upsert`.
+        if_sequence, write_id: as for `upsert`.
 
         Raises `InvalidArgumentError`, `ConditionFailedError`, `StorageFullError` and
         `IndexChangedError`.
@@ -151,9 +156,7 @@ class Collection(Index):
         condition = None if filter is None else as_filter(filter)
         if filter is not None and condition is None:
             raise invalid("filter", "must have a condition, because it deletes what passes")
-        return self._committer.commit(
-            Delete(ids, condition, if_sequence, check_request_id(request_id))
-        )
+        return self._committer.commit(Delete(ids, condition, if_sequence, check_write_id(write_id)))
 
     def compact(self, progress: Callable[[Progress], None] | None = None) -> bool:
         """Merge all writes into the arrays that searches read, and return whether there were any.

@@ -61,7 +61,7 @@ _CACHED_PARAMETERS_MAX: Final = 1_024
 # Arguments of `Index.build` with one entry per row, except attributes.
 _ROWS: Final = ("ids", "categories", "subtopics", "labels", "payloads")
 # Arguments of `Index.query` that are no parameters. Errors about unknown options may suggest them.
-_QUERY_ARGUMENTS: Final = ("queries", "like", "filter", "exclude_ids")
+_QUERY_ARGUMENTS: Final = ("queries", "like", "filter", "exclude_ids", "min_sequence")
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -204,6 +204,7 @@ class Index:
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        min_sequence: int = 0,
         **options: Unpack[QueryOptions],
     ) -> QueryResult:
         """Return `k` results for each row of `queries`, near the query and diverse.
@@ -214,13 +215,16 @@ class Index:
         filter: conditions such as `Field("price") < 20`, which all results must pass, or a
             dictionary in the form of Qdrant's filters.
         exclude_ids: ids of points that are not returned, at most 100,000.
+        min_sequence: the result must show at least the write of this number.
 
         Parameters that a call leaves out are taken from the `default` of the index, if it is set.
 
-        Raises `InvalidArgumentError` with the name of the argument as its `field`.
+        Raises `InvalidArgumentError` with the name of the argument as its `field`, and
+        `ConditionFailedError` if the index has no write of the number `min_sequence`.
         """
         # The engine of a collection changes with each write.
         engine = self._engine
+        engine.check_sequence(min_sequence)
         parameters = self._parameters_of(options, engine.defaults.query)
         passing = _passing(engine, filter, exclude_ids)
         if like is not None:

@@ -158,7 +158,7 @@ def optional(field: FieldDescriptor) -> bool:
         (
             QueryParameters,
             query_pb2.QueryRequest,
-            {"index", "queries", "diversity_auto", *FILTER_FIELDS},
+            {"index", "queries", "diversity_auto", "min_sequence", *FILTER_FIELDS},
         ),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),

@@ -69,6 +69,7 @@ from divgrpc_client.methods import (
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
+from divgrpc_client.writing import WriteMethods
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2, points_pb2
 
@@ -197,6 +198,7 @@ class _Methods:
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        min_sequence: int = 0,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
@@ -210,12 +212,16 @@ class _Methods:
         filter: conditions such as `Field("price") < 20`, which all results must pass, or a
             dictionary in the form of Qdrant's filters.
         exclude_ids: ids of points that are not returned, at most 100,000.
+        min_sequence: the result must show at least the write of this number.
 
         Rows that do not fit one message are sent in several. All rows of the result come from one
-        generation (one build) of the index. Raises `IndexNotFoundError`, and `RpcError` with
-        ABORTED if the index is replaced repeatedly during the call.
+        generation (one build) of the index; rows of different messages may show different writes.
+        Raises `IndexNotFoundError`, `ConditionFailedError` if the index has no write of the number
+        `min_sequence`, and `RpcError` with ABORTED if the index is replaced repeatedly during the
+        call.
         """
         restriction = filters.query_filter_fields(filter, exclude_ids)
+        restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
         batch = batches.query_batch(name, queries, options, restriction, like)
         return self._ask("Query", batch, timeout, request_id)
 
@@ -542,7 +548,7 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout)
 
 
-class Client(_Methods, Blocking):
+class Client(_Methods, WriteMethods, Blocking):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
@@ -564,7 +570,7 @@ class Client(_Methods, Blocking):
         self.close()
 
 
-class AsyncClient(_Methods, Awaited):
+class AsyncClient(_Methods, WriteMethods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
@@ -580,6 +586,7 @@ class AsyncClient(_Methods, Awaited):
         await self.close()
 
 
-copy_methods(Client, _Methods)
-copy_methods(AsyncClient, _Methods)
+for _methods in (_Methods, WriteMethods):
+    copy_methods(Client, _methods)
+    copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

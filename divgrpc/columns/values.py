@@ -449,6 +449,13 @@ def _nouns(kind: AttributeType | None) -> str:
     return {"keyword": "texts", "integer": "integers", "float": "numbers"}.get(kind or "", "bools")
 
 
+def as_lists(attribute: Attribute, column: Column) -> Column:
+    """Return a column with one value or none per row as one of an attribute that is `multi`."""
+    missing = MISSING[attribute.type]
+    is_missing = np.isnan(column.values) if attribute.type == "float" else column.values == missing
+    return Column(column.values[~is_missing], np.cumsum(~is_missing, dtype=np.int64), column.words)
+
+
 def missing_column(attribute: Attribute, rows: int) -> Column:
     """Return a column of `rows` missing values."""
     dtype = DTYPES[attribute.type]

@@ -160,17 +160,15 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
 
     A limit of 0 means no limit. If the cells hold more points than the limit, the points whose
     codes are nearest to the query are written. Only points in `passing` are written, if it has any.
-    A scan reads all cells. If `plan.search` is
-    SCAN_HAMMING, the scan uses only the signs of the query's margins. Returns three numbers. The
-    first is the number of points written.
-    The second is the number of cells probed, or 0 for a scan. The third is 0 if `candidates` is
-    large enough. Otherwise no points are written, and the third number is the number of points that
-    `candidates` must be able to hold. All arguments except `ids` are records.
+    A scan reads all cells. If `plan.search` is SCAN_HAMMING, the scan uses only the signs of the
+    query's margins. Returns three numbers. The first is the number of points written. The second is
+    the number of cells probed, or 0 for a scan. The third is 0 if `candidates` is large enough.
+    Otherwise no points are written, and the third number is the number of points that `candidates`
+    must be able to hold. All arguments except `ids` are records.
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
     flags, is_filtered = passing.flags, passing.total.shape[0] > 0
-    first_tile = hashing.codes.shape[0] - cells.nexts.shape[0]
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
@@ -182,23 +180,8 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     room = min(room_needed, 2 * hash_limit + BLOCK_POINTS) if by_code else room_needed
     if room > rows.shape[0]:
         return 0, probes, room
-    count = 0
     if not by_code:
-        for i in range(n_cells):
-            cell = cell_scratch.numbers[i]
-            for place in range(starts[cell], starts[cell + 1]):
-                if not is_filtered or flags[place]:
-                    rows[count] = places[place]
-                    count += 1
-            tile = first_overflow(passing, cell)
-            while tile >= 0:
-                start = (first_tile + tile) * TILE_POINTS
-                for place in range(start, start + TILE_POINTS):
-                    if flags[place]:
-                        rows[count] = places[place]
-                        count += 1
-                tile = cells.nexts[tile]
-        return count, probes, 0
+        return _take_all(hashing, cells, passing, cell_scratch.numbers, n_cells, rows), probes, 0
     signs = plan.search == SCAN_HAMMING
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
     if n_cells == starts.shape[0] - 1 and not is_filtered:
@@ -206,37 +189,64 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
             hashing, cells, levels, cell_scratch.distances, hash_limit, ids, scan, candidates
         )
         return count, probes, 0
-    limit = np.float32(np.inf)
+    limit, count = np.float32(np.inf), 0
     for i in range(n_cells):
         cell, base = cell_scratch.numbers[i], cell_scratch.distances[i]
-        stop = starts[cell + 1]
-        for start in range(starts[cell], stop, BLOCK_POINTS):
-            end = min(stop, start + BLOCK_POINTS)
-            # A cell may start within a tile. The points before it are scored too.
-            first = start // TILE_POINTS * TILE_POINTS
-            block_distances(hashing.codes, hashing.terms, levels, first, end, base, scan.distances)
-            block = scan.distances[start - first : end - first]
-            if is_filtered:
-                replace_others(flags[start:end], np.float32(np.nan), block)
-            count = keep_least(block, places[start:end], limit, count, rows, estimates)
-            if count > 2 * hash_limit:
-                limit = keep_nearest(rows, estimates, count, hash_limit, ids)
-                count = hash_limit
-        tile = first_overflow(passing, cell)
-        while tile >= 0:
-            start = (first_tile + tile) * TILE_POINTS
-            end = start + TILE_POINTS
-            block_distances(hashing.codes, hashing.terms, levels, start, end, base, scan.distances)
-            block = scan.distances[:TILE_POINTS]
-            replace_others(flags[start:end], np.float32(np.nan), block)
-            count = keep_least(block, places[start:end], limit, count, rows, estimates)
-            if count > 2 * hash_limit:
-                limit = keep_nearest(rows, estimates, count, hash_limit, ids)
-                count = hash_limit
-            tile = cells.nexts[tile]
+        first, stop, tile = starts[cell], starts[cell + 1], first_overflow(passing, cell)
+        while True:
+            for start in range(first, stop, BLOCK_POINTS):
+                end = min(stop, start + BLOCK_POINTS)
+                # A cell may start within a tile. The points before it are scored too.
+                low = start // TILE_POINTS * TILE_POINTS
+                block_distances(
+                    hashing.codes, hashing.terms, levels, low, end, base, scan.distances
+                )
+                block = scan.distances[start - low : end - low]
+                if is_filtered:
+                    replace_others(flags[start:end], np.float32(np.nan), block)
+                count = keep_least(block, places[start:end], limit, count, rows, estimates)
+                if count > 2 * hash_limit:
+                    limit = keep_nearest(rows, estimates, count, hash_limit, ids)
+                    count = hash_limit
+            if tile < 0:
+                break
+            first = place_of_overflow(hashing, cells, tile)
+            stop, tile = first + TILE_POINTS, cells.nexts[tile]
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probes, 0
+
+
+@kernel
+def _take_all(hashing, cells, passing, numbers, n_cells, rows):
+    """Write all points of the cells numbers[:n_cells] that pass into `rows`; return their number.
+
+    `hashing`: `Hashing`; `cells`: `Cells`; `passing`: `Passing`.
+    """
+    flags, is_filtered, count = passing.flags, passing.total.shape[0] > 0, 0
+    for i in range(n_cells):
+        cell = numbers[i]
+        first, stop, tile = (
+            cells.starts[cell],
+            cells.starts[cell + 1],
+            first_overflow(passing, cell),
+        )
+        while True:
+            for place in range(first, stop):
+                if not is_filtered or flags[place]:
+                    rows[count] = cells.rows[place]
+                    count += 1
+            if tile < 0:
+                break
+            first = place_of_overflow(hashing, cells, tile)
+            stop, tile = first + TILE_POINTS, cells.nexts[tile]
+    return count
+
+
+@kernel
+def place_of_overflow(hashing, cells, tile):
+    """Return the first place of an overflow tile."""
+    return (hashing.codes.shape[0] - cells.nexts.shape[0] + tile) * TILE_POINTS
 
 
 @kernel

@@ -51,7 +51,7 @@ LIMITS: Final = {
     # Limits of writes: rows of one upsert, and ids of one deletion.
     "write_rows_max": 10_000,
     "delete_ids_max": 100_000,
-    "request_id_bytes_max": 128,
+    "write_id_bytes_max": 128,
     # Limits of filters, and of the ids that one call excludes.
     "filter_depth_max": 8,
     "filter_conditions_max": 256,

@@ -141,6 +141,9 @@ class Searcher:
         number of points, if it is not the number of rows.
         """
         points = passing or rows or self._n_points
+        # With inverted lists, an exact search for four times as many candidates takes three times
+        # as long. So the pool grows only in a second search, made if near-copies crowd the pool.
+        by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan_of = partial(
             QueryPlan.of,
             metric=self.metric,
@@ -148,9 +151,6 @@ class Searcher:
             min_points=self._enough_points(parameters, points, passing) if probe_on else 0,
             pool_limit=pool_limit,
         )
-        # With inverted lists, an exact search for four times as many candidates takes three times
-        # as long. So the pool grows only in a second search, made if near-copies crowd the pool.
-        by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
             return plan
@@ -163,10 +163,8 @@ class Searcher:
             )
             candidates = min(larger.candidates_limit or points, larger.hash_limit, points)
             if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
-                wider = self.plan(
-                    larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1,
-                    passing=passing, rows=rows,
-                )  # fmt: skip
+                again = partial(self.plan, larger, retries=retries - 1, pool_limit=pool_limit)
+                wider = again(probe_on=probe_on, passing=passing, rows=rows)
         if plan.candidates_max < plan.pool_max and (by_lists or may_widen):
             hash_limit = max(parameters.hash_limit, plan.pool_max if may_widen else 0)
             roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)

@@ -57,13 +57,10 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
+from divgrpc.storage.published import WRITES, read_writes
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
-# Folder of the writes to a generation, in its folder (`divgrpc.writes`).
-WRITES: Final = "writes"
-# File in this folder that exists once something was written.
-LAYOUT: Final = "LAYOUT"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -118,7 +115,12 @@ class IndexFolder:
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
-            return manifest.info(self.name, read_defaults(folder, manifest))
+            info = manifest.info(self.name, read_defaults(folder, manifest))
+            if (writes := read_writes(folder)) is not None:
+                info = replace(
+                    info, rows=writes.live, nonzeros=writes.live * info.dims, writes=writes.info
+                )
+            return info
 
         return self._read_current(read)
 
@@ -140,8 +142,12 @@ class IndexFolder:
             defaults = updated(read_defaults(generation, manifest), changes)
             write_defaults(generation, defaults)
             sync_folder(self.path)
-            os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
+            self.touch()
         return defaults
+
+    def touch(self) -> None:
+        """Change the stamp of the pointer, so that readers look at the index again."""
+        os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
 
     def delete(self) -> int:
         """Remove the index, damaged or not, and return the number of its current generation.

@@ -19,6 +19,7 @@ from divgrpc.types.parameters import (
     Auto,
     CountArray,
     DialReason,
+    Durability,
     EffectiveLabelParameters,
     EffectiveParameters,
     FloatArray,
@@ -36,6 +37,7 @@ from divgrpc.types.parameters import (
     Sought,
     Variant,
     Vote,
+    WriteMode,
     ZeroVectors,
 )
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
@@ -49,6 +51,7 @@ __all__ = [
     "CountArray",
     "Defaults",
     "DialReason",
+    "Durability",
     "EffectiveLabelParameters",
     "EffectiveParameters",
     "EvaluateLabelRow",
@@ -84,6 +87,9 @@ __all__ = [
     "Variant",
     "Vote",
     "WarningInfo",
+    "WriteMode",
+    "WriteResult",
+    "WritesInfo",
     "ZeroVectors",
     "rows_of",
 ]
@@ -365,6 +371,23 @@ class Defaults:
     thresholds: Mapping[Mode, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class WritesInfo:
+    """The writes to a generation of an index.
+
+    sequence: number of the last write.
+    rows_unmerged: number of points that were written since the last merge and not deleted or
+        replaced.
+    rows_dead: number of deleted or replaced points whose vectors are still stored.
+    log_bytes: bytes of the log, including space that is reserved for later writes.
+    """
+
+    sequence: int
+    rows_unmerged: int
+    rows_dead: int
+    log_bytes: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
@@ -396,6 +419,7 @@ class IndexInfo:
         `euclidean`, else a cosine. None means that queries do not collapse near-copies by default.
     id_kind, attributes: the kind of the ids, and the declared attributes of the points.
     has_payloads: whether points have payloads.
+    writes: the writes to this generation, None if there were none.
     """
 
     name: str
@@ -422,6 +446,7 @@ class IndexInfo:
     id_kind: IdKind = "int64"
     attributes: tuple[Attribute, ...] = ()
     has_payloads: bool = False
+    writes: WritesInfo | None = None
 
     @property
     def summary(self) -> str:

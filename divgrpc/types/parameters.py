@@ -21,6 +21,8 @@ Sampling = Literal["uniform", "nearest"]
 Rounding = Literal["exchange", "top_k"]
 Mode = Literal["embedding", "neighbour_vote"]
 Vote = Literal["weighted", "plain"]
+WriteMode = Literal["upsert", "insert_only", "update_only"]
+Durability = Literal["sync", "interval", "process"]
 Auto = Literal["auto"]
 # Why a dial (a value of `diversity`) was chosen for a row. `QueryResult` explains the values.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]

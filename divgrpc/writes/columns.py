@@ -40,6 +40,8 @@ _ABSENT: Final = -1
 _FANOUT: Final = 16
 # If texts may have other keys than their hashes, so many keys after a hash are looked up.
 _MISSES_MAX: Final = 16
+# Up to so many keys, a loop over them is faster than operations of numpy.
+_FEW_KEYS: Final = 8
 
 
 class Part:
@@ -214,6 +216,11 @@ class LiveIds:
         self._parts, self.kind, self._merged = parts, kind, merged
         self._displaced = displaced
 
+    @property
+    def keys(self) -> IntArray:
+        """The key of each row (capacity,)."""
+        return self._keys
+
     def of_rows(self, rows: IntArray) -> IdArray:
         """Return the ids of `rows` (m,)."""
         return self.of_results(rows) if self.kind == "string" else self._keys[rows]
@@ -224,8 +231,8 @@ class LiveIds:
         texts = np.full(len(flat), "", object)
         places = np.flatnonzero(flat >= 0)
         for part, group in self._parts.groups(flat[places]):
-            chosen = places[group]
-            texts[chosen] = [t.decode() for t in part.texts.take(flat[chosen] - part.first)]
+            some = places[group]
+            texts[some] = [t.decode() for t in part.texts.take(flat[some] - part.first)]
         return texts.reshape(rows.shape)
 
     def bytes_of_rows(self, rows: IntArray) -> IntArray:
@@ -246,6 +253,9 @@ class LiveIds:
 
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each key, -1 where there is none; `keys` may have any shape."""
+        if keys.size <= _FEW_KEYS:
+            few = [self._row_of_key(key) for key in keys.ravel().tolist()]
+            return np.array(few, np.int64).reshape(keys.shape)
         rows = np.full(keys.shape, _ABSENT, np.int64)
         if len(self._order):
             places = np.searchsorted(self._ascending, keys)
@@ -326,6 +336,10 @@ class LiveIds:
         """Return the last row of a key, whether or not its point still exists; -1 without one."""
         row = self._later_row(key)
         return self._merged_row(key) if row == _ABSENT else row
+
+    def _row_of_key(self, key: int) -> int:
+        row = self._row_ever(key)
+        return row if row != _ABSENT and self._alive[row] else _ABSENT
 
     def _merged_row(self, key: int) -> int:
         place = int(np.searchsorted(self._ascending, key))

@@ -10,10 +10,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
@@ -29,17 +29,16 @@ from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
 from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import Progress, WriteResult
+from divgrpc.storage.published import Published
+from divgrpc.types import Durability, Progress, WriteResult
 from divgrpc.writes.layout import Source, WritesFolder
 from divgrpc.writes.log import LogWriter, Tail
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
-from divgrpc.writes.replica import Published
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
 from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 
-Durability = Literal["sync", "interval", "process"]
 DURABILITIES: Final = ("sync", "interval", "process")
 Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
@@ -68,26 +67,27 @@ class _Pending:
 class Committer:
     """The one writer of a collection. Thread-safe."""
 
-    def __init__(self, engine: Engine, folder: Path, durability: Durability = "sync") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        durability: Durability = "sync",
+        *,
+        has_queries: bool = True,
+    ) -> None:
         """Open the writes to the generation of `engine`, which is in the index folder `folder`.
+
+        `has_queries`: whether `snapshot` is called.
 
         Raises `StorageInUseError` if another process writes to the collection, and
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        if durability not in DURABILITIES:
-            names = ", ".join(DURABILITIES)
-            raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
-        self._engine, self._durability = engine, durability
+        self._engine, self._durability = engine, _checked(durability)
+        self._has_queries = has_queries
         self._index = IndexFolder(folder)
         self._writes = WritesFolder(folder / str(engine.generation))
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
-        with full_disk_errors():
-            self._writes.path.mkdir(exist_ok=True)
-        self._lock_file = os.open(
-            self._writes.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-        )
-        self._vectors_file = self._writes.open_vectors()
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
         self._merge_lock = threading.Lock()
@@ -101,14 +101,9 @@ class Committer:
         # The stamp of the pointer when it last named the generation of this object.
         self._stamp: tuple[int, int] | None = None
         self._is_closed = False
-        try:
-            self._lock()
-            self._published = Published(self._writes.path, writable=True)
-            if self._writes.read_info() is not None:
-                self._recover()
-        except BaseException:
-            self._close_files()
-            raise
+        # Whether a merge begins when it is due; benchmarks switch this off.
+        self.merges_by_itself = True
+        self._open_files()
         if durability == "interval":
             threading.Thread(target=self._sync_regularly, daemon=True).start()
 
@@ -123,14 +118,24 @@ class Committer:
         return self._engine.manifest
 
     @property
+    def is_current(self) -> bool:
+        """Whether the generation is the current one of its index.
+
+        Raises `IndexNotFoundError` and `IndexDamagedError`.
+        """
+        return self._index.current() == self._engine.generation
+
+    @property
     def state(self) -> State | None:
         """The state, None if nothing was ever written; read it while nothing is written."""
         return self._state
 
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of the files of the log, reserved ones included."""
-        return self._writes.log.bytes
+    def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
+        """Make several writes with one sync of the log; return a result or an error of each."""
+        batch = [_Pending(request) for request in requests]
+        self._queue.extend(batch)
+        self._finish(batch)
+        return [pending.error or pending.result or _lost() for pending in batch]
 
     def commit(self, request: Request) -> WriteResult:
         """Make a write; when this returns, queries see it.
@@ -140,12 +145,7 @@ class Committer:
         """
         pending = _Pending(request)
         self._queue.append(pending)
-        while not pending.is_done:
-            with self._commit_lock:
-                if not pending.is_done:
-                    self._commit_queue()
-            if not pending.is_done:
-                self._merge_for(pending)
+        self._finish([pending])
         if pending.error is not None:
             raise pending.error
         assert pending.result is not None  # noqa: S101  # the request was committed
@@ -190,6 +190,22 @@ class Committer:
                 self._log.close()
             self._close_files()
 
+    def _open_files(self) -> None:
+        """Lock the collection, and recover its state."""
+        with full_disk_errors():
+            self._writes.path.mkdir(exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._lock_file = os.open(self._writes.path / _LOCK, flags, 0o666)
+        self._vectors_file = self._writes.open_vectors()
+        try:
+            self._lock()
+            self._published = Published(self._writes.path, writable=True)
+            if self._writes.read_info() is not None:
+                self._recover()
+        except BaseException:
+            self._close_files()
+            raise
+
     def _lock(self) -> None:
         if not lock_exclusively(self._lock_file):
             raise StorageInUseError("another process writes to this collection")
@@ -200,6 +216,16 @@ class Committer:
             if descriptor >= 0:
                 os.close(descriptor)
                 setattr(self, name, -1)
+
+    def _finish(self, batch: list[_Pending]) -> None:
+        """Commit requests that are in the queue, unless other threads do so."""
+        for pending in batch:
+            while not pending.is_done:
+                with self._commit_lock:
+                    if not pending.is_done:
+                        self._commit_queue()
+                if not pending.is_done:
+                    self._merge_for(pending)
 
     def _commit_queue(self) -> None:
         """Commit the requests that wait, up to the first one that lacks room."""
@@ -233,7 +259,7 @@ class Committer:
         if self._state is None:
             self._begin()
         is_synced = self._durability == "sync"
-        if is_synced:
+        if is_synced and self._has_queries:
             # While the log is synced, queries see what was there before.
             self.snapshot()
         results: list[tuple[_Pending, WriteResult]] = []
@@ -267,19 +293,27 @@ class Committer:
     def _publish(self) -> None:
         """Let queries see all writes so far."""
         with self._state_lock:
-            assert self._log is not None  # noqa: S101  # writes were made
-            self._sequence = self._published.sequence = self._log.sequence
+            state = self._state
+            assert state is not None  # noqa: S101  # writes were made
+            self._sequence = state.sequence
+            self._published.publish(
+                state.sequence,
+                layout=state.layout.info.number,
+                live=state.live,
+                rows=state.rows,
+                unmerged=state.rows_unmerged,
+            )
 
     def _write(self, request: Request) -> WriteResult:
         """Append a write to the log and apply it."""
         state, log = self._state, self._log
         assert state is not None  # noqa: S101  # callers begin first
         assert log is not None  # noqa: S101
-        if request.request_id in state.requests:
-            return self._result(*state.requests[request.request_id])
+        if request.write_id in state.requests:
+            return self._result(*state.requests[request.write_id])
         record = self._record(request, state)
         count = len(record.removed) if record.rows is None else len(record.rows)
-        if not count and not request.request_id:
+        if not count and not request.write_id:
             return self._result(state.sequence, 0)
         # Readers find the vectors of each record of the log.
         self._put_vectors(state, record)
@@ -348,6 +382,8 @@ class Committer:
         vectors = self._engine.arrays["vectors"]
         self._writes.merge(self._generation, Source.of_build(self._generation, vectors))
         self._recover()
+        # Readers look for writes when the pointer changes.
+        self._index.touch()
 
     def _recover(self) -> None:
         """Open the current layout, and apply the records of the log."""
@@ -362,8 +398,8 @@ class Committer:
         with self._state_lock:
             self._log = log
             self._take(state)
-            self._sequence = self._published.sequence = state.sequence
-            self._snapshot = Snapshot(self._shared, state)
+            self._publish()
+            self._snapshot = self._new_snapshot(state)
 
     def _opened(self, *, verify: bool = True) -> State:
         return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
@@ -375,7 +411,6 @@ class Committer:
         encoder = RowEncoder(shared.searcher, arrays, self._engine.manifest)
         self._requests = Requests(self._engine.manifest, encoder)
         self._state, self._shared = state, shared
-        self._published.layout = state.layout.info.number
 
     def _renew(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""
@@ -386,9 +421,13 @@ class Committer:
             self._snapshot = Snapshot(self._shared, state)
         return self._snapshot
 
+    def _new_snapshot(self, state: State) -> Engine:
+        return Snapshot(self._shared, state) if self._has_queries else self._snapshot
+
     def _merge_if_due(self) -> None:
         state = self._state
-        if state is None or (self._merging is not None and self._merging.is_alive()):
+        is_merging = self._merging is not None and self._merging.is_alive()
+        if state is None or is_merging or not self.merges_by_itself:
             return
         info = state.layout.info
         written = state.rows - info.rows
@@ -429,9 +468,13 @@ class Committer:
 
     def _use(self, state: State) -> None:
         """Use the state of a new layout; the locks are held."""
+        is_published = self._sequence == state.sequence
         self._take(state)
-        if state.sequence == self._sequence:
-            self._snapshot = Snapshot(self._shared, state)
+        if is_published:
+            self._publish()
+            self._snapshot = self._new_snapshot(state)
+        else:
+            self._published.publish(self._sequence, layout=state.layout.info.number)
 
     def _sync_regularly(self) -> None:
         while not self._is_closed:
@@ -440,3 +483,14 @@ class Committer:
             if log is not None:
                 with suppress(Exception):
                     log.sync()
+
+
+def _checked(durability: Durability) -> Durability:
+    if durability not in DURABILITIES:
+        names = ", ".join(DURABILITIES)
+        raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
+    return durability
+
+
+def _lost() -> Exception:
+    return AssertionError("a request got neither a result nor an error")

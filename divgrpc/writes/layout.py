@@ -42,9 +42,10 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
-from divgrpc.storage.generations import LAYOUT, WRITES, Generation
+from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import checksum, with_checksum
-from divgrpc.types import FloatArray
+from divgrpc.storage.published import LAYOUT, LOG, WRITES
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
@@ -184,7 +185,7 @@ class WritesFolder:
 
     def __init__(self, generation: Path) -> None:
         self.path = generation / WRITES
-        self.log = Log(self.path / "log")
+        self.log = Log(self.path / LOG)
         self._vectors = generation / "vectors.npy"
 
     def read_info(self) -> LayoutInfo | None:
@@ -248,7 +249,7 @@ class WritesFolder:
         """
         before = self.read_info()
         with full_disk_errors():
-            for name in ("layouts", "parts", "log"):
+            for name in ("layouts", "parts", LOG):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         number = 1 if before is None else before.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
@@ -284,7 +285,7 @@ class WritesFolder:
         draft = self.path / f"{LAYOUT}.new"
         write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
         with full_disk_errors():
-            for name in ("layouts", "parts", "log"):
+            for name in ("layouts", "parts", LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
             sync_folder(self.path)
@@ -345,27 +346,35 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     if "inverse_lengths" in source.arrays:
         inverse_lengths = store.create("inverse_lengths", np.float32, (capacity,))
         inverse_lengths[:rows] = source.arrays["inverse_lengths"][:rows]
-    codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
-    if not len(source.cells):
-        tiles = -(-rows // TILE_POINTS)
-        shape = (capacity // TILE_POINTS, codes.shape[1])
-        store.create("codes", np.uint8, shape)[:tiles] = codes[:tiles]
-        if terms is not None:
-            store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
+    if len(source.cells):
+        _fill_cells(store, source, living, capacity - rows, len(generation.arrays["cell_centres"]))
         return
-    count = len(generation.arrays["cell_centres"])
+    codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
+    tiles = -(-rows // TILE_POINTS)
+    shape = (capacity // TILE_POINTS, codes.shape[1])
+    store.create("codes", np.uint8, shape)[:tiles] = codes[:tiles]
+    if terms is not None:
+        store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
+
+
+def _fill_cells(
+    store: ArrayFolder, source: Source, living: IntArray, room: int, cells: int
+) -> None:
+    """Write the codes of the rows `living` by cell, with room for so many more rows."""
+    codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
     by_cell = living[np.argsort(source.cells[living], kind="stable")]
-    sizes = np.bincount(source.cells[living], minlength=count)
+    sizes = np.bincount(source.cells[living], minlength=cells)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     store.create("cell_starts", np.int64, starts.shape)[:] = starts
     tiles = -(-len(by_cell) // TILE_POINTS)
     # Each cell may have one overflow tile that is not full.
-    overflow = min(capacity - rows, count + (capacity - rows) // TILE_POINTS)
+    overflow = min(room, cells + room // TILE_POINTS)
     store.create("overflow_nexts", np.int32, (overflow,))[:] = -1
     places = (tiles + overflow) * TILE_POINTS
     cell_rows = store.create("cell_rows", np.int32, (places,))
     cell_rows[: len(by_cell)] = by_cell
-    cell_rows[len(by_cell) :] = capacity - 1
+    # The last row never has a point.
+    cell_rows[len(by_cell) :] = len(source.alive) + room - 1
     old_places = source.places[by_cell]
     if terms is not None:
         store.create("scan_terms", np.uint32, (places,))[: len(by_cell)] = terms[old_places]

@@ -3,16 +3,26 @@
 from pathlib import Path
 
 from divgrpc.engine import Engine
-from divgrpc.storage.generations import LAYOUT, WRITES, IndexFolder, open_generation
+from divgrpc.storage.generations import IndexFolder, open_generation
 from divgrpc.storage.manifest import MANIFEST
+from divgrpc.storage.published import LAYOUT, WRITES
 from divgrpc.writes.replica import Replica
 
 
 def open_engine(path: Path | str) -> Engine:
     """Open the current generation in the folder of an index, or a generation in its own folder.
 
-    Verifies all checksums. If there were writes to the index, returns a snapshot of it as it is
-    now. Raises `IndexNotFoundError`, `IndexDamagedError` and `OtherFormatError`.
+    If there were writes to the index, returns a snapshot of it as it is now. Raises the errors of
+    `open_index`.
+    """
+    opened = open_index(path)
+    return opened.snapshot() if isinstance(opened, Replica) else opened
+
+
+def open_index(path: Path | str) -> Engine | Replica:
+    """Do what `open_engine` does; if there were writes, return an object that follows later ones.
+
+    Verifies all checksums. Raises `IndexNotFoundError`, `IndexDamagedError` and `OtherFormatError`.
     """
     folder = Path(path).absolute()
     if (folder / MANIFEST).exists():
@@ -22,4 +32,4 @@ def open_engine(path: Path | str) -> Engine:
         folder /= str(engine.generation)
     if not (folder / WRITES / LAYOUT).exists():
         return engine
-    return Replica(engine, folder).snapshot()
+    return Replica(engine, folder)

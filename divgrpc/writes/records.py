@@ -56,12 +56,12 @@ class Record:
     rows: the rows that are added; None if none are.
     removed: (m,) int64 keys of the points that are deleted. Points that `rows` replace are not
         among them.
-    request_id: the name that the caller gave the request; a repeated request has the same one.
+    write_id: the name that the caller gave the request; a repeated request has the same one.
     """
 
     rows: Rows | None
     removed: IntArray
-    request_id: str = ""
+    write_id: str = ""
 
     @property
     def kind(self) -> Literal["upsert", "delete"]:
@@ -73,8 +73,8 @@ def pack(record: Record) -> bytes:
     """Return a record as bytes."""
     arrays: dict[str, Array] = {"removed": record.removed}
     head: dict[str, Any] = {}
-    if record.request_id:
-        head["request_id"] = record.request_id
+    if record.write_id:
+        head["write_id"] = record.write_id
     if record.rows is not None:
         rows = record.rows
         arrays |= {
@@ -125,7 +125,7 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
             columns=columns,
             payloads=_take_texts(arrays, "payloads"),
         )
-    return Record(rows, arrays["removed"], head.get("request_id", ""))
+    return Record(rows, arrays["removed"], head.get("write_id", ""))
 
 
 def _put_texts(arrays: dict[str, Array], name: str, texts: Sequence[bytes]) -> None:

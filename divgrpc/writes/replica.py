@@ -1,8 +1,5 @@
 """A collection that another process may write to: its state follows the log."""
 
-import mmap
-import os
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -11,56 +8,15 @@ import numpy as np
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.generations import Generation
+from divgrpc.storage.published import Published
 from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.log import Tail
 from divgrpc.writes.records import Record, unpack
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
 
-PUBLISHED: Final = "PUBLISHED"
 _OPEN_ATTEMPTS_MAX: Final = 10
 _FOLLOW_ATTEMPTS_MAX: Final = 3
-_NUMBERS: Final = struct.Struct("<QQ")
-
-
-class Published:
-    """The sequence number and the layout that readers may use, in a mapped file.
-
-    The writer sets the sequence number when a record is as durable as its caller asked, and the
-    layout when its files are complete.
-    """
-
-    def __init__(self, folder: Path, *, writable: bool = False) -> None:
-        """Map the file in `folder`; a writer creates it."""
-        path, flags = folder / PUBLISHED, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-        try:
-            if writable:
-                os.ftruncate(descriptor, _NUMBERS.size)
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._memory = mmap.mmap(descriptor, _NUMBERS.size, access=access)
-        finally:
-            os.close(descriptor)
-        # Each number is written by one instruction.
-        self._numbers = memoryview(self._memory).cast("Q")
-
-    @property
-    def sequence(self) -> int:
-        """Number of the last record that readers may show."""
-        return self._numbers[0]
-
-    @sequence.setter
-    def sequence(self, value: int) -> None:
-        self._numbers[0] = value
-
-    @property
-    def layout(self) -> int:
-        """Number of the current layout."""
-        return self._numbers[1]
-
-    @layout.setter
-    def layout(self, value: int) -> None:
-        self._numbers[1] = value
 
 
 class Replica:
@@ -72,13 +28,24 @@ class Replica:
         self._folder = WritesFolder(generation)
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
         self._snapshot: Snapshot | None = None
+        self._published: Published | None = None
         self._tail: Tail | None = None
         self._open()
 
     @property
-    def sequence(self) -> int:
-        """Number of the last record that was applied."""
-        return self._state.sequence
+    def engine(self) -> Engine:
+        """The engine of the generation without the writes to it."""
+        return self._engine
+
+    def forget_snapshot(self) -> None:
+        """Make a new snapshot at the next call, because defaults of the engine have changed."""
+        self._snapshot = None
+
+    def follow(self) -> Engine:
+        """Return the points as the writer has published them last."""
+        if self._published is None:
+            self._published = Published(self._folder.path)
+        return self.snapshot(self._published)
 
     def snapshot(self, published: Published | None = None) -> Engine:
         """Return the points as they are now.

@@ -10,22 +10,25 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.engine import Engine
 from divgrpc.errors import UnsupportedError
+from divgrpc.metrics import Labels, Topics
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
-from divgrpc.types import IndexInfo
+from divgrpc.types import IndexInfo, WritesInfo
 from divgrpc.types.filters import Filter, HasId
 from divgrpc.writes.columns import Flags, LiveReader, Part
-from divgrpc.writes.layout import Layout
+from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
 _OF_BUILD: Final = frozenset(
     ("length_bounds", "table_starts", "table_keys", "table_offsets", "table_rows", "id_order")
 )
+# Ids of rows without a point, in evaluations, begin here.
+_ABSENT_ID: Final = 2**62
 # Maximum number of bytes of cached flags of the rows of a layout.
 _CACHED_FLAGS_BYTES_MAX: Final = 64 << 20
 
@@ -114,17 +117,32 @@ class Snapshot(Engine):
             self.manifest, "dense", dense=True, has_tables=self._has_tables
         )
         self._plans, self._passing = {}, {}
+        self._unmerged, self._dead = state.rows_unmerged, state.rows - state.live
         self.__dict__.pop("_every_row", None)
         self.__dict__.pop("topics", None)
 
     @property
     def info(self) -> IndexInfo:
-        """The description of the collection."""
-        return replace(super().info, rows=self.rows)
+        """The description of the index."""
+        folder = self._folder
+        size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
+        writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
+        return replace(super().info, rows=self.rows, writes=writes)
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:
         return PassingRows(self._alive[: self._written])
+
+    @functools.cached_property
+    def topics(self) -> Topics:
+        """The ids of the points, for evaluations; there are no categories."""
+        alive = self._all_rows.flags
+        numbers = np.arange(len(alive))
+        if self._has_texts:
+            return Topics.of_categories(Labels.of(ids=numbers))
+        # Evaluations want an id for each row. No caller can name the rows without a point.
+        ids = np.where(alive, self._live_ids.keys[: len(alive)], _ABSENT_ID + numbers)
+        return Topics.of_categories(Labels.of(ids=ids))
 
     def _passing_rows(self, condition: Filter) -> PassingRows:
         """Return the points that pass a filter."""

@@ -85,6 +85,11 @@ class State:
         self._used = np.zeros(1, np.int64)
 
     @property
+    def rows_unmerged(self) -> int:
+        """Number of points that were written since the last merge."""
+        return int(np.count_nonzero(self._alive[self.layout.info.rows : self.rows]))
+
+    @property
     def room(self) -> int:
         """Number of rows that can be written before the next merge."""
         return self._capacity - 1 - self.rows
@@ -103,9 +108,9 @@ class State:
         if record.rows is not None:
             self._add(record.rows)
         self.sequence = sequence
-        if record.request_id:
+        if record.write_id:
             count = len(removed) if record.rows is None else len(record.rows)
-            self.requests[record.request_id] = (sequence, count)
+            self.requests[record.write_id] = (sequence, count)
             if len(self.requests) > REQUESTS_MAX:
                 del self.requests[next(iter(self.requests))]
 
@@ -122,23 +127,7 @@ class State:
             sizes = lengths(added.vectors)
             part = self._inverse_lengths[first : first + count]
             np.divide(1, sizes, out=part, where=sizes > 0)
-        if self._has_cells:
-            places = np.empty(count, np.int32)
-            overflow = (
-                self._heads,
-                self._nexts,
-                self._tile_counts,
-                self._tile_cells,
-                self._cell_rows,
-                self._used,
-            )
-            cells = read_only(added.cells)
-            if add_places(cells, read_only(rows), self._first_tile, overflow, places) < 0:
-                raise AssertionError("the caller must leave room for each row")
-            self._flags[places] = 1
-            np.add.at(self._counts, added.cells, 1)
-        else:
-            places = rows
+        places = self._add_to_cells(added.cells, rows) if self._has_cells else rows
         self._places[first : first + count] = places
         put_codes(read_only(added.codes), read_only(places), self._codes)
         if self._terms is not None:
@@ -151,6 +140,25 @@ class State:
             self.displaced = bool((hashes != added.keys).any())
         self.rows += count
         self.live += count
+
+    def _add_to_cells(
+        self, cells: npt.NDArray[np.int32], rows: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
+        """Give new rows (m,) places in the overflow tiles of their cells; return the places."""
+        places = np.empty(len(rows), np.int32)
+        overflow = (
+            self._heads,
+            self._nexts,
+            self._tile_counts,
+            self._tile_cells,
+            self._cell_rows,
+            self._used,
+        )
+        if add_places(read_only(cells), read_only(rows), self._first_tile, overflow, places) < 0:
+            raise AssertionError("the caller must leave room for each row")
+        self._flags[places] = 1
+        np.add.at(self._counts, cells, 1)
+        return places
 
     def _remove(self, rows: IntArray) -> None:
         if not len(rows):
@@ -232,7 +240,7 @@ class State:
             model={name: arrays[name] for name in (CENTRE, CENTRE_MARGINS)},
             parts=self.parts,
             displaced=self.displaced,
-            requests=tuple((name, *seen) for name, seen in self.requests.items()),
+            requests=tuple((name, *result) for name, result in self.requests.items()),
         )
 
     def encoded(self, rows: IntArray) -> tuple[Array, Array, Array]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from divgrpc.errors import (
 )
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import FloatArray, IntArray, WriteMode
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import SparseRows, as_rows, prepare
@@ -35,7 +35,6 @@ from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, Rows
 from divgrpc.writes.state import State
 
-WriteMode = Literal["upsert", "insert_only", "update_only"]
 MODES: Final = ("upsert", "insert_only", "update_only")
 NO_KEYS: Final = np.empty(0, np.int64)
 
@@ -53,7 +52,7 @@ class Upsert:
     payloads: Any = None
     mode: WriteMode = "upsert"
     if_sequence: int | None = None
-    request_id: str = ""
+    write_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Delete:
     ids: Any = None
     condition: Filter | None = None
     if_sequence: int | None = None
-    request_id: str = ""
+    write_id: str = ""
 
 
 def check_writable(manifest: Manifest) -> None:
@@ -79,14 +78,12 @@ def check_writable(manifest: Manifest) -> None:
         )
 
 
-def check_request_id(request_id: str) -> str:
+def check_write_id(write_id: str) -> str:
     """Return a valid request id; raises `InvalidArgumentError`."""
-    most = LIMITS["request_id_bytes_max"]
-    if not isinstance(request_id, str) or len(request_id.encode(errors="replace")) > most:
-        raise invalid(
-            "request_id", f"must be a text of at most {most} bytes, got {request_id!r:.80}"
-        )
-    return request_id
+    most = LIMITS["write_id_bytes_max"]
+    if not isinstance(write_id, str) or len(write_id.encode(errors="replace")) > most:
+        raise invalid("write_id", f"must be a text of at most {most} bytes, got {write_id!r:.80}")
+    return write_id
 
 
 def columns_from(
@@ -107,10 +104,10 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
         columns_of(attributes, rows)  # type: ignore[arg-type]  # raises the error that fits
         raise invalid("attributes", "must be a mapping")
     columns: dict[Attribute, Column] = {}
-    for name, given in attributes.items():
+    for name, value in attributes.items():
         if name not in declared:
             raise unknown_attribute(name, manifest.attributes)
-        attribute, values = declared[name], plain(given)
+        attribute, values = declared[name], plain(value)
         if attribute.multi and not isinstance(values, str) and isinstance(values, Sequence):
             values = [_listed(item) for item in values]
         ((got, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()
@@ -165,7 +162,7 @@ class Requests:
             encoded = self._encoder.encode(vectors)
         cells, terms, codes = encoded
         added = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads)
-        return Record(added, NO_KEYS, request.request_id)
+        return Record(added, NO_KEYS, request.write_id)
 
     def delete(self, request: Delete, state: State) -> Record:
         """Return the record of a deletion; ids that no point has are left out.
@@ -187,7 +184,7 @@ class Requests:
             flags = state.flags(request.condition)
             rows = np.flatnonzero(flags) if rows is None else rows[flags[rows]]
         assert rows is not None  # noqa: S101  # one of the two was given
-        return Record(None, np.unique(state.keys_of(rows)), request.request_id)
+        return Record(None, np.unique(state.keys_of(rows)), request.write_id)
 
     def _find(self, ids: Any, live: LiveIds) -> tuple[IntArray, tuple[bytes, ...], IntArray]:  # noqa: ANN401
         """Return keys (m,), text ids, and rows (m,) with -1 for new ids."""

@@ -68,6 +68,12 @@ class Config:
     reflection: bool = _option(True, "let tools such as grpcurl list the methods")
     ready_file: str = _option("", "file that gets host:port once the server serves")
     grace: float = _option(10.0, "seconds to finish running calls after a signal to stop", low=0)
+    durability: str = _option(
+        "sync",
+        "when a write is acknowledged: sync, once it is on the disk; interval, 50 ms before;"
+        " process, once it outlives the server's processes, but not a loss of power",
+        choices=("sync", "interval", "process"),
+    )
     max_builds: int = _option(2, "builds at a time, over all indexes", low=1, high=64)
     upload_idle: float = _option(
         60.0, "seconds without a message after which an upload is cancelled", low=0.01

@@ -12,7 +12,7 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands, interrupts, options, points, where
+from divgrpc_client.cli import commands, interrupts, options, points, where, writing
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -35,6 +35,7 @@ Examples:
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
   divgrpc predict papers documents.txt     five labels for each document
+  divgrpc upsert images new.jsonl          insert points, or replace those with these ids
   divgrpc info images                      what Build chose, and what it measured
 
 Exit codes:
@@ -171,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
         (points.count, points.add_count),
         (points.scroll, points.add_scroll),
         (points.export, points.add_export),
+        (writing.upsert, writing.add_upsert),
+        (writing.delete, writing.add_delete),
+        (writing.compact, options.add_name),
         (load, add_load),
     ):
         verb = options.add(verbs, run)

@@ -62,6 +62,11 @@ def count(field: str, value: object) -> int:
     return number
 
 
+def not_negative(field: str, value: object) -> int:
+    """Check a whole number from 0 up."""
+    return count(field, value) if value != 0 or isinstance(value, bool) else 0
+
+
 def seconds(field: str, value: object) -> float:
     """Check a timeout in seconds; it may be infinite or, for an expired deadline, negative."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):

@@ -97,6 +97,7 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
         attributes=_attributes(points.attributes),
         payloads=tuple(points.payloads),
         generation=response.generation,
+        sequence=response.sequence,
     )
 
 

@@ -22,9 +22,10 @@ SERVICE: Final = "divgrpc.v1.DiverseIndex"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 WATCH_REQUEST: Final = b"\x0a" + bytes([len(SERVICE)]) + SERVICE.encode()  # service = 1
 SERVING: Final = b"\x08\x01"  # status = 1: SERVING = 1
-# Methods that change nothing on the server, so that a retry is harmless.
+# Methods for which a retry is harmless: those that change nothing on the server, and writes. The
+# clients give each write a name, so that the server makes it once.
 _REPEATABLE: Final = (
-    *("Query", "PredictLabels", "Get", "Count", "Scroll"),
+    *("Query", "PredictLabels", "Get", "Count", "Scroll", "Upsert", "Delete", "Compact"),
     *("GetIndex", "ListIndexes", "GetServerInfo"),
 )
 _SERVICE_CONFIG: Final = json.dumps(

@@ -9,6 +9,7 @@ from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
 from divgrpc_protos.v1 import points_pb2 as divgrpc__protos_dot_v1_dot_points__pb2
 from divgrpc_protos.v1 import predict_pb2 as divgrpc__protos_dot_v1_dot_predict__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
+from divgrpc_protos.v1 import writes_pb2 as divgrpc__protos_dot_v1_dot_writes__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -74,6 +75,21 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/Scroll',
                 request_serializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.FromString,
+                _registered_method=True)
+        self.Upsert = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Upsert',
+                request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.UpsertRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.UpsertResponse.FromString,
+                _registered_method=True)
+        self.Delete = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Delete',
+                request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.FromString,
+                _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Compact',
+                request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.FromString,
                 _registered_method=True)
         self.PredictLabels = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/PredictLabels',
@@ -172,6 +188,30 @@ class DiverseIndexServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upsert(self, request, context):
+        """Inserts points, or replaces the points that have these ids. When the response arrives, the points
+        are as safe as the server's option `durability` says, and all later calls see them. Without a
+        write_id, a retry may write twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Delete(self, request, context):
+        """Deletes points by their ids or by a filter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Compact(self, request, context):
+        """Merges the writes to an index into the arrays that searches read. Merges happen by themselves; a
+        caller may want one after a large number of writes. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PredictLabels(self, request, context):
         """Predicts diverse labels for documents. The index must have labels. The call is safe to retry.
         """
@@ -263,6 +303,21 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.Scroll,
                     request_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.SerializeToString,
+            ),
+            'Upsert': grpc.unary_unary_rpc_method_handler(
+                    servicer.Upsert,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.UpsertRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.UpsertResponse.SerializeToString,
+            ),
+            'Delete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.SerializeToString,
             ),
             'PredictLabels': grpc.unary_unary_rpc_method_handler(
                     servicer.PredictLabels,
@@ -490,6 +545,87 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/Scroll',
             divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upsert(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Upsert',
+            divgrpc__protos_dot_v1_dot_writes__pb2.UpsertRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_writes__pb2.UpsertResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Delete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Delete',
+            divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Compact',
+            divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.FromString,
             options,
             channel_credentials,
             insecure,

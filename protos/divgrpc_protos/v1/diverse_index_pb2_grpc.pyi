@@ -11,6 +11,7 @@ import divgrpc_protos.v1.index_pb2
 import divgrpc_protos.v1.points_pb2
 import divgrpc_protos.v1.predict_pb2
 import divgrpc_protos.v1.query_pb2
+import divgrpc_protos.v1.writes_pb2
 import grpc
 import grpc.aio
 import sys
@@ -142,6 +143,54 @@ _DiverseIndexScrollType = typing_extensions.TypeVar(
     ],
 )
 
+_DiverseIndexUpsertType = typing_extensions.TypeVar(
+    '_DiverseIndexUpsertType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.UpsertRequest,
+        divgrpc_protos.v1.writes_pb2.UpsertResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.UpsertRequest,
+        divgrpc_protos.v1.writes_pb2.UpsertResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.UpsertRequest,
+        divgrpc_protos.v1.writes_pb2.UpsertResponse,
+    ],
+)
+
+_DiverseIndexDeleteType = typing_extensions.TypeVar(
+    '_DiverseIndexDeleteType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.DeleteRequest,
+        divgrpc_protos.v1.writes_pb2.DeleteResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.DeleteRequest,
+        divgrpc_protos.v1.writes_pb2.DeleteResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.DeleteRequest,
+        divgrpc_protos.v1.writes_pb2.DeleteResponse,
+    ],
+)
+
+_DiverseIndexCompactType = typing_extensions.TypeVar(
+    '_DiverseIndexCompactType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.CompactRequest,
+        divgrpc_protos.v1.writes_pb2.CompactResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.CompactRequest,
+        divgrpc_protos.v1.writes_pb2.CompactResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.CompactRequest,
+        divgrpc_protos.v1.writes_pb2.CompactResponse,
+    ],
+)
+
 _DiverseIndexPredictLabelsType = typing_extensions.TypeVar(
     '_DiverseIndexPredictLabelsType',
     grpc.UnaryUnaryMultiCallable[
@@ -254,7 +303,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexCompactType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -284,6 +333,18 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.points_pb2.ScrollRequest,
             divgrpc_protos.v1.points_pb2.ScrollResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.UpsertRequest,
+            divgrpc_protos.v1.writes_pb2.UpsertResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.DeleteRequest,
+            divgrpc_protos.v1.writes_pb2.DeleteResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.CompactRequest,
+            divgrpc_protos.v1.writes_pb2.CompactResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -346,6 +407,18 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.points_pb2.ScrollResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.UpsertRequest,
+            divgrpc_protos.v1.writes_pb2.UpsertResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.DeleteRequest,
+            divgrpc_protos.v1.writes_pb2.DeleteResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.CompactRequest,
+            divgrpc_protos.v1.writes_pb2.CompactResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
             divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
         ],
@@ -389,6 +462,12 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
 
     Scroll: _DiverseIndexScrollType
 
+    Upsert: _DiverseIndexUpsertType
+
+    Delete: _DiverseIndexDeleteType
+
+    Compact: _DiverseIndexCompactType
+
     PredictLabels: _DiverseIndexPredictLabelsType
 
     Evaluate: _DiverseIndexEvaluateType
@@ -431,6 +510,18 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.points_pb2.ScrollRequest,
         divgrpc_protos.v1.points_pb2.ScrollResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.UpsertRequest,
+        divgrpc_protos.v1.writes_pb2.UpsertResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.DeleteRequest,
+        divgrpc_protos.v1.writes_pb2.DeleteResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.CompactRequest,
+        divgrpc_protos.v1.writes_pb2.CompactResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -511,6 +602,27 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.points_pb2.ScrollRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.points_pb2.ScrollResponse, collections.abc.Awaitable[divgrpc_protos.v1.points_pb2.ScrollResponse]]: ...
+
+    @abc.abstractmethod
+    def Upsert(
+        self,
+        request: divgrpc_protos.v1.writes_pb2.UpsertRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.UpsertResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.UpsertResponse]]: ...
+
+    @abc.abstractmethod
+    def Delete(
+        self,
+        request: divgrpc_protos.v1.writes_pb2.DeleteRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.DeleteResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.DeleteResponse]]: ...
+
+    @abc.abstractmethod
+    def Compact(
+        self,
+        request: divgrpc_protos.v1.writes_pb2.CompactRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.CompactResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.CompactResponse]]: ...
 
     @abc.abstractmethod
     def PredictLabels(

@@ -579,6 +579,7 @@ class IndexInfo(Message):
     ID_KIND_FIELD_NUMBER: int
     ATTRIBUTES_FIELD_NUMBER: int
     HAS_PAYLOADS_FIELD_NUMBER: int
+    WRITES_FIELD_NUMBER: int
     name: str
     generation: int
     rows: int
@@ -612,6 +613,8 @@ class IndexInfo(Message):
     def search_costs_dense(self) -> RepeatedCompositeFieldContainer[SearchCost]: ...
     @property
     def attributes(self) -> RepeatedCompositeFieldContainer[Attribute]: ...
+    @property
+    def writes(self) -> WritesInfo: ...
     def __init__(
         self,
         *,
@@ -639,10 +642,33 @@ class IndexInfo(Message):
         id_kind: IdKind.ValueType = ...,
         attributes: Iterable[Attribute] | None = ...,
         has_payloads: bool = ...,
+        writes: WritesInfo | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default", "writes", b"writes"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
+
+@final
+class WritesInfo(Message):
+    DESCRIPTOR: Descriptor
+
+    SEQUENCE_FIELD_NUMBER: int
+    ROWS_UNMERGED_FIELD_NUMBER: int
+    ROWS_DEAD_FIELD_NUMBER: int
+    LOG_BYTES_FIELD_NUMBER: int
+    sequence: int
+    rows_unmerged: int
+    rows_dead: int
+    log_bytes: int
+    def __init__(
+        self,
+        *,
+        sequence: int = ...,
+        rows_unmerged: int = ...,
+        rows_dead: int = ...,
+        log_bytes: int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["log_bytes", b"log_bytes", "rows_dead", b"rows_dead", "rows_unmerged", b"rows_unmerged", "sequence", b"sequence"]) -> None: ...
 
 @final
 class GetIndexRequest(Message):

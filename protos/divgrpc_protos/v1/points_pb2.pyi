@@ -229,7 +229,9 @@ class GetResponse(Message):
 
     GENERATION_FIELD_NUMBER: int
     POINTS_FIELD_NUMBER: int
+    SEQUENCE_FIELD_NUMBER: int
     generation: int
+    sequence: int
     @property
     def points(self) -> PointRecords: ...
     def __init__(
@@ -237,9 +239,10 @@ class GetResponse(Message):
         *,
         generation: int = ...,
         points: PointRecords | None = ...,
+        sequence: int = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["points", b"points"]) -> bool: ...
-    def ClearField(self, field_name: Literal["generation", b"generation", "points", b"points"]) -> None: ...
+    def ClearField(self, field_name: Literal["generation", b"generation", "points", b"points", "sequence", b"sequence"]) -> None: ...
 
 @final
 class CountRequest(Message):
@@ -265,15 +268,18 @@ class CountResponse(Message):
 
     GENERATION_FIELD_NUMBER: int
     COUNT_FIELD_NUMBER: int
+    SEQUENCE_FIELD_NUMBER: int
     generation: int
     count: int
+    sequence: int
     def __init__(
         self,
         *,
         generation: int = ...,
         count: int = ...,
+        sequence: int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["count", b"count", "generation", b"generation"]) -> None: ...
+    def ClearField(self, field_name: Literal["count", b"count", "generation", b"generation", "sequence", b"sequence"]) -> None: ...
 
 @final
 class ScrollRequest(Message):
@@ -310,8 +316,10 @@ class ScrollResponse(Message):
     GENERATION_FIELD_NUMBER: int
     POINTS_FIELD_NUMBER: int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: int
+    SEQUENCE_FIELD_NUMBER: int
     generation: int
     next_page_token: str
+    sequence: int
     @property
     def points(self) -> PointRecords: ...
     def __init__(
@@ -320,6 +328,7 @@ class ScrollResponse(Message):
         generation: int = ...,
         points: PointRecords | None = ...,
         next_page_token: str = ...,
+        sequence: int = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["points", b"points"]) -> bool: ...
-    def ClearField(self, field_name: Literal["generation", b"generation", "next_page_token", b"next_page_token", "points", b"points"]) -> None: ...
+    def ClearField(self, field_name: Literal["generation", b"generation", "next_page_token", b"next_page_token", "points", b"points", "sequence", b"sequence"]) -> None: ...

@@ -35,7 +35,7 @@ Options = tuple[tuple[str, Any], ...]
 _NO_PARAMETERS: Final = frozenset(
     (
         *("index", "queries", "documents", "filter", "exclude_ids", "exclude_string_ids"),
-        *("like_ids", "like_string_ids"),
+        *("like_ids", "like_string_ids", "min_sequence"),
     )
 )
 _ONE_DIAL: Final = (
@@ -61,6 +61,7 @@ class Query(NamedTuple):
     filter: Filter | None = None
     exclude_ids: Sequence[int] | Sequence[str] = ()
     like: Sequence[int] | Sequence[str] = ()
+    min_sequence: int = 0
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
         """Return the parameters; `default` supplies those that the request leaves out."""
@@ -94,6 +95,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
         parse_filter(request.filter) if request.HasField("filter") else None,
         parse_ids("exclude_ids", request.exclude_ids, request.exclude_string_ids),
         like,
+        request.min_sequence,
     )
 
 

@@ -99,6 +99,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.IndexExistsError: Meaning(code_pb2.ALREADY_EXISTS),
     errors.BuildUnderWayError: Meaning(code_pb2.ABORTED, retry_after=1.0),
     errors.UnfitIndexError: Meaning(code_pb2.FAILED_PRECONDITION),
+    errors.ConditionFailedError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.IndexChangedError: Meaning(code_pb2.ABORTED, retry_after=1.0),
     errors.IndexDamagedError: Meaning(code_pb2.DATA_LOSS),
     errors.OtherFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
@@ -116,7 +117,12 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
 }
 
 
-_WITH_FIELD: Final = (errors.InvalidArgumentError, errors.UnsupportedError, errors.UnfitIndexError)
+_WITH_FIELD: Final = (
+    errors.InvalidArgumentError,
+    errors.UnsupportedError,
+    errors.UnfitIndexError,
+    errors.ConditionFailedError,
+)
 
 
 class Log(Protocol):

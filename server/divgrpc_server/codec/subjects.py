@@ -22,6 +22,7 @@ from divgrpc_protos.v1 import (
     predict_pb2,
     query_pb2,
     vectors_pb2,
+    writes_pb2,
 )
 from divgrpc_server.ipc.packets import Op
 
@@ -50,6 +51,9 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "Get": (points_pb2.GetRequest, "", "", 0),
     "Count": (points_pb2.CountRequest, "", "", 0),
     "Scroll": (points_pb2.ScrollRequest, "", "", 0),
+    "Upsert": (writes_pb2.UpsertRequest, "vectors", "", 0),
+    "Delete": (writes_pb2.DeleteRequest, "", "", 0),
+    "Compact": (writes_pb2.CompactRequest, "", "", 0),
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
     "DeleteIndex": (index_pb2.DeleteIndexRequest, "", "", 0),
 }
@@ -60,6 +64,9 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.GET: points_pb2.GetRequest,
     Op.COUNT: points_pb2.CountRequest,
     Op.SCROLL: points_pb2.ScrollRequest,
+    Op.UPSERT: writes_pb2.UpsertRequest,
+    Op.DELETE: writes_pb2.DeleteRequest,
+    Op.COMPACT: writes_pb2.CompactRequest,
 }
 
 

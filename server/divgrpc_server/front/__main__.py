@@ -21,6 +21,7 @@ from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import SERVICE, Service
 from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
+from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
@@ -69,10 +70,20 @@ class Front:
             on_change=self._health_is_stale.set,
             stamp=self._stamp,
         )
+        self._writer = Pool(
+            config,
+            log,
+            report=lambda serial: self._send(control.Message("lost", serial)),
+            on_change=lambda: None,
+            stamp=self._stamp,
+            is_writer=True,
+        )
+        self._writer.no_worker = "the writer is not up; retry"
         self._jobs = Jobs(config, process.channel, self._pool, root)
         catalog = Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels)
+        writer = Writer(self._writer, lambda: self._send(control.Message("write")))
         self._service = Service(
-            config, self._pool, catalog, self._jobs, access=self._access, log=log
+            config, self._pool, catalog, self._jobs, writer, access=self._access, log=log
         )
         self._health = health.aio.HealthServicer()
         # gRPC ends calls above `pending_calls` with CANCELLED and no details. So `pending_calls` is
@@ -122,6 +133,7 @@ class Front:
         if calls:
             await asyncio.wait(calls, timeout=_CANCEL_SECONDS)
         self._pool.close()
+        self._writer.close()
         self._access.close()
 
     async def _keep_health(self) -> None:
@@ -142,8 +154,10 @@ class Front:
             self._access.flush()
             os._exit(1)  # the supervisor is gone
         message, descriptor = delivery
-        if message.kind == "worker" and descriptor < 0:
+        if message.kind in ("worker", "writer") and descriptor < 0:
             self._send(control.Message("again", message.number))
+        elif message.kind == "writer":
+            self._writer.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind == "worker":
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):

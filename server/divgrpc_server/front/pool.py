@@ -40,6 +40,10 @@ from divgrpc_server.logging.logs import Logger
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
 _CREDITS: Final[dict[Kind, int]] = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
+_WRITER_ENDED: Final = (
+    "the writer ended, and may or may not have made this write;"
+    " a write with a write_id can be sent again"
+)
 # Members of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
 _STREAM: Final = Op.STREAM
 # Requests of this operation are sent to every worker. They are not queued, counted or retried.
@@ -94,6 +98,8 @@ class Pool:
     report: called with the serial number of a worker that hangs or has closed its socket.
     on_change: called when the number of workers changes.
     stamp: returns, for the name of an index, a value that changes with every generation.
+    is_writer: whether the only worker is the writer. Its requests are not tried twice, because the
+        first try may have had an effect.
     """
 
     def __init__(
@@ -104,6 +110,7 @@ class Pool:
         report: Callable[[int], None],
         on_change: Callable[[], None],
         stamp: Callable[[str], object],
+        is_writer: bool = False,
     ) -> None:
         # The error message for calls that reach the time limit `worker_wait` while no worker is
         # running.
@@ -111,6 +118,7 @@ class Pool:
         self._config = config
         self._log = log
         self._report = report
+        self._is_writer = is_writer
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
@@ -370,6 +378,8 @@ class Pool:
             call.deaths += 1
             if call.request.op is _PREPARE:
                 call.deliver(Reply(call.request.id, Outcome.LOST, b""))
+            elif self._is_writer:
+                self._fail(call, UnavailableError(_WRITER_ENDED))
             elif call.deaths < _TRIES:
                 self._suspects[call.request.id] = call
             else:

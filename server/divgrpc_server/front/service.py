@@ -29,6 +29,7 @@ from divgrpc_server.front.jobs import Build, BuildOnce, Evaluation, Job, Jobs, R
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.logging.logs import AccessLog, Logger
@@ -72,6 +73,7 @@ class Service:
         pool: Pool,
         catalog: Catalog,
         jobs: Jobs,
+        writer: Writer,
         *,
         access: AccessLog,
         log: Logger,
@@ -80,6 +82,7 @@ class Service:
         self._pool = pool
         self._catalog = catalog
         self._jobs = jobs
+        self._writer = writer
         self._access = access
         self._log = log
         self._prefix = secrets.token_hex(4)
@@ -94,6 +97,9 @@ class Service:
             "Get": self._unary("Get", partial(self._answer, Op.GET)),
             "Count": self._unary("Count", partial(self._answer, Op.COUNT)),
             "Scroll": self._unary("Scroll", partial(self._answer, Op.SCROLL)),
+            "Upsert": self._unary("Upsert", partial(self._write, Op.UPSERT)),
+            "Delete": self._unary("Delete", partial(self._write, Op.DELETE)),
+            "Compact": self._unary("Compact", partial(self._write, Op.COMPACT)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -139,6 +145,12 @@ class Service:
 
     async def _answer(self, op: Op, request: bytes, request_id: str, deadline: float) -> bytes:
         reply = await self._pool.answer(op, request, deadline, request_id)
+        if reply.outcome == Outcome.STATUS:
+            raise RefusedError(reply.payload)
+        return reply.payload
+
+    async def _write(self, op: Op, request: bytes, request_id: str, deadline: float) -> bytes:
+        reply = await self._writer.answer(op, request, deadline, request_id)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
         return reply.payload

@@ -21,7 +21,9 @@ Kind = Literal[
     "ready",  # from a child: a worker has loaded kernels, a front listens, an evaluator is idle
     "kernels",  # from a worker, passed on to fronts: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor is a socket to worker `number`
-    "front",  # to a worker: the descriptor is a socket to a front
+    "writer",  # to a front: the descriptor is a socket to the writer, child `number`
+    "write",  # from a front: start the writer, unless it runs
+    "front",  # to a worker or the writer: the descriptor is a socket to a front
     "lost",  # from a front: worker `number` hangs, or has closed its socket
     "again",  # from a front: the socket to worker `number` was lost, so send another
     "build",  # from a front: start a builder; `number` is the job id, `text` the request id

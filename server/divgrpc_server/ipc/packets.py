@@ -1,4 +1,4 @@
-"""Packets between a front and a worker.
+"""Packets between a front and a worker, or between a front and the writer.
 
 Theory of operation. Each front shares one SEQPACKET socket with each worker. Such a socket
 preserves the boundaries of packets, and if one side dies, the other side sees the end of the
@@ -60,6 +60,9 @@ class Op(IntEnum):
     GET = 9  # payload: GetRequest; answered with GetResponse
     COUNT = 10  # payload: CountRequest; answered with CountResponse
     SCROLL = 11  # payload: ScrollRequest; answered with ScrollResponse
+    UPSERT = 12  # to the writer; payload: UpsertRequest; answered with UpsertResponse
+    DELETE = 13  # to the writer; payload: DeleteRequest; answered with DeleteResponse
+    COMPACT = 14  # to the writer; payload: CompactRequest; answered with CompactResponse
 
 
 class Outcome(IntEnum):

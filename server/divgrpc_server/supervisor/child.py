@@ -18,12 +18,12 @@ from typing import Final, Literal
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
 
-Role = Literal["front", "worker", "builder", "evaluator"]
+Role = Literal["front", "worker", "writer", "builder", "evaluator"]
 
-# Environment variables that limit numerical libraries to one thread in workers and evaluators. In
-# these processes a query runs on one thread, because other workers or other threads of the
-# evaluator run other queries at the same time. Builders do not get these variables, because a build
-# may use all cores.
+# Environment variables that limit numerical libraries to one thread in workers, in the writer and
+# in evaluators. In these processes a query runs on one thread, because other workers or other
+# threads of the evaluator run other queries at the same time. Builders do not get these variables,
+# because a build may use all cores.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -118,7 +118,7 @@ class Child:
 
 
 def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
-    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
+    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "writer", "evaluator") else {}
     # -P prevents a file in the current folder from shadowing a module of this package.
     module = ["-P", "-m", f"divgrpc_server.{role}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package

@@ -4,7 +4,8 @@ Theory of operation. The supervisor imports neither grpc nor numba, so it starts
 in them cannot end it. It connects every ready front to every ready worker with a socket. When a
 front or worker is replaced, its replacement gets new sockets. The first worker starts alone and
 compiles missing kernels. The other workers start when it is ready, because before that they would
-only wait for it.
+only wait for it. The writer, which is connected to the fronts like a worker, starts at the first
+write.
 
 A child that dies is replaced immediately. If children of a role repeatedly die soon after their
 start, the supervisor pauses before each restart, twice as long each time. It gives up if its
@@ -28,7 +29,7 @@ from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage.generations import lock_root, sweep
 from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
-from divgrpc_server.ipc.control import Message
+from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
 from divgrpc_server.supervisor.child import Child, Role
 from divgrpc_server.supervisor.memory_root import memory_root
@@ -55,10 +56,12 @@ class Supervisor:
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
-        self._failures: dict[Role, int] = {"front": 0, "worker": 0}
+        self._failures: dict[Role, int] = {"front": 0, "worker": 0, "writer": 0}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._warm = False
+        # Whether a caller has ever written to an index.
+        self._has_writes = False
         # The latest message on the number of compiled kernels.
         self._kernels = Message("kernels", 0, "0")
         self._failed = False
@@ -87,7 +90,7 @@ class Supervisor:
         Only one worker is started until the kernels are compiled.
         """
         count = self._config.fronts if role == "front" else self._config.workers
-        if role == "worker" and not self._warm:
+        if role == "writer" or (role == "worker" and not self._warm):
             count = 1
         try:
             while len(self._of(role)) < count and not self._stopping:
@@ -133,6 +136,9 @@ class Supervisor:
             worker.kill()
         elif message.kind == "again" and worker is not None:
             self._spawn(self._connect_later(child, worker))
+        elif message.kind == "write" and not self._has_writes:
+            self._has_writes = True
+            self._fill("writer")
         elif message.kind == "build":
             self._spawn(self._start_job("builder", child, message))
         elif message.kind == "evaluate":
@@ -142,7 +148,7 @@ class Supervisor:
         child.ready = True
         if child.role == "front":
             child.send(self._kernels)
-            for worker in self._ready("worker"):
+            for worker in (*self._ready("worker"), *self._ready("writer")):
                 self._connect(child, worker)
             if self._serving:
                 child.send(Message("serving"))
@@ -151,20 +157,25 @@ class Supervisor:
                 self._connect(front, child)
             self._warm = True
             self._fill("worker")
+        elif child.role == "writer":
+            for front in self._ready("front"):
+                self._connect(front, child)
         elif child.role == "evaluator":
             loop = asyncio.get_running_loop()
             child.expiry = loop.call_later(_EVALUATOR_IDLE_SECONDS, self._retire, child)
         self._announce()
 
     def _connect(self, front: Child, worker: Child) -> None:
+        """Connect a front with a worker or the writer."""
         try:
             front_end, worker_end = packets.pair()
         except OSError as error:
-            self._log.warning("cannot connect a worker", worker=worker.serial, reason=str(error))
+            self._log.warning("cannot connect a child", child=worker.serial, reason=str(error))
             self._spawn(self._connect_later(front, worker))
             return
         worker.send(Message("front", front.serial), worker_end)
-        front.send(Message("worker", worker.serial), front_end)
+        kind: Kind = "writer" if worker.role == "writer" else "worker"
+        front.send(Message(kind, worker.serial), front_end)
 
     async def _connect_later(self, front: Child, worker: Child) -> None:
         await self._pause(_CONNECT_SECONDS)

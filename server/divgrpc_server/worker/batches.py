@@ -183,6 +183,7 @@ class QueryBatch(Batch[QueryResult]):
         self._correlation_id = correlation_id
 
     def _resolve(self, index: Engine) -> int:
+        index.check_sequence(self._query.min_sequence)
         self._parameters = self._query.over(index.defaults.query)
         self._passing = index.passing(self._query.filter, self._query.exclude_ids)
         if self._query.like:

@@ -11,6 +11,9 @@ generation, so that requests for other indexes do not wait. Before a build moves
 makes all workers `prepare` the new generation, so that the switch takes no time. A generation that
 was not prepared is opened at its first request, and requests wait until it is open.
 
+If an index was written to, the worker follows its log: before each request it applies the writes
+that the writer has published since the last one.
+
 If an index cannot be opened, its error is kept for a few seconds. Other indexes are not affected.
 """
 
@@ -27,7 +30,9 @@ from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest
-from divgrpc.writes.opening import open_engine
+from divgrpc.storage.published import LAYOUT, WRITES
+from divgrpc.writes.opening import open_index
+from divgrpc.writes.replica import Replica
 
 _RETRY_SECONDS: Final = 5.0
 
@@ -36,23 +41,37 @@ Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
-    """One index; `index` or `error` is the result of opening it when the pointer had `stamp`."""
+    """One index; `index` or `error` is the result of opening it when the pointer had `stamp`.
+
+    `replica` follows the writes to the index, if there were any.
+    """
 
     folder: IndexFolder
     stamp: Stamp | None = None
     index: Engine | None = None
+    replica: Replica | None = None
     error: Exception | None = None
     error_time: float = 0.0
     # The pointer's stamp for the generation that a thread is opening, None if no thread is opening
     # the index.
     opening: Stamp | None = None
 
-    def set(self, stamp: Stamp | None, outcome: Engine | Exception) -> None:
+    def set(self, stamp: Stamp | None, outcome: Engine | Replica | Exception) -> None:
         """Store the result of opening the index at `stamp`."""
         self.stamp, self.opening = stamp, None
-        self.index = None if isinstance(outcome, Exception) else outcome
+        self.replica = outcome if isinstance(outcome, Replica) else None
+        self.index = outcome.engine if isinstance(outcome, Replica) else None
+        if isinstance(outcome, Engine):
+            self.index = outcome
         self.error = outcome if isinstance(outcome, Exception) else None
         self.error_time = time.monotonic()
+
+    def is_open_whole(self) -> bool:
+        """Whether the current generation is open, with the writes to it if there are any."""
+        if self.index is None or self.index.manifest != self.serving_manifest():
+            return False
+        writes = self.folder.path / str(self.index.generation) / WRITES / LAYOUT
+        return self.replica is not None or not writes.exists()
 
     def serving_manifest(self) -> Manifest | None:
         """Return the manifest of the current generation, or None if it cannot be read."""
@@ -73,7 +92,7 @@ class _Opening:
     name: str
     stamp: Stamp | None
     folder: str
-    outcome: Engine | Exception
+    outcome: Engine | Replica | Exception
 
 
 class IndexCache:
@@ -95,7 +114,7 @@ class IndexCache:
         entry = self._look(name)
         if entry.opening is None and entry.error is not None:
             raise entry.error.with_traceback(None)
-        return entry.index
+        return entry.index if entry.replica is None else entry.replica.follow()
 
     def prepare(self, name: str, folder: str) -> None:
         """Start to open a complete generation that is not published yet."""
@@ -175,20 +194,31 @@ class IndexCache:
         engine = self._prepared.pop(name, None)
         if engine is not None and engine.manifest == entry.serving_manifest():
             entry.set(stamp, engine)
-        elif entry.index is not None and entry.index.manifest == entry.serving_manifest():
-            entry.set(stamp, _with_new_defaults(entry.index, entry.folder))
+        elif entry.is_open_whole():
+            assert entry.index is not None  # noqa: S101  # it is open
+            outcome = _with_new_defaults(entry.index, entry.folder)
+            if entry.replica is not None and isinstance(outcome, Engine):
+                entry.replica.forget_snapshot()
+                entry.set(stamp, entry.replica)
+            else:
+                entry.set(stamp, outcome)
         else:
             entry.opening, entry.index = stamp, None
             path = entry.folder.path
-            self._open(name, lambda: open_engine(path), stamp=stamp)
+            self._open(name, lambda: open_index(path), stamp=stamp)
 
     def _open(
-        self, name: str, work: Callable[[], Engine], *, stamp: Stamp | None = None, folder: str = ""
+        self,
+        name: str,
+        work: Callable[[], Engine | Replica],
+        *,
+        stamp: Stamp | None = None,
+        folder: str = "",
     ) -> None:
         """Start a thread that opens a generation; `find` raises the error of the thread."""
 
         def run() -> None:
-            outcome: Engine | Exception
+            outcome: Engine | Replica | Exception
             try:
                 outcome = work()
             except Exception as error:  # noqa: BLE001  # `find` raises it

@@ -61,13 +61,17 @@ def _get(index: Engine, request: points_pb2.GetRequest) -> points_pb2.GetRespons
     if index.bytes_of_rows(rows, parts).sum() > _PAGE_BYTES_MAX:
         raise _too_large()
     records = points.pack_records(index.records(rows, parts), kind)
-    return points_pb2.GetResponse(generation=index.generation, points=records)
+    return points_pb2.GetResponse(
+        generation=index.generation, points=records, sequence=index.sequence
+    )
 
 
 def _count(index: Engine, request: points_pb2.CountRequest) -> points_pb2.CountResponse:
     passing = index.passing(filters.parse_filter(request.filter))
     count = index.rows if passing is None else passing.count
-    return points_pb2.CountResponse(generation=index.generation, count=count)
+    return points_pb2.CountResponse(
+        generation=index.generation, count=count, sequence=index.sequence
+    )
 
 
 def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.ScrollResponse:
@@ -80,7 +84,9 @@ def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.Scro
     fitting = int(np.searchsorted(totals, _PAGE_BYTES_MAX, side="right"))
     size = min(count, len(rows), max(1, fitting))
     page = points.pack_records(index.records(rows[:size], parts), kind)
-    response = points_pb2.ScrollResponse(generation=index.generation, points=page)
+    response = points_pb2.ScrollResponse(
+        generation=index.generation, points=page, sequence=index.sequence
+    )
     if size < len(rows):
         response.next_page_token = str(keys[size - 1])
     return response

@@ -24,6 +24,7 @@ Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
+UPSERT = "/divgrpc.v1.DiverseIndex/Upsert"
 _PERCENTILES = (50, 99)
 _WARM_UP_SECONDS = 0.5
 # By default all channels of a process to one address share a connection. This option gives each
@@ -53,7 +54,7 @@ async def check(name: str, program: Program, request: bytes, ids: IntArray) -> i
 
 
 @asynccontextmanager
-async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
+async def _calls(program: Program, channels: int, method: str) -> AsyncIterator[Iterator[Call]]:
     """Open `channels` connections and distribute calls over them in turn."""
     async with AsyncExitStack() as stack:
         connections = [
@@ -62,14 +63,20 @@ async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call
             )
             for _ in range(channels)
         ]
-        yield itertools.cycle([channel.unary_unary(QUERY) for channel in connections])
+        yield itertools.cycle([channel.unary_unary(method) for channel in connections])
 
 
 async def unary(
-    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float, channels: int = 1
+    program: Program,
+    requests: Sequence[bytes],
+    in_flight: int,
+    seconds: float,
+    *,
+    channels: int = 1,
+    method: str = QUERY,
 ) -> Load:
-    """Call Query in a closed loop, after a warm-up that is not measured."""
-    async with _calls(program, channels) as calls:
+    """Call a method in a closed loop, after a warm-up that is not measured."""
+    async with _calls(program, channels, method) as calls:
         source = itertools.cycle(requests)
 
         async def one(histogram: HdrHistogram, stop: float) -> None:

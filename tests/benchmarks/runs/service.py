@@ -141,8 +141,9 @@ def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
     reports: dict[Service, list[Report]] = defaultdict(list)
     for _ in range(options.rounds):
         for item in services:
-            arguments = (item.call.messages(seed=0), options.in_flight, options.seconds, _CHANNELS)
-            closed[item].append(asyncio.run(load.unary(item.program, *arguments)))
+            arguments = (item.call.messages(seed=0), options.in_flight, options.seconds)
+            loop = load.unary(item.program, *arguments, channels=_CHANNELS)
+            closed[item].append(asyncio.run(loop))
     rate = max(loop.per_second for loop in closed[services[-1]]) / 2
     settings = Settings(channels=_CHANNELS)
     for _ in range(options.rounds):

@@ -22,9 +22,8 @@ from hypothesis.stateful import (
 
 from divgrpc import Collection, Index
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import HashFamily, Metric
+from divgrpc.types import HashFamily, Metric, WriteMode
 from divgrpc.types.filters import Condition, Exists, Field, HasId
-from divgrpc.writes.writer import WriteMode
 from support.data.written_points import (
     DIMS,
     Id,

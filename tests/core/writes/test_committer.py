@@ -23,11 +23,10 @@ from divgrpc.errors import (
     UnfitIndexError,
     UnsupportedError,
 )
-from divgrpc.types import QueryDefault, QueryResult
+from divgrpc.types import Durability, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
 from divgrpc.writes import committer, layout
 from divgrpc.writes import log as log_module
-from divgrpc.writes.committer import Durability
 from support.data.written_points import (
     DIMS,
     Model,
@@ -181,18 +180,18 @@ def check_history(history: _History, results: list[tuple[bool, QueryResult]]) ->
 
 def test_a_named_write_is_made_once(path: Path) -> None:
     with a_collection(path, OLD) as collection:
-        first = collection.upsert([3, 500], request_id="a", **columns_of(POINTS[50:52]))
-        nothing = collection.delete([700], request_id="b")
-        deleted = collection.delete([3, 5, 900], request_id="c")
+        first = collection.upsert([3, 500], write_id="a", **columns_of(POINTS[50:52]))
+        nothing = collection.delete([700], write_id="b")
+        deleted = collection.delete([3, 5, 900], write_id="c")
         assert (first.rows, nothing.rows, deleted.rows) == (2, 0, 2)
         model = {n: p for n, p in (OLD | {500: POINTS[51]}).items() if n not in {3, 5}}
         upsert(collection, {700: POINTS[60]})
         model[700] = POINTS[60]
         for number in range(3):
             # What is written under a name that was used does not matter.
-            assert collection.upsert([8], request_id="a", **columns_of(POINTS[70:71])) == first
-            assert collection.delete([700], request_id="b") == nothing
-            assert collection.delete(list(OLD), request_id="c", if_sequence=77) == deleted
+            assert collection.upsert([8], write_id="a", **columns_of(POINTS[70:71])) == first
+            assert collection.delete([700], write_id="b") == nothing
+            assert collection.delete(list(OLD), write_id="c", if_sequence=77) == deleted
             check_points(collection, model)
             if number == 0:
                 collection.compact()
@@ -211,14 +210,14 @@ def test_only_the_last_names_are_remembered(
 ) -> None:
     monkeypatch.setattr("divgrpc.writes.state.REQUESTS_MAX", 3)
     sequences = [
-        collection.upsert([100 + n], request_id=f"r{n}", **columns_of(POINTS[n : n + 1])).sequence
+        collection.upsert([100 + n], write_id=f"r{n}", **columns_of(POINTS[n : n + 1])).sequence
         for n in range(5)
     ]
     for n in (4, 3, 2):
-        again = collection.delete([1], request_id=f"r{n}")
+        again = collection.delete([1], write_id=f"r{n}")
         assert (again.sequence, again.rows) == (sequences[n], 1)
     assert collection.count() == len(OLD) + 5
-    assert collection.delete([1], request_id="r1").sequence == sequences[-1] + 1
+    assert collection.delete([1], write_id="r1").sequence == sequences[-1] + 1
 
 
 def test_a_write_on_condition_of_a_sequence(collection: Collection) -> None:
@@ -347,10 +346,10 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(log_module, "sync_data", raising(errno.EIO))
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            upsert(collection, {2: POINTS[51], 900: POINTS[52]}, request_id="lost")
+            upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost")
     for write in (
         lambda: upsert(collection, {3: POINTS[53]}),
-        lambda: upsert(collection, {2: POINTS[51]}, request_id="lost"),
+        lambda: upsert(collection, {2: POINTS[51]}, write_id="lost"),
         lambda: collection.delete([1]),
         collection.compact,
     ):
@@ -464,8 +463,8 @@ BAD_UPSERTS: list[tuple[dict[str, Any], str]] = [
     ({"payloads": [3]}, "payloads"),
     ({"payloads": [b"x" * 65_537]}, "payloads"),
     ({"mode": "replace"}, "mode"),
-    ({"request_id": "x" * 129}, "request_id"),
-    ({"request_id": 5}, "request_id"),
+    ({"write_id": "x" * 129}, "write_id"),
+    ({"write_id": 5}, "write_id"),
 ]
 BAD_DELETIONS: list[tuple[dict[str, Any], str]] = [
     ({}, "ids"),
@@ -475,7 +474,7 @@ BAD_DELETIONS: list[tuple[dict[str, Any], str]] = [
     ({"filter": {}}, "filter"),
     ({"filter": Field("weight") == 3}, "filter"),
     ({"filter": Field("size") == "x"}, "filter"),
-    ({"ids": [1], "request_id": "x" * 129}, "request_id"),
+    ({"ids": [1], "write_id": "x" * 129}, "write_id"),
 ]
 
 

@@ -12,10 +12,11 @@ from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.errors import UnsupportedError
 from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.published import Published
 from divgrpc.types import HashFamily, Metric, QueryResult
 from divgrpc.types.filters import Exists, Field, HasId
 from divgrpc.writes import committer, layout
-from divgrpc.writes.replica import Published, Replica
+from divgrpc.writes.replica import Replica
 from reference.index import same_bytes
 from support.data.written_points import (
     DIMS,

@@ -72,15 +72,15 @@ def test_an_empty_folder_has_no_records(log: Log) -> None:
     assert log.bytes == 0
 
 
-def check_goes_on(log: Log, kept: int) -> None:
-    """Check that a log of `kept` records takes another one, and gives all of them back."""
-    records = numbered(BODIES)[:kept]
+def check_goes_on(log: Log, rest: int) -> None:
+    """Check that a log of `rest` records takes another one, and gives all of them back."""
+    records = numbered(BODIES)[:rest]
     assert list(log.read(0)) == records
     for number in range(2):
         writer = reopened(log)
-        assert writer.append(b"added") == kept + 1 + number
+        assert writer.append(b"added") == rest + 1 + number
         writer.close()
-        records.append((kept + 1 + number, b"added"))
+        records.append((rest + 1 + number, b"added"))
         assert list(log.read(0)) == records
 
 
@@ -94,13 +94,13 @@ def test_a_log_cut_anywhere_keeps_the_records_before_the_cut(log: Log, zeros: in
         ends.append(len(whole) - (-len(BODIES[count]) % 8))
     for cut in range(len(data) + 1):
         path = put(log, data[:cut] + bytes(zeros))
-        kept = [body for _, body in log.read(0)]
+        rest = [body for _, body in log.read(0)]
         whole_records = sum(end <= cut for end in ends)
         # The last bytes of a body may themselves be zeros.
-        assert whole_records <= len(kept)
-        assert whole_records == len(kept) or (zeros and not any(data[cut : ends[len(kept) - 1]]))
-        assert kept == BODIES[: len(kept)]
-        check_goes_on(log, len(kept))
+        assert whole_records <= len(rest)
+        assert whole_records == len(rest) or (zeros and not any(data[cut : ends[len(rest) - 1]]))
+        assert rest == BODIES[: len(rest)]
+        check_goes_on(log, len(rest))
         for _, file in log.files():
             file.unlink()
         assert not path.exists()
@@ -114,13 +114,13 @@ def test_a_flipped_bit_never_gives_another_record(log: Log) -> None:
         changed[bit >> 3] ^= 1 << (bit & 7)
         put(log, bytes(changed))
         try:
-            kept = list(log.read(0))
+            rest = list(log.read(0))
         except IndexDamagedError:
             damaged += 1
         else:
             prefixes += 1
-            assert kept == numbered(BODIES)[: len(kept)]
-            assert len(kept) >= len(BODIES) - 1
+            assert rest == numbered(BODIES)[: len(rest)]
+            assert len(rest) >= len(BODIES) - 1
     # A change of the last record cannot be told from a crash.
     heads_and_bodies = sum(16 + len(body) for body in BODIES[:-1])
     assert damaged == 8 * heads_and_bodies
@@ -157,10 +157,13 @@ def test_dropped_files_hold_only_older_records(log: Log) -> None:
     for sequence in range(len(BODIES) + 1):
         written(log, BODIES)
         log.drop(sequence)
-        kept = [first for first, _ in log.files()]
-        assert kept == {0: [1, 3, 4, 5, 6], 1: [1, 3, 4, 5, 6], 2: [3, 4, 5, 6], 3: [4, 5, 6]}.get(
-            sequence, [5, 6] if sequence == 4 else [6]
-        )
+        rest = [first for first, _ in log.files()]
+        assert rest == {
+            0: [1, 3, 4, 5, 6],
+            1: [1, 3, 4, 5, 6],
+            2: [3, 4, 5, 6],
+            3: [4, 5, 6],
+        }.get(sequence, [5, 6] if sequence == 4 else [6])
         assert list(log.read(sequence)) == numbered(BODIES)[sequence:]
         for _, path in log.files():
             path.unlink()

@@ -23,6 +23,7 @@ from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import Service
+from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog
@@ -83,8 +84,10 @@ class Parts:
             CONFIG, Path("/nowhere"), self.pool, lambda: True, lambda: (117, 117)
         )
         self.jobs = Jobs(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
+        writer = Writer(self.pool, lambda: None)
+        access = access or AccessLog(CONFIG)
         self.service = Service(
-            CONFIG, self.pool, self.catalog, self.jobs, access=access or AccessLog(CONFIG), log=log
+            CONFIG, self.pool, self.catalog, self.jobs, writer, access=access, log=log
         )
 
     async def call(self, method: str, context: Context) -> object:

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, points_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, points_pb2, query_pb2, writes_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -191,6 +191,29 @@ class ScriptedIndex(DiverseIndexServicer):
             points=points_pb2.PointRecords(ids=[page]),
             next_page_token=str(page + 1) if page < 2 else "",
         )
+
+    def Upsert(
+        self, request: writes_pb2.UpsertRequest, context: grpc.ServicerContext
+    ) -> writes_pb2.UpsertResponse:
+        """Return the number of ids."""
+        self._begin("Upsert", context)
+        rows = len(request.ids) + len(request.string_ids)
+        return writes_pb2.UpsertResponse(generation=self._generation(), sequence=1, rows=rows)
+
+    def Delete(
+        self, request: writes_pb2.DeleteRequest, context: grpc.ServicerContext
+    ) -> writes_pb2.DeleteResponse:
+        """Return the number of ids."""
+        self._begin("Delete", context)
+        rows = len(request.ids) + len(request.string_ids)
+        return writes_pb2.DeleteResponse(generation=self._generation(), sequence=1, rows=rows)
+
+    def Compact(
+        self, _request: writes_pb2.CompactRequest, context: grpc.ServicerContext
+    ) -> writes_pb2.CompactResponse:
+        """Say that there was something to merge."""
+        self._begin("Compact", context)
+        return writes_pb2.CompactResponse(generation=self._generation(), merged=True)
 
     def Build(
         self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext

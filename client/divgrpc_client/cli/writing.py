@@ -1,0 +1,164 @@
+"""Commands that write to an index: upsert, delete and compact.
+
+The docstring of a command is its help text.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.types import Progress, WriteMode, WriteResult
+from divgrpc_client.cli import session
+from divgrpc_client.cli.options import add_file, add_flags, add_name
+from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
+from divgrpc_client.formats import json_output
+from divgrpc_client.formats.column_files import read_columns
+from divgrpc_client.formats.files import read_ids, read_vectors
+from divgrpc_client.formats.record_files import has_records, read_records
+from divgrpc_protos.arrays import row_count, take
+
+# Number of rows that one call writes, as a whole or not at all.
+_ROWS_AT_A_TIME: Final = 1_000
+# Seconds until a write fails. The first write to a server starts a process.
+_SECONDS: Final = 30.0
+
+
+def add_upsert(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `upsert`."""
+    add_file(verb)
+    add_flags(
+        verb,
+        ("--ids", "SOURCE", "Take one id per row from a file, as divgrpc build does."),
+        (
+            *("--columns", "CSV"),
+            "Take attributes, and ids from a column `id`, from a .csv file with one line per row.",
+        ),
+    )
+    verb.add_argument(
+        "--mode",
+        choices=get_args(WriteMode),
+        default="upsert",
+        help="insert_only fails if a point exists, update_only if one does not (default upsert).",
+    )
+
+
+def upsert(arguments: argparse.Namespace) -> None:
+    """Insert the points of FILE into an index, or replace the points that have their ids.
+
+    FILE is one that divgrpc build reads. Its points need ids. The attributes must be among those
+    that the index was built with. Rows are written 1,000 at a time, each thousand as a whole or not
+    at all; if the command fails, it can be repeated.
+
+    Examples:
+      divgrpc upsert shoes new-shoes.jsonl
+      divgrpc upsert shoes vectors.npy --ids ids.txt
+      divgrpc upsert shoes vectors.npy --columns shoes.csv --mode update_only
+    """
+    vectors, fields = _read(arguments)
+    count, rows, result = row_count(vectors), 0, WriteResult(0, 0, 0)
+    with session.connect(arguments) as client, session.bar(arguments) as progress:
+        info = client.get_index(arguments.name, timeout=arguments.timeout)
+        if info.id_kind == "string":
+            fields["ids"] = list(map(str, fields["ids"]))
+        types = {a.name: a.type for a in info.attributes if a.name in fields["attributes"]}
+        for start in range(0, count, _ROWS_AT_A_TIME):
+            stop = min(count, start + _ROWS_AT_A_TIME)
+            result = client.upsert(
+                arguments.name,
+                fields["ids"][start:stop],
+                take(vectors, start, stop),
+                attributes={n: c[start:stop] for n, c in fields["attributes"].items()},
+                attribute_types=types,
+                payloads=fields["payloads"] and fields["payloads"][start:stop],
+                mode=arguments.mode,
+                timeout=arguments.timeout or _SECONDS,
+            )
+            rows += result.rows
+            if progress is not None:
+                progress(Progress("writing", stop, count))
+    _show(arguments, "written", WriteResult(result.generation, result.sequence, rows))
+
+
+def add_delete(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `delete`."""
+    add_name(verb)
+    verb.add_argument("ids", metavar="ID", nargs="*", help="The ids of the points.")
+    add_filter(verb)
+
+
+def delete(arguments: argparse.Namespace) -> None:
+    """Delete points by their ids, by conditions, or those that both select.
+
+    divgrpc rm deletes a whole index.
+
+    Examples:
+      divgrpc delete shoes a-17 b-4
+      divgrpc delete shoes --where 'price>500'
+    """
+    condition = filter_of(arguments)
+    if not arguments.ids and condition is None:
+        raise InvalidArgumentError("ids", "ids are required, or conditions in --where or --filter")
+    with session.connect(arguments) as client:
+        ids = None
+        if arguments.ids:
+            info = client.get_index(arguments.name, timeout=arguments.timeout)
+            ids = typed_ids(arguments.ids, info.id_kind, "ids")
+        result = client.delete(
+            arguments.name, ids, filter=condition, timeout=arguments.timeout or _SECONDS
+        )
+    _show(arguments, "deleted", result)
+
+
+def compact(arguments: argparse.Namespace) -> None:
+    """Merge the writes to an index into the arrays that searches read.
+
+    Merges happen by themselves. After many writes, this command has one done at once. Answers stay
+    the same.
+
+    Example:
+      divgrpc compact shoes
+    """
+    with session.connect(arguments) as client:
+        merged = client.compact(arguments.name, timeout=arguments.timeout or _SECONDS)
+    if arguments.json:
+        json_output.show({"name": arguments.name, "merged": merged})
+    else:
+        outcome = "merged" if merged else "nothing to merge"
+        sys.stdout.write(f"{arguments.name}: {outcome}\n")
+
+
+def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return vectors, and ids, attributes and payloads by name."""
+    path = Path(arguments.file)
+    fields: dict[str, Any] = {"ids": None, "attributes": {}, "payloads": None}
+    if has_records(path):
+        points = read_records(path)
+        vectors: Any = points.vectors
+        fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
+    else:
+        vectors = read_vectors(path, arguments.key)
+    if arguments.columns is not None:
+        ids, attributes = read_columns(Path(arguments.columns))
+        fields |= {"ids": ids, "attributes": attributes}
+    if arguments.ids is not None:
+        fields["ids"] = read_ids(arguments.ids, path)
+    if fields["ids"] is None:
+        raise invalid("ids", f"must be given: {path} has none, and --ids reads them from a file")
+    return vectors, fields
+
+
+def _show(arguments: argparse.Namespace, verb: str, result: WriteResult) -> None:
+    if arguments.json:
+        json_output.show(
+            {
+                "name": arguments.name,
+                "generation": result.generation,
+                "sequence": result.sequence,
+                "rows": result.rows,
+            }
+        )
+    else:
+        points = "point" if result.rows == 1 else "points"
+        sys.stdout.write(f"{result.rows} {points} {verb}, write {result.sequence}\n")

@@ -1,0 +1,216 @@
+"""Makes the messages of writes, and joins their responses."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from divgrpc.columns.ids import as_ids, encode_texts, is_texts
+from divgrpc.columns.values import Column, check_row_bytes, columns_of
+from divgrpc.columns.writer import check_payloads
+from divgrpc.errors import invalid
+from divgrpc.types import WriteMode, WriteResult
+from divgrpc.types.records import (
+    Attribute,
+    AttributesLike,
+    AttributeTypes,
+    IdsOf,
+    PayloadsLike,
+)
+from divgrpc_client.messages.arguments import not_negative
+from divgrpc_client.messages.batches import Exchange
+from divgrpc_client.messages.requests import index_name
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
+from divgrpc_protos.arrays import Matrix, row_count
+from divgrpc_protos.columns import WireColumn, encode_column
+from divgrpc_protos.records import fields_of, number_of
+from divgrpc_protos.v1 import filters_pb2, writes_pb2
+
+# Maximum number of bytes of the parts of the rows in one message, each part counted alone.
+_CHUNK_BYTES: Final = 1 << 20
+_ROWS_MAX: Final = 10_000
+_ID_BYTES: Final = 12
+_MODES: Final = ("upsert", "insert_only", "update_only")
+
+Response: TypeAlias = writes_pb2.UpsertResponse | writes_pb2.DeleteResponse
+WriteExchange: TypeAlias = Exchange[Any, Response, WriteResult]
+
+
+class Conditions(NamedTuple):
+    """When a write is made: `if_sequence` as in the messages, and the name of the write."""
+
+    if_sequence: int | None = None
+    write_id: str | None = None
+
+    def fields(self, part: int = 0) -> dict[str, Any]:
+        """Return the fields of message number `part` of a write."""
+        name = self.write_id or secrets.token_hex(12)
+        if not isinstance(name, str):
+            raise invalid("write_id", f"must be a text, got {name!r:.80}")
+        fields: dict[str, Any] = {"write_id": f"{name}:{part}" if part else name}
+        if self.if_sequence is not None:
+            fields["if_sequence"] = not_negative("if_sequence", self.if_sequence)
+        return fields
+
+
+class RowArguments(NamedTuple):
+    """The arguments of an upsert with one entry per row."""
+
+    ids: IdsOf
+    vectors: VectorsLike | None = None
+    attributes: AttributesLike = None
+    attribute_types: AttributeTypes = None
+    payloads: PayloadsLike = None
+
+
+class _Rows(NamedTuple):
+    """The rows of an upsert, checked."""
+
+    ids: Sequence[int]
+    texts: Sequence[str]
+    vectors: Matrix | None
+    columns: Mapping[Attribute, Column]
+    payloads: Sequence[bytes]
+
+    def fields(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the fields of the message with rows `start` to `stop` - 1."""
+        attributes = [
+            encode_column(WireColumn(a.name, a.type, *column.cut(start, stop, multi=a.multi)))
+            for a, column in self.columns.items()
+        ]
+        vectors = None if self.vectors is None else encode(self.vectors, start, stop)
+        return {
+            "ids": self.ids[start:stop],
+            "string_ids": self.texts[start:stop],
+            "vectors": vectors,
+            "attributes": attributes,
+            "payloads": self.payloads[start:stop],
+        }
+
+    def ends(self) -> list[int]:
+        """Return the rows at which to cut, so that messages are not too large."""
+        rows = len(self.ids) or len(self.texts)
+        sizes = np.full(rows, _ID_BYTES) + check_row_bytes(self.columns, rows)
+        for parts in (self.texts, self.payloads):
+            if parts:
+                sizes += np.fromiter((4 * len(part) for part in parts), np.int64, rows)
+        ends = set(range(_ROWS_MAX, rows, _ROWS_MAX)) | {rows}
+        if self.vectors is not None:
+            ends |= set(row_ends(self.vectors, _CHUNK_BYTES))
+        totals = np.cumsum(sizes)
+        groups = totals // _CHUNK_BYTES
+        ends |= set((np.flatnonzero(np.diff(groups)) + 1).tolist())
+        return sorted(ends)
+
+
+def upsert(
+    name: str, row_arguments: RowArguments, mode: WriteMode, conditions: Conditions
+) -> WriteExchange:
+    """Return the exchange of an upsert; raises `InvalidArgumentError` with the argument's name."""
+    rows = _rows_of(*row_arguments)
+    if mode not in _MODES:
+        raise invalid("mode", f"must be one of {', '.join(_MODES)}, got {mode!r:.80}")
+    fields: dict[str, Any] = {
+        "index": index_name(name),
+        "mode": number_of(fields_of(writes_pb2.UpsertRequest)["mode"], mode),
+    }
+    ends = rows.ends()
+    if len(ends) > 1 and conditions.if_sequence is not None:
+        raise invalid("if_sequence", "needs rows that fit one message; send fewer")
+    starts = [0, *ends[:-1]]
+
+    def messages() -> Iterator[writes_pb2.UpsertRequest]:
+        # A random name must be the same for all messages of this write.
+        named = conditions._replace(write_id=conditions.fields()["write_id"])
+        for part, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+            yield writes_pb2.UpsertRequest(
+                **fields, **rows.fields(start, stop), **named.fields(part)
+            )
+
+    return _joined(messages())
+
+
+def delete(
+    name: str, ids: IdsOf, filter_fields: Mapping[str, Any], conditions: Conditions
+) -> WriteExchange:
+    """Return the exchange of a deletion; raises `InvalidArgumentError` with the argument's name."""
+    if ids is None and not filter_fields:
+        raise invalid("ids", "must be given, or a filter")
+    numbers, texts = _ids(ids) if ids is not None else ([], [])
+    request = writes_pb2.DeleteRequest(
+        index=index_name(name),
+        ids=numbers,
+        string_ids=texts,
+        **filter_fields,
+        **conditions.fields(),
+    )
+    if ids is not None and not (numbers or texts):
+        # An empty list selects nothing, also with a filter.
+        request.filter.CopyFrom(_nothing())
+    return _joined(iter((request,)))
+
+
+def rows_of_records(records: Iterable[Mapping[str, Any]]) -> RowArguments:
+    """Return ids, vectors, attributes and payloads of records.
+
+    Raises `InvalidArgumentError` with the field `id` or `vector` for a record without one.
+    """
+    rows = list(records)
+    for record in rows:
+        for key in ("id", "vector"):
+            if key not in record:
+                raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}")
+    names = sorted({name for record in rows for name in record} - {"id", "vector", "payload"})
+    payloads = [record.get("payload") for record in rows]
+    vectors: Any = [record["vector"] for record in rows]
+    return RowArguments(
+        ids=[record["id"] for record in rows],
+        vectors=vectors,
+        attributes={name: [record.get(name) for record in rows] for name in names},
+        payloads=payloads if any(p is not None for p in payloads) else None,
+    )
+
+
+def _nothing() -> filters_pb2.Filter:
+    """Return a filter that no point passes."""
+    no_id = filters_pb2.Condition(has_id=filters_pb2.HasId())
+    return filters_pb2.Filter(must=[no_id])
+
+
+def _joined(messages: Iterator[Any]) -> WriteExchange:
+    """Send messages one at a time; return the last sequence number and the sum of the rows."""
+    result, rows = WriteResult(0, 0, 0), 0
+    for message in messages:
+        answer = yield message
+        rows += answer.rows
+        result = WriteResult(answer.generation, answer.sequence, rows)
+    return result
+
+
+def _rows_of(
+    ids: IdsOf,
+    vectors: VectorsLike | None,
+    attributes: AttributesLike,
+    attribute_types: AttributeTypes,
+    payloads: PayloadsLike,
+) -> _Rows:
+    numbers, texts = _ids(ids)
+    count = len(numbers) or len(texts)
+    if not count:
+        raise invalid("ids", "must have at least one id")
+    matrix = None if vectors is None else as_matrix("vectors", vectors)
+    if matrix is not None and row_count(matrix) != count:
+        got = row_count(matrix)
+        raise invalid("vectors", f"must have one row per id, {count}, got {got}")
+    columns = {} if attributes is None else columns_of(attributes, count, attribute_types)
+    stored = [] if payloads is None else check_payloads(payloads, count)
+    return _Rows(numbers, texts, matrix, columns, stored)
+
+
+def _ids(ids: Any) -> tuple[list[int], list[str]]:  # noqa: ANN401  # one id or several
+    """Return integer ids and text ids, one of them empty."""
+    id_list = as_ids(ids)
+    if is_texts(id_list):
+        return [], [text.decode() for text in encode_texts(id_list)]
+    return whole_numbers("ids", id_list, np.int64).tolist(), []

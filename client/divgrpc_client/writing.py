@@ -1,0 +1,145 @@
+"""The methods of both clients that write to an index."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from divgrpc.errors import invalid
+from divgrpc.types import WriteMode, WriteResult
+from divgrpc.types.filters import FilterLike
+from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
+from divgrpc_client.messages import batches, filters, writes
+from divgrpc_client.messages.options import spelled_out
+from divgrpc_client.messages.requests import index_name
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.messages.writes import Conditions, RowArguments
+from divgrpc_client.methods import one_result
+from divgrpc_protos.v1 import writes_pb2
+
+ResultT = TypeVar("ResultT")
+
+# Seconds until a write fails. The first write to a server starts a process.
+_WRITE_SECONDS: Final = 30.0
+
+
+class WriteMethods:
+    """Methods that a client inherits."""
+
+    if TYPE_CHECKING:
+
+        def _ask(
+            self,
+            method: str,
+            exchange: batches.Exchange[Any, Any, ResultT],
+            timeout: float | None,
+            request_id: str | None,
+        ) -> ResultT: ...
+
+    @one_result
+    @spelled_out
+    def upsert(
+        self,
+        name: str,
+        ids: IdsOf,
+        vectors: VectorsLike | None = None,
+        *,
+        attributes: AttributesLike = None,
+        attribute_types: AttributeTypes = None,
+        payloads: PayloadsLike = None,
+        mode: WriteMode = "upsert",
+        if_sequence: int | None = None,
+        write_id: str | None = None,
+        timeout: float | None = _WRITE_SECONDS,
+        request_id: str | None = None,
+    ) -> WriteResult:
+        """Insert points into an index, or replace the points that have these ids.
+
+        ids: one id or several, of the kind that the index has, all different.
+        vectors: (rows, dims) numbers. Without `vectors`, existing points keep their vectors, and
+            also the attributes and payloads that are not given.
+        attributes: values by the name of an attribute that the index declares, as in `build`. With
+            `vectors`, an attribute that is not given has no value.
+        attribute_types: as in `build`; only for values that do not show their type, such as None
+            alone.
+        payloads: (rows,) bytes or texts; None for a row without a payload.
+        mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
+        if_sequence: write only if this is the number of the last write.
+        write_id: a name for this write, at most 128 bytes. The server makes a write of the same
+            name once. Default: a random name, so that the client may try again.
+
+        When the method returns, all later calls see the points, and the points are as safe as the
+        server's option `durability` says. Rows that do not fit one message (4 MiB, 10,000 rows) are
+        sent in several; each of these is written as a whole or not at all. Raises
+        `IndexNotFoundError`, `ConditionFailedError`, `StorageFullError`, and `UnsupportedError` or
+        `UnfitIndexError` for an index that cannot be written to.
+        """
+        conditions = Conditions(if_sequence, write_id)
+        rows = RowArguments(ids, vectors, attributes, attribute_types, payloads)
+        exchange = writes.upsert(name, rows, mode, conditions)
+        return self._ask("Upsert", exchange, timeout, request_id)
+
+    @one_result
+    @spelled_out
+    def upsert_records(
+        self,
+        name: str,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        mode: WriteMode = "upsert",
+        write_id: str | None = None,
+        timeout: float | None = _WRITE_SECONDS,
+        request_id: str | None = None,
+    ) -> WriteResult:
+        """Insert or replace points that are given one by one; see `upsert`.
+
+        records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
+            attributes.
+        mode, write_id: as in `upsert`.
+        """
+        rows = writes.rows_of_records(records)
+        exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))
+        return self._ask("Upsert", exchange, timeout, request_id)
+
+    @one_result
+    @spelled_out
+    def delete(
+        self,
+        name: str,
+        ids: IdsOf = None,
+        *,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        if_sequence: int | None = None,
+        write_id: str | None = None,
+        timeout: float | None = _WRITE_SECONDS,
+        request_id: str | None = None,
+    ) -> WriteResult:
+        """Delete points by their ids, by a filter, or those that both select.
+
+        ids: one id or at most 100,000. Ids that no point has are ignored.
+        filter: conditions as in `query`.
+        if_sequence, write_id: as in `upsert`.
+
+        The result has the number of points that were deleted. `delete_index` deletes a whole index.
+        Raises `IndexNotFoundError`, `ConditionFailedError` and `StorageFullError`.
+        """
+        fields = filters.filter_fields(filter)
+        if filter is not None and not fields:
+            raise invalid("filter", "must have a condition, because it deletes what passes")
+        exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
+        return self._ask("Delete", exchange, timeout, request_id)
+
+    @one_result
+    @spelled_out
+    def compact(
+        self,
+        name: str,
+        *,
+        timeout: float | None = _WRITE_SECONDS,
+        request_id: str | None = None,
+    ) -> bool:
+        """Merge the writes to an index into what searches read; return whether there were any.
+
+        Merges happen by themselves. Answers stay the same. Raises `IndexNotFoundError`.
+        """
+        request = writes_pb2.CompactRequest(index=index_name(name))
+        exchange = batches.single(request, lambda answer: bool(answer.merged))
+        return self._ask("Compact", exchange, timeout, request_id)

@@ -1,0 +1,118 @@
+"""The part of the engine that reads stored points: by id, or all in the order of their ids."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from divgrpc.columns.reader import RowReader
+from divgrpc.errors import invalid
+from divgrpc.parameters import LIMITS
+from divgrpc.search.passing import PassingRows
+from divgrpc.search.searcher import Searcher
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
+from divgrpc.vectors import SparseRows
+
+# Number of points that are tested at once for a page of the points that pass a filter.
+_SCROLLED_ROWS: Final = 65_536
+
+
+class StoredPoints:
+    """The stored points of an index; `divgrpc.engine.Engine` sets the fields.
+
+    generation, dims: the generation number, and the dimensions of the points.
+    sequence: number of the last write that is visible.
+    """
+
+    generation: int
+    dims: int
+    sequence: int
+    _searcher: Searcher
+    _reader: RowReader
+    _has_texts: bool
+
+    def numbers_of(self, ids: IntArray | list[str], field: str) -> IntArray:
+        """Return the ids that `topics` has for ids of callers: row numbers if the ids are texts.
+
+        Raises `InvalidArgumentError` with the field `field` for ids of another kind, and for a text
+        that no point has.
+        """
+        if not self._has_texts and not isinstance(ids, list):
+            return ids
+        rows = self._reader.ids.rows_of(ids, field)
+        if len(unknown := np.flatnonzero(rows < 0)):
+            raise invalid(field, f"has {ids[unknown[0]]!r}, which is no id of the index")
+        return rows
+
+    def rows_of(self, ids: IdArray) -> IntArray:
+        """Return the row numbers of results, in an array of the shape of `ids`; -1 for padding."""
+        if not self._has_texts:
+            return self._reader.ids.rows_of_keys(ids.astype(np.int64))
+        rows = np.full(ids.shape, -1)
+        filled = ids != ""
+        rows[filled] = self._reader.ids.rows_of(ids[filled])
+        return rows
+
+    def find(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
+        """Return the rows of the points with these ids, in the order of `ids`, for `records`.
+
+        Ids that no point has are left out. Raises `InvalidArgumentError` with the field `ids` for
+        too many ids, and for ids of another kind than the index has.
+        """
+        if len(ids) > LIMITS["get_rows_max"]:
+            raise invalid("ids", f"must be at most {LIMITS['get_rows_max']}, got {len(ids)}")
+        rows = self._reader.ids.rows_of(ids)
+        return rows[rows >= 0]
+
+    def following(
+        self, key: int, count: int, passing: PassingRows | None = None
+    ) -> tuple[IntArray, IntArray]:
+        """Return the rows and the keys of the next `count` points in the order of their keys.
+
+        key: the key after which the points begin; -1 for the first points. A key is an integer id,
+            or the key of a text id.
+        passing: the points that pass a filter; None stands for all points.
+
+        Both arrays (m,) are empty after the last point.
+        """
+        if passing is None:
+            return self._reader.ids.after(key, count)
+        parts: list[tuple[IntArray, IntArray]] = [self._reader.ids.after(key, 0)]
+        while count > 0:
+            rows, keys = self._reader.ids.after(key, _SCROLLED_ROWS)
+            if not len(rows):
+                break
+            kept, key = np.flatnonzero(passing.flags[rows])[:count], int(keys[-1])
+            parts.append((rows[kept], keys[kept]))
+            count -= len(kept)
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def bytes_of_rows(self, rows: IntArray, parts: Parts) -> IntArray:
+        """Return an upper bound of the bytes that the record of each row takes in a message."""
+        sizes = self._reader.bytes_of_rows(rows, attributes=parts.attributes, payload=parts.payload)
+        if parts.vectors:
+            points = self._searcher.points
+            if isinstance(points, SparseRows):
+                sizes += 8 * (points.indptr[rows + 1] - points.indptr[rows]) + 8
+            else:
+                sizes += 4 * self.dims
+        return sizes
+
+    def records(self, rows: IntArray, parts: Parts) -> Records:
+        """Return the points in `rows` (m,)."""
+        return Records(
+            ids=self._reader.ids.of_rows(rows),
+            vectors=self._vectors(rows) if parts.vectors else None,
+            attributes=self._reader.values(rows) if parts.attributes else {},
+            payloads=self._reader.payloads(rows) if parts.payload else (),
+            generation=self.generation,
+            sequence=self.sequence,
+        )
+
+    def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
+        points = self._searcher.points
+        if isinstance(points, SparseRows):
+            part = points[rows]
+            return SparseVectors(part.indptr, part.indices, part.values, self.dims)
+        return points[rows]
