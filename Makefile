@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast dist processors bench bench-large docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast crash dist processors bench bench-large docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -77,6 +77,11 @@ COMPILING := $(addprefix tests/core/kernels/test_,cache_files.py processors.py)
 test-fast: .venv/ready  ## run the unit tests alone, about a minute
 	$(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(UNITS) $(COMPILING:%=--ignore=%)
+
+ROUNDS ?= 1000
+crash: .venv/ready   ## kill writers in many rounds, about half an hour; ROUNDS=100 is shorter
+	$(BIN)/divgrpc warm
+	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -p no:xdist tests/core/writes/test_crash.py
 
 dist: .venv/ready    ## make a wheel and a source distribution in dist/
 	rm -rf dist

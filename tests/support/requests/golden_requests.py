@@ -522,24 +522,31 @@ def _writes() -> Calls:
         payloads=[b"x"],
         mode=writes_pb2.WRITE_MODE_UPDATE_ONLY,
     )
-    inserted = upsert(
+    removed = delete(
+        index="a_removed", string_ids=["n0", "n5"], filter=_filter(), if_sequence=0, write_id="one"
+    )
+    return {
+        "upsert": ("Upsert", [upserted]),
+        "update": ("Upsert", [updated]),
+        "remove": ("Delete", [removed]),
+        **_writes_of_numbers(),
+        "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
+        **_reads_of_writes(),
+    }
+
+
+def _writes_of_numbers() -> Calls:
+    """Return writes to indexes with integer ids."""
+    inserted = writes_pb2.UpsertRequest(
         index="a_inserted",
         ids=[10**6],
         vectors=_dense(1),
         mode=writes_pb2.WRITE_MODE_INSERT_ONLY,
     )
-    removed = delete(
-        index="a_removed", string_ids=["n0", "n5"], filter=_filter(), if_sequence=0, write_id="one"
-    )
-    numbers_removed = delete(index="a_numbers_removed", ids=[7, 14, 15])
+    numbers_removed = writes_pb2.DeleteRequest(index="a_numbers_removed", ids=[7, 14, 15])
     return {
-        "upsert": ("Upsert", [upserted]),
-        "update": ("Upsert", [updated]),
         "insert": ("Upsert", [inserted]),
-        "remove": ("Delete", [removed]),
         "remove by numbers": ("Delete", [numbers_removed]),
-        "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
-        **_reads_of_writes(),
     }
 
 

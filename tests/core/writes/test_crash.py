@@ -1,0 +1,158 @@
+"""Writers that are killed lose no write that was acknowledged, and leave none in part.
+
+DIVGRPC_CRASH_ROUNDS sets the number of rounds; `make crash` runs many.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.types import HashFamily
+from support.processes.crashing_writer import (
+    IDS,
+    CrashingWriters,
+    Round,
+    Write,
+    make,
+    vectors_of,
+)
+
+# A test runs so many rounds, because its time is limited.
+ROUNDS = 25
+BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", str(ROUNDS))) // ROUNDS)
+# The functions in which writers are killed, and how often a writer calls each, about.
+CALLS = {"pwrite": 300, "fdatasync": 150, "fsync": 150, "rename": 12, "unlink": 12, "ftruncate": 1}
+CALLS_OF_FIRST_WRITE = {"pwrite": 6, "rename": 3, "fsync": 20, "fdatasync": 3}
+QUERIES = vectors_of([90, 91], 5)
+Stamps = dict[int, int]
+
+
+def after(stamps: Stamps, write: Write) -> Stamps:
+    """Return the stamps of the points after a write."""
+    if write.is_deletion:
+        return {name: stamp for name, stamp in stamps.items() if name not in write.ids}
+    return stamps | dict.fromkeys(write.ids, write.stamp)
+
+
+def is_a_write(stamps: Stamps, write: Write) -> bool:
+    """Tell whether a write has a sequence number: a deletion of no point has none."""
+    return not write.is_deletion or not stamps.keys().isdisjoint(write.ids)
+
+
+def stamps_of(index: Index) -> Stamps:
+    """Return the stamps of all points; each point must be whole."""
+    stamps: Stamps = {}
+    for page in index.scroll(with_vectors=True):
+        for record in page:
+            stamp = int(record.payload)
+            assert record.attributes == {"stamp": stamp}
+            expected = vectors_of([int(record.id)], stamp)[0]
+            np.testing.assert_array_equal(record.vector, expected, strict=True)
+            stamps[int(record.id)] = stamp
+    assert index.count() == len(stamps)
+    return stamps
+
+
+def check_answers(index: Index, stamps: Stamps) -> None:
+    """Compare exact answers with an index that is built of the points."""
+    options: Any = {"k": IDS + 1, "search": "exact", "keep_duplicates": True}
+    result = index.query(QUERIES, **options)
+    assert result.counts.tolist() == [len(stamps)] * 2
+    if stamps:
+        vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
+        fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
+        truth = fresh.query(QUERIES, **options)
+        assert result.ids.tolist() == truth.ids.tolist()
+        assert result.scores.tobytes() == truth.scores.tobytes()
+
+
+class _Survivor:
+    """A collection whose writers are killed, and what its points must be."""
+
+    def __init__(self, path: Path, family: HashFamily) -> None:
+        self.path, self.stamps, self.sequence = path, dict.fromkeys(range(IDS), 0), 0
+        Collection.build(
+            vectors_of(list(range(IDS)), 0),
+            ids=list(range(IDS)),
+            attributes={"stamp": [0] * IDS},
+            payloads=["0"] * IDS,
+            path=path,
+            metric="euclidean",
+            hash_family=family,
+        ).close()
+
+    def take(self, writes: list[tuple[Write, int | None]]) -> None:
+        """Check the collection after the writes of a round; the last one may not have ended."""
+        for write, sequence in writes:
+            if sequence is not None:
+                self.sequence += is_a_write(self.stamps, write)
+                assert sequence == self.sequence
+                self.stamps = after(self.stamps, write)
+        assert None not in [sequence for _, sequence in writes[:-1]]
+        beside = Index.open(self.path)
+        with Collection.open(self.path) as collection:
+            if collection.sequence != self.sequence:
+                write, sequence = writes[-1]
+                assert sequence is None
+                assert collection.sequence == self.sequence + 1
+                self.stamps, self.sequence = after(self.stamps, write), self.sequence + 1
+            assert stamps_of(collection) == stamps_of(beside) == self.stamps
+            check_answers(collection, self.stamps)
+            self._go_on(collection)
+
+    def _go_on(self, collection: Collection) -> None:
+        write = Write(is_deletion=False, ids=[3], stamp=10**9 + self.sequence)
+        assert make(collection, write) == self.sequence + 1
+        self.stamps, self.sequence = after(self.stamps, write), self.sequence + 1
+        assert stamps_of(collection) == self.stamps
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[CrashingWriters]:
+    with CrashingWriters() as started:
+        yield started
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_acknowledged_write_is_lost(
+    writers: CrashingWriters, tmp_path: Path, block: int
+) -> None:
+    rng = np.random.default_rng(block)
+    survivor = _Survivor(tmp_path / "points", "cells" if block % 3 < 2 else "lsh_div")
+    names = list(CALLS)
+    ended = killed = 0
+    for number in range(ROUNDS):
+        seed, path = block * ROUNDS + number + 1, str(survivor.path)
+        if number % 3 == 0:
+            writes = writers.run(Round(path, seed), kill_after=int(rng.integers(1, 240)))
+        else:
+            call = names[rng.integers(len(names))]
+            count = int(1 + rng.integers(CALLS[call]))
+            when: Any = ["before", "after", "half"][rng.integers(3)]
+            writes = writers.run(Round(path, seed, call, count, when))
+        ended += sum(sequence is not None for _, sequence in writes)
+        killed += not writes or writes[-1][1] is None
+        survivor.take(writes)
+    # Most writers were killed while they wrote.
+    assert killed >= ROUNDS // 3
+    assert ended >= 5 * ROUNDS
+
+
+@pytest.mark.parametrize("family", ["cells", "lsh_div"])
+def test_the_first_write_may_be_the_last(
+    writers: CrashingWriters, tmp_path: Path, family: HashFamily
+) -> None:
+    """The first write makes the first layout, and the first file of the log."""
+    first_writes = 0
+    for call, count in CALLS_OF_FIRST_WRITE.items():
+        for number in range(1, count + 1, 2):
+            survivor = _Survivor(tmp_path / f"{call}-{number}", family)
+            writes = writers.run(Round(str(survivor.path), 1, call, number))
+            survivor.take(writes)
+            first_writes += writes[0][1] is None
+    assert first_writes >= 10
