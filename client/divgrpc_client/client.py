@@ -42,6 +42,7 @@ from divgrpc.types.records import (
     Records,
 )
 from divgrpc_client import calls
+from divgrpc_client.attribute_methods import AttributeMethods
 from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
@@ -548,7 +549,7 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout)
 
 
-class Client(_Methods, WriteMethods, Blocking):
+class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
@@ -570,7 +571,7 @@ class Client(_Methods, WriteMethods, Blocking):
         self.close()
 
 
-class AsyncClient(_Methods, WriteMethods, Awaited):
+class AsyncClient(_Methods, WriteMethods, AttributeMethods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
@@ -586,7 +587,7 @@ class AsyncClient(_Methods, WriteMethods, Awaited):
         await self.close()
 
 
-for _methods in (_Methods, WriteMethods):
+for _methods in (_Methods, WriteMethods, AttributeMethods):
     copy_methods(Client, _methods)
     copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

@@ -88,7 +88,7 @@ class AttributeAdder:
         if self._has_ids is None:
             self._begin(has_ids=ids is not None)
         if self._has_ids != (ids is not None):
-            raise invalid("ids", "must come with every block or with none")
+            raise invalid("ids", "must come with every row or with none")
         places = self._following(rows) if ids is None else self._places_of(ids, rows)
         if self._reader.attributes:
             other_bytes = self._reader.bytes_beside_ids(places, attributes=True, payload=False)

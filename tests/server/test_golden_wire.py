@@ -41,6 +41,8 @@ _EVALUATION: Final = {
     "row.on_front": "a comparison of measured times",
     "progress.seconds_left": "an estimate from the clock",
 }
+# Methods whose progress reports are left out.
+_UPLOADS: Final = ("Build", "AddAttributes")
 # The fields of each method that differ between runs or machines, each with the reason. In a path, a
 # name in brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
@@ -72,6 +74,7 @@ _NOT_RECORDED: Final = {
     **dict.fromkeys(("EvaluateTimes", "EvaluateProgress.seconds_left"), "cleared"),
     **dict.fromkeys(("EvaluateRow.on_front", "EvaluateLabelRow.on_front"), "cleared"),
     **{f"GetServerInfoResponse.{name}": "cleared" for name in UNSTEADY["GetServerInfo"]},
+    "AddAttributesResponse.progress": "left out",
     "BuildResponse.progress": "left out",
     "BuildProgress": "left out",
     "EvaluateRow.empty": "a query of a golden index always has a result",
@@ -82,7 +85,7 @@ _NOT_RECORDED: Final = {
 
 def unsteady(method: str) -> bool:
     """Tell whether answers of a method have fields to clear or events to leave out."""
-    return method in UNSTEADY or method == "Build"
+    return method in UNSTEADY or method in _UPLOADS
 
 
 def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
@@ -101,7 +104,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
     """Tell whether an event is a progress report before the end, whose number depends on time."""
-    if method == "Build":
+    if method in _UPLOADS:
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
         return False

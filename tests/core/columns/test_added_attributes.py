@@ -362,7 +362,7 @@ def test_blocks_must_fit_together() -> None:
     with pytest.raises(InvalidArgumentError, match="at least one point"):
         adder.build()
     adder.append(*columns_of_numbers([1, 2]))
-    with pytest.raises(InvalidArgumentError, match="with every block or with none"):
+    with pytest.raises(InvalidArgumentError, match="with every row or with none"):
         adder.append(*columns_of_numbers([1, 2]), ids=[1, 2])
     with pytest.raises(InvalidArgumentError, match="each of the 5 points of the index, got more"):
         adder.append(*columns_of_numbers([3, 4, 5, 6]))

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from core.storage.test_golden_families import labelling, points
 from divgrpc_protos.v1 import (
+    attributes_pb2,
     evaluate_labels_pb2,
     evaluate_pb2,
     filters_pb2,
@@ -30,8 +31,10 @@ _FAMILIES: Final = (*_QUERIED_NAMES, "topics", "sparse_topics", "factors")
 GOLDEN_NAMES: Final = {
     **{name: f"families/{name}" for name in _FAMILIES},
     "named": "named",
+    "a_attributes": "named",
     "a_default": "families/topics",
     "a_deleted": "families/cells",
+    "a_numbers": "families/topics",
     "a_thresholds": "families/labels",
 }
 _STORED_NAMES: Final = (*_FAMILIES, "named")
@@ -51,6 +54,7 @@ def calls() -> Calls:
         **_label_evaluations(),
         **_builds(),
         **_named(),
+        **_added_attributes(),
         **_lookups(),
     }
 
@@ -416,6 +420,38 @@ def _named() -> Calls:
         "build with text ids once": ("BuildOnce", [once]),
         **_named_queries(),
         **_readings(),
+    }
+
+
+def _added_attributes() -> Calls:
+    """Return calls that add attributes to points with text ids, and to points with numbers."""
+    kinds = (points_pb2.ATTRIBUTE_TYPE_KEYWORD, points_pb2.ATTRIBUTE_TYPE_INTEGER)
+    season, years = (
+        points_pb2.Attribute(name=name, type=kind, multi=name == "years")
+        for name, kind in zip(("season", "years"), kinds, strict=True)
+    )
+    seasons = points_pb2.AttributeColumn(name="season", keywords=[0, -1], words=["autumn"])
+    numbers = points_pb2.AttributeColumn(name="years", integers=[1999, 2001], ends=[0, 2])
+    columns = {"attributes": [seasons, numbers]}
+
+    def addition(index: str, fields: dict[str, Any]) -> list[Message]:
+        header = attributes_pb2.AddAttributesHeader(
+            index=index, declarations=[season, years], expected_rows=2
+        )
+        chunk = attributes_pb2.AddAttributesChunk(**fields)
+        request = attributes_pb2.AddAttributesRequest
+        commit = index_pb2.BuildCommit(rows=2)
+        return [request(header=header), request(chunk=chunk), request(commit=commit)]
+
+    return {
+        f"add attributes to points with {kind}": (
+            "AddAttributes",
+            addition(index, {**ids, **columns}),
+        )
+        for kind, index, ids in (
+            ("text ids", "a_attributes", {"string_ids": ["n37", "n0"]}),
+            ("numbers", "a_numbers", {"ids": [7, 14]}),
+        )
     }
 
 

@@ -52,9 +52,11 @@ class Seeds:
             correlation_id=number, query=self.request("Query", draw)
         )
 
-    def steps(self, draw: Draw) -> list[Message]:
-        """Return the messages of a valid build, in order."""
-        messages = draw.choice(self._calls["Build"])
+    def steps(self, method: str, draw: Draw) -> list[Message]:
+        """Return the messages of a valid Build or AddAttributes, in order."""
+        messages = draw.choice(self._calls[method])
+        if method == "AddAttributes":
+            return messages
         steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in messages]
         header = steps[0].header
         header.index = draw.choice(_SCRATCH)
