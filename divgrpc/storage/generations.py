@@ -325,14 +325,20 @@ def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
     index.current()
     with staging(index.path, replace=True) as stage:
         current = index.path / str(index.current())
+        # An index that was written to may also be open for writing, but closing it would not help.
+        _check_unwritten(current)
         with _writer_lock(current):
-            if (current / WRITES / LAYOUT).exists():
-                raise UnsupportedError(
-                    "index",
-                    f"index {index.name!r} was written to since it was built, and such an index"
-                    " cannot be extended yet: build it again",
-                )
+            _check_unwritten(current)
             yield stage, open_generation(current, verify=False)
+
+
+def _check_unwritten(generation: Path) -> None:
+    if (generation / WRITES / LAYOUT).exists():
+        raise UnsupportedError(
+            "index",
+            f"index {generation.parent.name!r} was written to since it was built, and such an index"
+            " cannot be extended yet: build it again",
+        )
 
 
 def sweep(root: Path) -> list[str]:

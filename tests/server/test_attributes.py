@@ -276,6 +276,17 @@ def test_an_index_that_cannot_be_extended(client: Client, server: RunningServer)
     assert client.query("written", VECTORS[0]).generation == 1
 
 
+def test_points_with_added_attributes_can_be_written(client: Client, server: RunningServer) -> None:
+    place(server, "written-later", VECTORS)
+    assert not client.compact("written-later")
+    client.add_attributes("written-later", {"year": np.arange(ROWS)})
+    client.upsert("written-later", [7, 9_000], VECTORS[:2], attributes={"year": [1, 2]})
+    assert client.get("written-later", [7, 8, 9_000]).attributes == {"year": (1, 8, 2)}
+    assert client.count("written-later", Field("year") == 2) == 2
+    with failing(grpc.StatusCode.UNIMPLEMENTED, UnsupportedError, field="index"):
+        client.add_attributes("written-later", {"more": [1]}, ids=9_000)
+
+
 class Open:
     """A call that the server has accepted, and which stays open until its test ends it."""
 

@@ -276,6 +276,8 @@ def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
     with Collection.open(path) as collection:
         collection.upsert([1_000], VECTORS[:1], attributes={"year": [1]})
         assert collection.get([1_000]).attributes["year"] == (1,)
+        with pytest.raises(UnsupportedError):
+            extended.add_attributes({"more": [1]}, ids=1)
     assert extended.count(Field("year") == 1) == 0
 
 
