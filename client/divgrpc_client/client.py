@@ -101,10 +101,11 @@ class _Methods:
             process of the server that accepts connections). So a server with several front
             processes needs several connections.
         timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build,
-            QueryStream and evaluations have no deadline by default. `wait_until_ready` has its own
-            default.
-        idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message
-            is sent or received for this many seconds while the client waits for the server.
+            AddAttributes, QueryStream and evaluations have no deadline by default.
+            `wait_until_ready` has its own default.
+        idle_timeout: Build, AddAttributes, QueryStream and evaluations fail with DEADLINE_EXCEEDED
+            if no message is sent or received for this many seconds while the client waits for the
+            server.
         retries: whether calls that only read are repeated if the server is unavailable. A call has
             at most three attempts.
         credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
@@ -554,8 +555,8 @@ class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
     of the whole call in seconds. Its default is the client's `timeout`, except that Build,
-    QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s. `request_id` is
-    printable ASCII text that identifies the call in the server's log.
+    AddAttributes, QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s.
+    `request_id` is printable ASCII text that identifies the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
     forked child. If an argument cannot be sent, it raises `InvalidArgumentError` with the code and
