@@ -68,7 +68,7 @@ from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
 # File in the folder of the writes to a generation, which a process locks while it may write.
-_WRITER_LOCK: Final = "LOCK"
+WRITER_LOCK: Final = "LOCK"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -396,7 +396,7 @@ def _writer_lock(generation: Path) -> Iterator[None]:
     """Keep other processes from writing to a generation; raises `StorageInUseError`."""
     with full_disk_errors():
         (generation / WRITES).mkdir(exist_ok=True)
-    with (generation / WRITES / _WRITER_LOCK).open("ab") as file:
+    with (generation / WRITES / WRITER_LOCK).open("ab") as file:
         if not lock_exclusively(file):
             name = generation.parent.name
             raise StorageInUseError(f"index {name!r} is open for writing: close it first")

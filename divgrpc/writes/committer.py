@@ -27,7 +27,7 @@ from divgrpc.errors import (
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
-from divgrpc.storage.generations import Generation, IndexFolder
+from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
@@ -48,7 +48,6 @@ _INTERVAL_SECONDS: Final = 0.05
 _MERGED_ROWS_MIN: Final = 4_096
 _WRITTEN_SHARE: Final = 0.02
 _DELETED_SHARE: Final = 0.05
-_LOCK: Final = "LOCK"
 
 
 class _Pending:
@@ -201,7 +200,7 @@ class Committer:
         with full_disk_errors():
             self._writes.path.mkdir(exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock_file = os.open(self._writes.path / _LOCK, flags, 0o666)
+        self._lock_file = os.open(self._writes.path / WRITER_LOCK, flags, 0o666)
         self._vectors_file = self._writes.open_vectors()
         try:
             self._lock()

@@ -27,8 +27,9 @@ def test_the_demonstration_succeeds(tmp_path: Path, capsys: pytest.CaptureFixtur
     output = capsys.readouterr().out
     for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):
         assert word in output
-    for word in ("ms, round trip", "µs, worker", "divgrpc-server"):
+    for word in ("ms, round trip", "µs, worker", "divgrpc-server", "100 writes of 10 points"):
         assert word in output
+    assert "did not return: 0." in output
     path = tmp_path / "demo" / "contact-sheet.png"
     assert str(path) in output
     with Image.open(path) as sheet:

@@ -14,6 +14,13 @@ A mix is a TOML file with one table for each kind of call. Paths are relative to
     index = "papers"
     data = "documents.npz"
     top_k = 5                  # any option of divgrpc predict
+
+    [[call]]
+    method = "Upsert"          # or "Delete", which takes the ids alone
+    index = "products"
+    data = "new.npy"
+    first_id = 100000          # the id of row 0 of the file, default 0; row 1 has the next id
+    id_prefix = "new-"         # for an index with text ids: new-100000, new-100001, ...
 """
 
 import tomllib
@@ -25,18 +32,21 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.types import IntArray
 from divgrpc_client.formats.files import pick_rows, read_vectors
-from divgrpc_client.messages import arguments, requests
+from divgrpc_client.messages import arguments, requests, writes
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import as_matrix
 from divgrpc_protos.arrays import Matrix, picked, row_count, take
 
-Method: TypeAlias = Literal["Query", "PredictLabels"]
+Method: TypeAlias = Literal["Query", "PredictLabels", "Upsert", "Delete"]
+_MakeMessage: TypeAlias = Callable[[IntArray], Any]
 
 # Maximum number of messages of one kind of call, and maximum total bytes of the messages of all
 # kinds. Every process holds a copy of the messages.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
+_WRITE_OPTIONS: Final = ("first_id", "id_prefix")
 _KEYS: Final = ("method", "index", "data", "key", "index_base", "dims", "rows", "share", "batch")
 
 
@@ -45,10 +55,11 @@ class Call:
     """One kind of call.
 
     index: name of the index.
-    vectors: (n, dims) rows to send, queries or documents.
+    vectors: (n, dims) rows to send: queries, documents or points.
     options: options of `Client.query`, or of `Client.predict_labels` if `method` is
-        "PredictLabels".
-    method: the RPC to call, "Query" or "PredictLabels".
+        "PredictLabels". Writes have `first_id`, the id of row 0 of `vectors` (default 0), and
+        `id_prefix`, a text that makes text ids.
+    method: the RPC to call: "Query", "PredictLabels", "Upsert" or "Delete".
     batch: number of rows in one call, 1 to n.
     share: relative frequency of this kind among all kinds, above 0.
 
@@ -88,6 +99,19 @@ class Call:
         There are at most `_MESSAGES_MAX` requests, and none is added after their total size has
         reached `room` bytes. Raises `InvalidArgumentError` for a wrong option.
         """
+        make = self._write() if self.method in {"Upsert", "Delete"} else self._read()
+        order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
+        whole = len(order) - len(order) % self.batch
+        messages: list[bytes] = []
+        for rows in order[:whole].reshape(-1, self.batch)[:_MESSAGES_MAX]:
+            messages.append(make(rows).SerializeToString())
+            room -= len(messages[-1])
+            if room <= 0:
+                break
+        return messages
+
+    def _read(self) -> _MakeMessage:
+        """Return a function that makes the request with given rows."""
         make: Callable[..., Any] = requests.query
         if self.method == "PredictLabels":
             predict = PredictOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
@@ -95,16 +119,30 @@ class Call:
         else:
             query = QueryOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
             fields = requests.query_fields(self.index, query)
-        order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
-        whole = len(order) - len(order) % self.batch
-        messages: list[bytes] = []
-        for rows in order[:whole].reshape(-1, self.batch)[:_MESSAGES_MAX]:
-            request = make(fields, picked(self.vectors, rows), 0, self.batch)
-            messages.append(request.SerializeToString())
-            room -= len(messages[-1])
-            if room <= 0:
-                break
-        return messages
+        return lambda rows: make(fields, picked(self.vectors, rows), 0, self.batch)
+
+    def _write(self) -> _MakeMessage:
+        """Return a function that makes the write with given rows.
+
+        The writes have no `write_id`: the server would make a message that is sent again only once.
+        """
+        unknown = self.options.keys() - set(_WRITE_OPTIONS)
+        if unknown:
+            raise invalid(min(unknown), f"a write has the options {', '.join(_WRITE_OPTIONS)}")
+        first = arguments.not_negative("first_id", self.options.get("first_id", 0))
+        prefix = self.options.get("id_prefix")
+        if prefix is not None and not isinstance(prefix, str):
+            raise invalid("id_prefix", f"must be a text, got {prefix!r:.80}")
+
+        def make(rows: IntArray) -> Any:  # noqa: ANN401  # one of two messages
+            ids: Any = rows + first
+            if prefix is not None:
+                ids = [f"{prefix}{number}" for number in ids.tolist()]
+            if self.method == "Delete":
+                return writes.delete_request(self.index, ids)
+            return writes.upsert_request(self.index, ids, picked(self.vectors, rows))
+
+        return make
 
 
 def read_mix(path: Path) -> list[Call]:

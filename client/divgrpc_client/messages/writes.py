@@ -151,6 +151,19 @@ def delete(
     return _joined(iter((request,)))
 
 
+def upsert_request(name: str, ids: IdsOf, vectors: VectorsLike) -> writes_pb2.UpsertRequest:
+    """Return an upsert without a `write_id`, so that it is made each time that it is sent."""
+    rows = _rows_of(ids, vectors, None, None, None)
+    fields = rows.fields(0, len(rows.ids) or len(rows.texts))
+    return writes_pb2.UpsertRequest(index=index_name(name), **fields)
+
+
+def delete_request(name: str, ids: IdsOf) -> writes_pb2.DeleteRequest:
+    """Return a deletion without a `write_id`, so that it is made each time that it is sent."""
+    numbers, texts = _ids(ids)
+    return writes_pb2.DeleteRequest(index=index_name(name), ids=numbers, string_ids=texts)
+
+
 def rows_of_records(records: Iterable[Mapping[str, Any]]) -> RowArguments:
     """Return ids, vectors, attributes and payloads of records.
 

@@ -3,9 +3,10 @@
   make demo                  the first run compiles for about a minute
   make demo ARGS=--keep      keep the server and its indexes until Ctrl-C
 
-The demonstration starts a server and indexes scanned digits twice. The first index has near-copies
-and answers "more like this" queries, and the second answers the paper's queries. All options have
-their defaults unless the report names them.
+The demonstration starts a server and indexes scanned digits. The first index has near-copies and
+answers "more like this" queries, and the second answers the paper's queries. Points of the third
+are deleted and added while it is searched. All options have their defaults unless the report names
+them.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from divgrpc_client.formats import tables
 from divgrpc_lab.contact_sheet import write_contact_sheet
 from divgrpc_lab.demo import copies as demo_copies
 from divgrpc_lab.demo import digits as demo_digits
+from divgrpc_lab.demo import writes as demo_writes
 from divgrpc_lab.demo.queries import K
 from divgrpc_lab.server_process import starting_server
 
@@ -64,7 +66,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demonstration and return the exit code, 1 if the mean h-score rose too little."""
+    """Run the demonstration and return the exit code.
+
+    It is 1 if the mean h-score rose too little, or if queries did not see what was written.
+    """
     out, folder = tables.console(), arguments.folder
     folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     out.print("Starting a server (the first start compiles the kernels) ...")
@@ -87,10 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
                 build.result()
             blocks = demo_copies.show(out, client, copies)
             more, gain = demo_digits.show(out, client, data)
+            errors = demo_writes.show(out, client, target, copies)
         path = folder / "contact-sheet.png"
         write_contact_sheet(path, "Nearest, and nearest but different", _SUBTITLE, blocks + more)
         out.print(f"\nPictures: {path}\n", soft_wrap=True)
-        is_failure = gained_too_little(out, gain)
+        is_failure = gained_too_little(out, gain) or errors > 0
         if arguments.keep:
             arrays = {"vectors": copies.vectors, "queries": copies.vectors[copies.rows]}
             paths = stack.enter_context(stored(folder, arrays))

@@ -322,6 +322,39 @@ def test_a_mix_may_predict_labels(run: Run, client: Client, queries: Path, tmp_p
     assert [row["calls"] > 5 for row in report["by_call"]] == [True, True]
 
 
+def test_a_mix_may_write(run: Run, client: Client, queries: Path, tmp_path: Path) -> None:
+    """Writes are made anew each time that their message is sent."""
+    points = np.concatenate([QUERIES, QUERIES + 1])
+    ids = [f"p-{row}" for row in range(len(points))]
+    client.build("load-writes", points, ids=ids, replace=True)
+    table = f'[[call]]\nindex = "load-writes"\ndata = "{queries}"\n'
+    (tmp_path / "mix.toml").write_text(
+        f'{table}{table}method = "Upsert"\nbatch = 2\nfirst_id = 100\nid_prefix = "p-"\n'
+        f'{table}method = "Delete"\nid_prefix = "p-"\n'
+    )
+    ran = run("--mix", tmp_path / "mix.toml", "--rate", 60, "--duration", 1, "--json")
+    info = client.get_index("load-writes").writes
+    [page] = client.scroll("load-writes")
+    client.delete_index("load-writes")
+    report = ran.json
+    assert report["codes"] == {"OK": 60}
+    writes = sum(row["calls"] for row in report["by_call"][1:])
+    # One more write of each kind checks the mix, and others warm the server up.
+    assert info is not None
+    assert info.sequence >= writes + 2 > len(QUERIES)
+    added = {f"p-{100 + row}" for row in range(len(QUERIES))}
+    assert set(page.ids) == added | set(ids[len(QUERIES) :])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"k": 5}, "k"), ({"first_id": -1}, "first_id"), ({"id_prefix": 1}, "id")],
+)
+def test_a_write_of_a_mix_is_checked(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=field):
+        Call("a", QUERIES, options, method="Upsert").messages(0)
+
+
 def test_ctrl_c_gives_the_report_so_far(
     server: RunningServer, client: Client, tmp_path: Path
 ) -> None:
