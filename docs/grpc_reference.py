@@ -31,6 +31,7 @@ FILES = (
     "index",
     "points",
     "filters",
+    "writes",
     "query",
     "labels",
     "predict",

@@ -134,8 +134,7 @@ class Committer:
         """Make several writes with one sync of the log; return a result or an error of each."""
         batch = [_Pending(request) for request in requests]
         self._queue.extend(batch)
-        self._finish(batch)
-        return [pending.error or pending.result or _lost() for pending in batch]
+        return [self._outcome(pending) for pending in batch]
 
     def commit(self, request: Request) -> WriteResult:
         """Make a write; when this returns, queries see it.
@@ -143,13 +142,20 @@ class Committer:
         Raises `InvalidArgumentError`, `ConditionFailedError`, `LimitExceededError`,
         `StorageFullError` and `IndexChangedError`. A write that raises has no effect.
         """
-        pending = _Pending(request)
-        self._queue.append(pending)
-        self._finish([pending])
-        if pending.error is not None:
-            raise pending.error
-        assert pending.result is not None  # noqa: S101  # the request was committed
-        return pending.result
+        (outcome,) = self.commit_all([request])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _outcome(self, pending: _Pending) -> WriteResult | Exception:
+        """Commit the requests that wait until a request is done."""
+        while not pending.is_done:
+            with self._commit_lock:
+                if not pending.is_done:
+                    self._commit_queue()
+            if not pending.is_done:
+                self._merge_for(pending)
+        return pending.error or pending.result or _lost()
 
     def snapshot(self) -> Engine:
         """Return the points as they are now."""
@@ -216,16 +222,6 @@ class Committer:
             if descriptor >= 0:
                 os.close(descriptor)
                 setattr(self, name, -1)
-
-    def _finish(self, batch: list[_Pending]) -> None:
-        """Commit requests that are in the queue, unless other threads do so."""
-        for pending in batch:
-            while not pending.is_done:
-                with self._commit_lock:
-                    if not pending.is_done:
-                        self._commit_queue()
-                if not pending.is_done:
-                    self._merge_for(pending)
 
     def _commit_queue(self) -> None:
         """Commit the requests that wait, up to the first one that lacks room."""

@@ -165,14 +165,14 @@ def test_each_result_shows_the_points_at_its_sequence(
 def check_history(history: _History, results: list[tuple[bool, QueryResult]]) -> None:
     """Check results of each kind with an index of the points at their sequence numbers."""
     for is_filtered in (False, True):
-        chosen = {r.sequence: r for filtered, r in results if filtered == is_filtered}
-        assert len(chosen) > 1
-        for sequence in list(chosen)[:: max(1, len(chosen) // 12)]:
+        row = {r.sequence: r for filtered, r in results if filtered == is_filtered}
+        assert len(row) > 1
+        for sequence in list(row)[:: max(1, len(row) // 12)]:
             model = history.at(sequence)
             if is_filtered:
                 model = passing(model, lambda point: point.size is not None and point.size < 6)
             truth = fresh(model, "cosine").query(QUERIES, **EXACT)
-            assert same_answers(chosen[sequence], truth)
+            assert same_answers(row[sequence], truth)
 
 
 # Conditions and repeated writes.
@@ -181,16 +181,16 @@ def check_history(history: _History, results: list[tuple[bool, QueryResult]]) ->
 def test_a_named_write_is_made_once(path: Path) -> None:
     with a_collection(path, OLD) as collection:
         first = collection.upsert([3, 500], write_id="a", **columns_of(POINTS[50:52]))
-        nothing = collection.delete([700], write_id="b")
+        no_rows = collection.delete([700], write_id="b")
         deleted = collection.delete([3, 5, 900], write_id="c")
-        assert (first.rows, nothing.rows, deleted.rows) == (2, 0, 2)
+        assert (first.rows, no_rows.rows, deleted.rows) == (2, 0, 2)
         model = {n: p for n, p in (OLD | {500: POINTS[51]}).items() if n not in {3, 5}}
         upsert(collection, {700: POINTS[60]})
         model[700] = POINTS[60]
         for number in range(3):
             # What is written under a name that was used does not matter.
             assert collection.upsert([8], write_id="a", **columns_of(POINTS[70:71])) == first
-            assert collection.delete([700], write_id="b") == nothing
+            assert collection.delete([700], write_id="b") == no_rows
             assert collection.delete(list(OLD), write_id="c", if_sequence=77) == deleted
             check_points(collection, model)
             if number == 0:
@@ -223,9 +223,9 @@ def test_only_the_last_names_are_remembered(
 def test_a_write_on_condition_of_a_sequence(collection: Collection) -> None:
     assert upsert(collection, {1: POINTS[90]}, if_sequence=0) == 1
     for wrong in (0, 2, -1):
-        with pytest.raises(ConditionFailedError, match="the last write has 1") as caught:
+        with pytest.raises(ConditionFailedError, match="the last write has 1") as fault:
             upsert(collection, {2: POINTS[90]}, if_sequence=wrong)
-        assert caught.value.field == "if_sequence"
+        assert fault.value.field == "if_sequence"
         with pytest.raises(ConditionFailedError, match="the last write has 1"):
             collection.delete([2], if_sequence=wrong)
     assert collection.delete([2], if_sequence=1).sequence == 2
@@ -482,9 +482,9 @@ BAD_DELETIONS: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_upsert_changes_nothing(
     arguments: dict[str, Any], field: str, refusing: Collection
 ) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as fault:
         refusing.upsert(**DEFAULTS | arguments)
-    assert caught.value.field == field
+    assert fault.value.field == field
     assert refusing.sequence == 1
 
 
@@ -492,9 +492,9 @@ def test_a_bad_upsert_changes_nothing(
 def test_a_bad_deletion_changes_nothing(
     arguments: dict[str, Any], field: str, refusing: Collection
 ) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as fault:
         refusing.delete(**arguments)
-    assert caught.value.field == field
+    assert fault.value.field == field
     assert refusing.sequence == 1
 
 
@@ -543,9 +543,9 @@ def test_records_are_written_in_blocks(collection: Collection) -> None:
     assert record.payload == b"text"
     assert collection.upsert_records([]).rows == 0
     for name in ("id", "vector"):
-        with pytest.raises(InvalidArgumentError, match=f"{name} must be in each record") as caught:
+        with pytest.raises(InvalidArgumentError, match=f"{name} must be in each record") as fault:
             collection.upsert_records([{k: v for k, v in records[0].items() if k != name}])
-        assert caught.value.field == name
+        assert fault.value.field == name
     assert collection.sequence == 3
 
 

@@ -65,13 +65,13 @@ def encoder_of(index: Index) -> tuple[RowEncoder, dict[str, Array]]:
 
 
 def rows_for(index: Index, count: int = 40) -> FloatArray:
-    """Return points of the index, and others, prepared for the metric."""
+    """Return points of the index, and more_rows, prepared for the metric."""
     metric: Metric = index.engine.manifest.parameters.metric
-    others = drawn(count, index.dims, 7)
-    others[::9] *= 30
+    more_rows = drawn(count, index.dims, 7)
+    more_rows[::9] *= 30
     if metric != "cosine":
-        others[3] = 0
-    rows = as_rows("vectors", others, index.dims)
+        more_rows[3] = 0
+    rows = as_rows("vectors", more_rows, index.dims)
     prepare("vectors", rows, metric)
     assert isinstance(rows, np.ndarray)
     return np.concatenate([index.engine.arrays["vectors"][:count], rows])
@@ -85,6 +85,29 @@ def levels_of(packed: npt.NDArray[np.uint8], planes: int) -> npt.NDArray[np.int6
     return np.asarray(2 * numbers - (2**depth - 1))
 
 
+def check_levels(
+    packed: npt.NDArray[np.uint8],
+    margins: npt.NDArray[np.float64],
+    planes64: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+) -> npt.NDArray[np.int64]:
+    """Return the levels of codes, which are those of the margins within rounding errors."""
+    depth = packed.shape[1] * 8 // planes64.shape[1]
+    count = int(planes64.any(axis=0).sum())
+    levels = levels_of(packed, margins.shape[1])
+    exact = codes.levels(margins, depth, count)  # type: ignore[arg-type]  # float64
+    differs = levels != exact
+    # Levels may differ where a margin is on the border of two levels.
+    unit = np.ones(len(margins))
+    if depth > 1:
+        unit = {2: 0.9957, 4: 0.3352}[depth] * np.sqrt((margins**2).sum(axis=1) / count)
+    places = margins / np.where(unit > 0, unit, 1)[:, np.newaxis]
+    near = np.abs(places - np.rint(places)) * unit[:, np.newaxis] < error[:, np.newaxis]
+    assert not (differs & ~near & planes64.any(axis=0)).any()
+    assert differs.mean() < 0.02 or not margins.any()
+    return levels
+
+
 def check_encoding(index: Index) -> None:
     """Compare cells, codes and terms with the formulas of the encoder, in float64."""
     parameters, arrays = index.engine.manifest.parameters, index.engine.arrays
@@ -95,7 +118,6 @@ def check_encoding(index: Index) -> None:
     margins = rows.astype(np.float64) @ planes64 - arrays["thresholds"]
     # Rounding errors of a margin, as for any sum of float32 products.
     error = 1e-5 * (1 + np.linalg.norm(rows, axis=1))
-    depth = packed.shape[1] * 8 // planes64.shape[1]
     count = int(planes64.any(axis=0).sum())
     shift = np.zeros_like(margins)
     offsets = ((rows - model["model_centre"].astype(np.float64)) ** 2).sum(axis=1)
@@ -104,23 +126,13 @@ def check_encoding(index: Index) -> None:
         weights = arrays["cell_centres"].astype(np.float64)
         width = weights.shape[1]
         distances = arrays["cell_squares"] - 2 * margins[:, :width] @ weights.T
-        chosen = distances[np.arange(len(rows)), cells]
-        assert (chosen <= distances.min(axis=1) + 20 * error).all()
+        distance = distances[np.arange(len(rows)), cells]
+        assert (distance <= distances.min(axis=1) + 20 * error).all()
         shift = (weights @ (planes64[:, :width].T @ planes64))[cells]
         products = np.einsum("ij,ij->i", margins[:, :width], weights[cells])
         offsets = np.maximum(offsets - 2 * products + arrays["cell_squares"][cells], 0)
         margins = margins - shift
-    levels = levels_of(packed, margins.shape[1])
-    exact = codes.levels(margins, depth, count)  # type: ignore[arg-type]  # float64
-    differs = levels != exact
-    # Levels may differ where a margin is on the border of two levels.
-    unit = np.ones(len(rows))
-    if depth > 1:
-        unit = {2: 0.9957, 4: 0.3352}[depth] * np.sqrt((margins**2).sum(axis=1) / count)
-    places = margins / np.where(unit > 0, unit, 1)[:, np.newaxis]
-    near = np.abs(places - np.rint(places)) * unit[:, np.newaxis] < error[:, np.newaxis]
-    assert not (differs & ~near & planes64.any(axis=0)).any()
-    assert differs.mean() < 0.02 or not margins.any()
+    levels = check_levels(packed, margins, planes64, error)
     spanned = hyperplanes.dimensions_spanned(parameters, planes64.shape[0])
     stretch = codes.stretches(margins, levels.astype(np.float64), spanned / count)
     if parameters.metric == "inner_product":
@@ -220,9 +232,9 @@ def test_codes_are_put_where_words_are_put(words: int) -> None:
         for part in np.array_split(order, 3):
             put_codes(read_only(packed[part]), read_only(part), tiles)
         np.testing.assert_array_equal(tiles, by_word)
-        taken = np.empty_like(packed)
-        take_codes(read_only(tiles), read_only(order), taken)
-        np.testing.assert_array_equal(taken, packed[order])
+        result = np.empty_like(packed)
+        take_codes(read_only(tiles), read_only(order), result)
+        np.testing.assert_array_equal(result, packed[order])
         column = np.empty(count, np.uint64)
         for w in range(words):
             take_word(tiles, w, column)

@@ -66,8 +66,8 @@ def answers_of(index: Index) -> Answers:
             index.query(like=[35, 2_000], k=3, hash_limit=30, **options),
         ]
     for search in SEARCHES[1 - has_cells :]:
-        everything: Any = {"search": search, "k": 1_000, "keep_duplicates": True}
-        results.append(index.query(QUERIES[:1], hash_limit=0, **everything))
+        options_of_all: Any = {"search": search, "k": 1_000, "keep_duplicates": True}
+        results.append(index.query(QUERIES[:1], hash_limit=0, **options_of_all))
     if has_cells:
         results.append(index.query(QUERIES, k=5, n_probes=2, search="tables"))
     return results
@@ -230,8 +230,8 @@ def test_a_cell_may_become_empty(tmp_path: Path) -> None:
         arrays = collection.engine.arrays
         starts, rows = arrays["cell_starts"], arrays["cell_rows"]
         ids = arrays["ids"][rows[starts[1] : starts[3]]].tolist()
-        kept = [name for name in (35, 2_000) if name in ids]
-        ids = [name for name in ids if name not in kept]
+        queried = [name for name in (35, 2_000) if name in ids]
+        ids = [name for name in ids if name not in queried]
         assert ids
         upsert(collection, {35: POINTS[3]})
         collection.delete(ids)
@@ -251,5 +251,5 @@ def test_hash_tables_are_refused(tmp_path: Path) -> None:
     with a_collection(tmp_path / "points", OLD, "lsh_div") as collection:
         assert collection.query(QUERIES, k=3, search="tables").counts.min() == 3
         upsert(collection, {3: POINTS[0]})
-        with pytest.raises(UnsupportedError, match="hash tables are not kept up to date"):
+        with pytest.raises(UnsupportedError, match="hash tables are not queried up to date"):
             collection.query(QUERIES, k=3, search="tables")

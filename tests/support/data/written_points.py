@@ -130,10 +130,10 @@ def check_points(index: Index, model: Model) -> None:
         assert names == sorted(names)
     for page in pages:
         check_records(page, model)
-    wanted = [*list(model)[::3], *list(model)[:1]]
-    if wanted:
-        records = index.get(wanted)
-        assert [record.id for record in records] == wanted
+    ids = [*list(model)[::3], *list(model)[:1]]
+    if ids:
+        records = index.get(ids)
+        assert [record.id for record in records] == ids
         check_records(records, model)
 
 
