@@ -291,6 +291,8 @@ def test_close_waits_for_a_merge(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         # Writes and queries go on.
         upsert(collection, {2: POINTS[51]})
         closing_it = threads.submit(collection.close)
+        wait([closing_it], timeout=0.2)
+        assert not closing_it.done()
         with pytest.raises(StorageInUseError, match="another process writes"):
             Collection.open(path)
         may_end.set()
