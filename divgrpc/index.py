@@ -1,18 +1,20 @@
 """The class `Index`, the public interface to build, open and query an index."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MethodType
-from typing import Final, Self, Unpack, cast, get_type_hints
+from typing import Any, Final, Self, Unpack, cast, get_type_hints
 
+from divgrpc.builder.attributes import AttributeAdder
 from divgrpc.builder.builder import IndexBuilder, store_at
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.values import Column, columns_of
 from divgrpc.engine import Engine
-from divgrpc.errors import invalid
+from divgrpc.errors import IndexChangedError, invalid
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
 from divgrpc.parameters import (
     BuildParameters,
@@ -29,6 +31,8 @@ from divgrpc.parameters import (
 from divgrpc.parameters.signatures import spell_out, spell_out_options
 from divgrpc.parameters.suggestions import refuse_unknown, taken_by
 from divgrpc.search.passing import PassingRows
+from divgrpc.storage.generations import Generation, extending
+from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
@@ -196,6 +200,40 @@ class Index:
         `OtherFormatError`.
         """
         return cls(open_engine(path))
+
+    def add_attributes(
+        self,
+        attributes: Mapping[str, Any],
+        *,
+        ids: IdsOf = None,
+        attribute_types: AttributeTypes = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> "Index":
+        """Return this index with further attributes of its points.
+
+        attributes: values by the name of an attribute that the index does not have, as for `build`:
+            of the points with `ids`, or of all points in the order of their rows.
+        ids: ids of m points, whose m values `attributes` has. Other points have no value.
+        attribute_types: types of some attributes, as for `build`.
+        progress: called with a `divgrpc.types.Progress` several times.
+
+        The result is a new generation, which shares all other data with this one. Searches, answers
+        and the `default` stay the same. If the index has a folder, the new generation becomes
+        current there. This object keeps the old generation.
+
+        Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`. With
+        a folder, it also raises `IndexChangedError` if a newer generation is current,
+        `BuildUnderWayError`, `StorageFullError`, `StorageInUseError` if the index is open for
+        writing, and `UnsupportedError` if it was written to since it was built.
+        """
+        engine = self._engine
+        rows = len(as_ids(ids)) if ids is not None else engine.rows
+        columns = columns_of(attributes, rows, attribute_types)
+        with _next_generation(engine) as (store, generation):
+            adder = AttributeAdder(store, generation, columns, on_progress=progress)
+            adder.append_all(columns, rows, ids)
+            folder = engine.folder
+            return Index(Engine(adder.build(), folder.name if folder else "", folder))
 
     def query(
         self,
@@ -384,6 +422,18 @@ class Index:
         self._engine.set_threshold(threshold, mode)
 
 
+@contextlib.contextmanager
+def _next_generation(engine: Engine) -> Iterator[tuple[Store, Generation]]:
+    """Yield the store of the next generation of an index, and the generation of `engine`."""
+    if engine.folder is None:
+        yield MemoryStore(), Generation(engine.manifest, engine.arrays, engine.defaults)
+        return
+    with extending(engine.folder) as (store, generation):
+        if generation.manifest != engine.manifest:
+            raise IndexChangedError(f"index {engine.folder.name!r} was replaced meanwhile")
+        yield store, generation
+
+
 def _passing(
     engine: Engine, condition: FilterLike, exclude_ids: IdsOf = None
 ) -> PassingRows | None:
@@ -435,6 +485,7 @@ _LABELLING: Final = [
     for name, kind in get_type_hints(Labelling).items()
 ]
 spell_out(cast(MethodType, Index.build).__func__, _NAMES, _LABELLING)
+spell_out(Index.add_attributes, _NAMES)
 spell_out(Index.set_threshold, _NAMES)
 spell_out(Index.count, _NAMES)
 spell_out(Index.scroll, _NAMES)

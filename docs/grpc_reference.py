@@ -30,6 +30,7 @@ FILES = (
     "vectors",
     "index",
     "points",
+    "attributes",
     "filters",
     "writes",
     "query",

@@ -17,7 +17,7 @@ from divgrpc_client import AsyncClient, Client
 
 METHODS = [
     *(getattr(Index, name) for name in ("build", "open", "query", "predict_labels")),
-    *(getattr(Index, name) for name in ("set_default", "set_threshold")),
+    *(getattr(Index, name) for name in ("add_attributes", "set_default", "set_threshold")),
     *(
         getattr(client, name)
         for client in (Client, AsyncClient)
@@ -63,7 +63,7 @@ def test_a_client_explains_its_arguments(client: type) -> None:
 
 def test_an_index_has_only_these_public_names() -> None:
     names = "build count default dims engine generation get info open predict_labels query rows"
-    expected = [*names.split(), "scroll", "set_default", "set_threshold"]
+    expected = ["add_attributes", *names.split(), "scroll", "set_default", "set_threshold"]
     assert [name for name in dir(Index) if not name.startswith("_")] == expected
 
 

@@ -75,7 +75,7 @@ BUILD |= {name: value for name, value in table(LabelParameters).items() if name 
 # For each method of the clients, the core's method, and the expected names and defaults of
 # parameters. In the core, `evaluate` takes all axes of the grid as one argument.
 COUNTERPARTS: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
-    "query": (Index.query, LIKE | OF_QUERY | table(QueryParameters)),
+    "query": (Index.query, LIKE | OF_QUERY | {"min_sequence": 0} | table(QueryParameters)),
     "query_stream": (None, OF_QUERY | table(QueryParameters)),
     "build": (Index.build, BUILD),
     "predict_labels": (Index.predict_labels, FILTER | table(PredictParameters)),

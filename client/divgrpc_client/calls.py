@@ -7,11 +7,13 @@ from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, QueryResult
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
+from divgrpc_client.messages.attributes import AttributeUpload
 from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.options import OnProgress
@@ -20,7 +22,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import index_pb2, points_pb2, query_pb2
+from divgrpc_protos.v1 import points_pb2, query_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
@@ -195,14 +197,17 @@ async def _stream(
             rpc.cancel()
 
 
-async def build(link: Link, call: RpcCall, upload: Upload, progress: OnProgress) -> IndexInfo:
+async def build(
+    link: Link, call: RpcCall, upload: Upload | AttributeUpload, progress: OnProgress
+) -> IndexInfo:
     """Send an upload, report its progress and return the description of the index.
 
-    No row is sent before the server's `accepted` event, which sets the maximum chunk size.
+    The call is Build or AddAttributes. No row is sent before the server's `accepted` event, which
+    sets the maximum chunk size.
     """
     chunk_size = link.stack.Handoff()
 
-    async def messages() -> AsyncIterator[index_pb2.BuildRequest]:
+    async def messages() -> AsyncIterator[Message]:
         yield upload.header
         if chunk_bytes := await chunk_size.get():
             for chunk in upload.chunks(chunk_bytes):
@@ -216,7 +221,7 @@ async def build(link: Link, call: RpcCall, upload: Upload, progress: OnProgress)
         finally:
             chunk_size.put(0)
     if events.info is None:
-        raise feed.failure or call.broken("the build ended without a result")
+        raise feed.failure or call.broken("the call ended without a result")
     return events.info
 
 

@@ -42,6 +42,7 @@ from divgrpc.types.records import (
     Records,
 )
 from divgrpc_client import calls
+from divgrpc_client.attribute_methods import AttributeMethods
 from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
@@ -100,10 +101,11 @@ class _Methods:
             process of the server that accepts connections). So a server with several front
             processes needs several connections.
         timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build,
-            QueryStream and evaluations have no deadline by default. `wait_until_ready` has its own
-            default.
-        idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message
-            is sent or received for this many seconds while the client waits for the server.
+            AddAttributes, QueryStream and evaluations have no deadline by default.
+            `wait_until_ready` has its own default.
+        idle_timeout: Build, AddAttributes, QueryStream and evaluations fail with DEADLINE_EXCEEDED
+            if no message is sent or received for this many seconds while the client waits for the
+            server.
         retries: whether calls that only read are repeated if the server is unavailable. A call has
             at most three attempts.
         credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
@@ -548,13 +550,13 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout)
 
 
-class Client(_Methods, WriteMethods, Blocking):
+class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
     of the whole call in seconds. Its default is the client's `timeout`, except that Build,
-    QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s. `request_id` is
-    printable ASCII text that identifies the call in the server's log.
+    AddAttributes, QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s.
+    `request_id` is printable ASCII text that identifies the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
     forked child. If an argument cannot be sent, it raises `InvalidArgumentError` with the code and
@@ -570,7 +572,7 @@ class Client(_Methods, WriteMethods, Blocking):
         self.close()
 
 
-class AsyncClient(_Methods, WriteMethods, Awaited):
+class AsyncClient(_Methods, WriteMethods, AttributeMethods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
@@ -586,7 +588,7 @@ class AsyncClient(_Methods, WriteMethods, Awaited):
         await self.close()
 
 
-for _methods in (_Methods, WriteMethods):
+for _methods in (_Methods, WriteMethods, AttributeMethods):
     copy_methods(Client, _methods)
     copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

@@ -396,13 +396,20 @@ def check_column(attribute: Attribute, column: Column, rows: int) -> None:
     check_words(field, words)
 
 
-def check_row_bytes(columns: Mapping[Attribute, Column], rows: int, first_row: int = 0) -> IntArray:
+def check_row_bytes(
+    columns: Mapping[Attribute, Column],
+    rows: int,
+    first_row: int = 0,
+    other_bytes: IntArray | None = None,
+) -> IntArray:
     """Return the bytes that all attributes of each row take in a message, at most.
+
+    other_bytes: (rows,) bytes of further attributes of these rows.
 
     Raises `InvalidArgumentError` for a row whose attributes take more than a message has room for;
     rows are counted from `first_row`.
     """
-    sizes = np.zeros(rows, np.int64)
+    sizes = np.zeros(rows, np.int64) if other_bytes is None else other_bytes.copy()
     for attribute, column in columns.items():
         sizes += column.bytes_of_rows(multi=attribute.multi)
     most = LIMITS["attribute_bytes_max"]

@@ -10,7 +10,7 @@ attribute.I.words.order          numbers of the keywords in ascending order of t
 payload.bytes, .ends             payloads
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +50,7 @@ class ColumnWriter:
     """Writes text ids, attributes and payloads.
 
     attributes: the declarations. Every block has a column of each.
+    first: number of the first attribute. The index may have others before it.
     has_texts, has_payloads: whether every block has text ids, and whether it has payloads.
     """
 
@@ -58,19 +59,21 @@ class ColumnWriter:
         store: ColumnStore,
         attributes: Sequence[Attribute],
         *,
-        has_texts: bool,
-        has_payloads: bool,
+        first: int = 0,
+        has_texts: bool = False,
+        has_payloads: bool = False,
     ) -> None:
         self._store = store
         self._attributes = tuple(attributes)
+        self._first = first
         self._ids = self._texts(ID_TEXTS) if has_texts else None
         self._payloads = self._texts(PAYLOAD) if has_payloads else None
         self._words: list[dict[str, int]] = [{} for _ in attributes]
         self._value_counts = [0 for _ in attributes]
         for number, attribute in enumerate(attributes):
-            store.begin(array_name(number, "values"), DTYPES[attribute.type], ())
+            store.begin(self._name(number, "values"), DTYPES[attribute.type], ())
             if attribute.multi:
-                store.begin(array_name(number, "ends"), np.int64, ())
+                store.begin(self._name(number, "ends"), np.int64, ())
 
     def append(
         self,
@@ -88,19 +91,28 @@ class ColumnWriter:
             column = columns[attribute].take(mask, multi=attribute.multi)
             self._append_column(number, attribute, column)
 
-    def finish(self, *, with_keys: bool = True) -> None:
+    def words(self, number: int) -> tuple[str, ...]:
+        """Return the texts that the numbers of an attribute stand for so far."""
+        return tuple(self._words[number])
+
+    def finish(
+        self, *, with_keys: bool = True, on_attribute: Callable[[int], None] | None = None
+    ) -> None:
         """Write what depends on all rows: words of keywords, orders, and keys of text ids.
 
-        `with_keys`: whether to write the keys. Raises `InvalidArgumentError` if a text id occurs
+        `with_keys`: whether to write the keys. `on_attribute` is called with the number of each
+        attribute before its order is made. Raises `InvalidArgumentError` if a text id occurs
         twice.
         """
         for number, attribute in enumerate(self._attributes):
+            if on_attribute is not None:
+                on_attribute(number)
             if attribute.type == "keyword":
                 texts = [word.encode() for word in self._words[number]]
-                self._texts(array_name(number, "words")).append(texts)
-                self._write_order(array_name(number, "words.order"), order_of_texts(texts))
-            values = self._store.read(array_name(number, "values"))
-            self._write_order(array_name(number, "order"), order_of(values))
+                self._texts(self._name(number, "words")).append(texts)
+                self._write_order(self._name(number, "words.order"), order_of_texts(texts))
+            values = self._store.read(self._name(number, "values"))
+            self._write_order(self._name(number, "order"), order_of(values))
         if self._ids is not None and with_keys:
             stored = Texts(
                 {n: self._store.read(n) for n in (ID_TEXTS + BYTES, ID_TEXTS + ENDS)}, ID_TEXTS
@@ -108,6 +120,9 @@ class ColumnWriter:
             keys = keys_of([stored[row] for row in range(len(stored))])
             self._store.create("ids", np.int64, keys.shape)[:] = keys
             write_order(self._store, keys)
+
+    def _name(self, number: int, part: str) -> str:
+        return array_name(self._first + number, part)
 
     def _write_order(self, name: str, order: Order) -> None:
         self._store.begin(name, order.dtype, ())
@@ -133,10 +148,10 @@ class ColumnWriter:
                 raise LimitExceededError(
                     f"attribute {attribute.name!r} has more than {most} different keywords"
                 )
-        self._store.append(array_name(number, "values"), values)
+        self._store.append(self._name(number, "values"), values)
         if attribute.multi:
             ends = column.ends + self._value_counts[number]
-            self._store.append(array_name(number, "ends"), ends)
+            self._store.append(self._name(number, "ends"), ends)
             self._value_counts[number] += len(values)
 
 

@@ -36,6 +36,7 @@ _CHECKSUM_BLOCK_BYTES: Final = 1 << 24
 # in memory, reserved space takes memory.
 _RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
+_COPIED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,23 @@ def write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def link_or_copy(source: Path, target: Path, entry: ArrayEntry) -> None:
+    """Make `target` a hard link of an array file or, where links are not possible, a synced copy.
+
+    A file that is longer than its entry is copied without the rest. Raises `StorageFullError`.
+    """
+    size = HEADER_BYTES + entry.bytes
+    if source.stat().st_size == size:
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    with full_disk_errors(), source.open("rb") as reader, target.open("xb") as writer:
+        while block := reader.read(min(_COPIED_BYTES, size - writer.tell())):
+            writer.write(block)
+        writer.flush()
+        os.fsync(writer.fileno())
 
 
 def sync_folder(path: Path) -> None:

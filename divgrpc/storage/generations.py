@@ -15,6 +15,9 @@ from the second rename on. So a crash at any moment leaves a current generation 
 crash may also leave staging folders, and generations that never became current. When the lock is
 free, no build uses these folders, so `sweep` removes them.
 
+A generation may share arrays with the generation before it: its files are hard links of the same
+files (`extending`).
+
 Readers take no lock. A reader reads CURRENT and maps the arrays of the generation that CURRENT
 names. If CURRENT changes meanwhile, the reader starts again. Old generations are removed at once,
 because a memory mapping stays valid after the mapped file is unlinked.
@@ -38,13 +41,16 @@ from divgrpc.errors import (
     IndexExistsError,
     IndexNotFoundError,
     StorageInUseError,
+    UnsupportedError,
 )
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import (
+    ArrayEntry,
     ArrayFolder,
     damage_errors,
     full_disk_errors,
+    link_or_copy,
     open_array,
     sync_folder,
     write_synced,
@@ -57,10 +63,12 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.published import WRITES, read_writes
+from divgrpc.storage.published import LAYOUT, WRITES, read_writes
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
+# File in the folder of the writes to a generation, which a process locks while it may write.
+_WRITER_LOCK: Final = "LOCK"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -231,10 +239,28 @@ class Staging(ArrayFolder):
         # becomes current, so that readers can open it in advance. If it raises an error, the build
         # fails.
         self.on_whole: Callable[[Path], None] | None = None
+        self._shared: dict[str, ArrayEntry] = {}
+        self._defaults = Defaults()
+
+    def share(self, generation: Generation) -> None:
+        """Use the arrays and the defaults of the current generation in this one.
+
+        The files are hard links where the file system has them, and copies elsewhere. Raises
+        `StorageFullError`.
+        """
+        folder = self._target / str(generation.manifest.generation)
+        self._shared, self._defaults = generation.manifest.arrays, generation.defaults
+        for name, entry in self._shared.items():
+            link_or_copy(folder / f"{name}.npy", self.folder / f"{name}.npy", entry)
+
+    def scratch(self) -> ArrayFolder:
+        """Return a store for arrays that the generation does not keep; discard it at the end."""
+        with full_disk_errors():
+            return ArrayFolder(self.folder / "scratch")
 
     def publish(self, manifest: Manifest) -> Generation:
         """Make this generation the current one; complete `manifest` with its number and arrays."""
-        entries = self.close()
+        entries = self._shared | self.close()
         number = 1 + max(_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
@@ -244,6 +270,7 @@ class Staging(ArrayFolder):
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self.folder, final)
+        write_defaults(final, self._defaults)
         sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
@@ -281,6 +308,37 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
             yield stage
         finally:
             stage.discard()
+
+
+@contextlib.contextmanager
+def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
+    """Lock an index, and yield the `Staging` of its next generation and its current generation.
+
+    The arrays of the current generation are mapped without a test of their checksums. If the next
+    generation is not published when the `with` block ends, its files are removed.
+
+    Raises `IndexNotFoundError`, the errors of `open_generation`, `BuildUnderWayError` if another
+    process builds or changes the index, and `StorageInUseError` if one has it open for writing.
+    Raises `UnsupportedError` if the index was written to.
+    """
+    index = IndexFolder(folder)
+    index.current()
+    with staging(index.path, replace=True) as stage:
+        current = index.path / str(index.current())
+        # An index that was written to may also be open for writing, but closing it would not help.
+        _check_unwritten(current)
+        with _writer_lock(current):
+            _check_unwritten(current)
+            yield stage, open_generation(current, verify=False)
+
+
+def _check_unwritten(generation: Path) -> None:
+    if (generation / WRITES / LAYOUT).exists():
+        raise UnsupportedError(
+            "index",
+            f"index {generation.parent.name!r} was written to since it was built, and such an index"
+            " cannot be extended yet: build it again",
+        )
 
 
 def sweep(root: Path) -> list[str]:
@@ -331,6 +389,18 @@ def _build_lock(folder: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writer_lock(generation: Path) -> Iterator[None]:
+    """Keep other processes from writing to a generation; raises `StorageInUseError`."""
+    with full_disk_errors():
+        (generation / WRITES).mkdir(exist_ok=True)
+    with (generation / WRITES / _WRITER_LOCK).open("ab") as file:
+        if not lock_exclusively(file):
+            name = generation.parent.name
+            raise StorageInUseError(f"index {name!r} is open for writing: close it first")
+        yield
 
 
 def _sweep_locked(folder: Path) -> bool:

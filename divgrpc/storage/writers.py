@@ -12,6 +12,7 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.storage.arrays import ArrayEntry
 from divgrpc.storage.generations import Generation, Staging
 from divgrpc.storage.manifest import Manifest
+from divgrpc.types import Defaults
 
 _CACHE_LINE_BYTES: Final = 64
 
@@ -32,6 +33,22 @@ class MemoryStore:
         self._arrays: dict[str, Array] = {}
         self._rooms: dict[str, Array] = {}
         self._lengths: dict[str, int] = {}
+        self._number = 1
+        self._defaults = Defaults()
+
+    def share(self, generation: Generation) -> None:
+        """Use the arrays and the defaults of a generation, and the number that follows its own."""
+        self._arrays |= generation.arrays
+        self._number = generation.manifest.generation + 1
+        self._defaults = generation.defaults
+
+    def scratch(self) -> "MemoryStore":
+        """Return a store for arrays that the generation does not keep."""
+        return MemoryStore()
+
+    def discard(self) -> None:
+        """Free the arrays."""
+        self._arrays, self._rooms, self._lengths = {}, {}, {}
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
@@ -61,7 +78,10 @@ class MemoryStore:
         return self._arrays[name]
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Return the generation, whose number is 1; complete `manifest` with number and arrays."""
+        """Return the generation; complete `manifest` with its number and arrays.
+
+        The number is 1, unless the generation shares arrays.
+        """
         arrays = {name: self.read(name) for name in self._rooms}
         arrays |= {name: read_only(array) for name, array in self._arrays.items()}
         # Checksums are 0, because these arrays are never read from files.
@@ -69,11 +89,12 @@ class MemoryStore:
             name: ArrayEntry(array.dtype.name, array.shape, crc32=0)
             for name, array in arrays.items()
         }
-        return Generation(dataclasses.replace(manifest, generation=1, arrays=entries), arrays)
+        manifest = dataclasses.replace(manifest, generation=self._number, arrays=entries)
+        return Generation(manifest, arrays, self._defaults)
 
 
 # A store holds named arrays while a build writes them, by appending rows or in place. Both classes
-# have the methods begin, append, read, create and publish, with the same meaning.
+# have the methods begin, append, read, create, share, scratch and publish, with the same meaning.
 Store: TypeAlias = MemoryStore | Staging
 
 

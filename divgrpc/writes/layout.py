@@ -30,6 +30,7 @@ from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.platforms import reserve, sync_data
+from divgrpc.search.arrays import with_tiles
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
     ArrayEntry,
@@ -157,7 +158,8 @@ class Source:
     @classmethod
     def of_build(cls, generation: Generation, vectors: FloatArray) -> "Source":
         """Return the rows of Build."""
-        arrays, manifest = generation.arrays, generation.manifest
+        # Codes of older formats are not in tiles.
+        arrays, manifest = with_tiles(generation.arrays), generation.manifest
         rows = manifest.rows
         ids = arrays.get("ids", np.arange(rows))
         names = ("codes", "scan_terms", "inverse_lengths")

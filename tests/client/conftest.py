@@ -32,12 +32,16 @@ def call(request: pytest.FixtureRequest, target: str) -> Stack:
 
 @pytest.fixture
 def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command on the session's server, and return its exit code and output."""
+    """Run a command on the session's server, and return its exit code and output.
+
+    The first argument is the command, such as "ls" or "attributes add".
+    """
 
     def run(*arguments: object) -> Ran:
         verb, *rest = map(str, arguments)
         try:
-            code = main.main([verb, "--target", server.target, "--timeout", "30", *rest])
+            common = ["--target", server.target, "--timeout", "30"]
+            code = main.main([*verb.split(), *common, *rest])
         except SystemExit as end:
             code = int(end.code or 0)
         return Ran(code, *capsys.readouterr())

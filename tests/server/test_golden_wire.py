@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from divgrpc.collection import Collection
 from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
 from support.processes.running_server import RunningServer, eventually
 from support.requests import raw_calls
-from support.requests.golden_requests import GOLDEN_NAMES, calls
+from support.requests.golden_requests import GOLDEN_NAMES, WRITTEN_NAMES
+from support.requests.golden_writes import calls
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
@@ -41,6 +44,8 @@ _EVALUATION: Final = {
     "row.on_front": "a comparison of measured times",
     "progress.seconds_left": "an estimate from the clock",
 }
+# Methods whose progress reports are left out.
+_UPLOADS: Final = ("Build", "AddAttributes")
 # The fields of each method that differ between runs or machines, each with the reason. In a path, a
 # name in brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
@@ -72,6 +77,7 @@ _NOT_RECORDED: Final = {
     **dict.fromkeys(("EvaluateTimes", "EvaluateProgress.seconds_left"), "cleared"),
     **dict.fromkeys(("EvaluateRow.on_front", "EvaluateLabelRow.on_front"), "cleared"),
     **{f"GetServerInfoResponse.{name}": "cleared" for name in UNSTEADY["GetServerInfo"]},
+    "AddAttributesResponse.progress": "left out",
     "BuildResponse.progress": "left out",
     "BuildProgress": "left out",
     "EvaluateRow.empty": "a query of a golden index always has a result",
@@ -82,7 +88,7 @@ _NOT_RECORDED: Final = {
 
 def unsteady(method: str) -> bool:
     """Tell whether answers of a method have fields to clear or events to leave out."""
-    return method in UNSTEADY or method == "Build"
+    return method in UNSTEADY or method in _UPLOADS
 
 
 def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
@@ -101,7 +107,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
     """Tell whether an event is a progress report before the end, whose number depends on time."""
-    if method == "Build":
+    if method in _UPLOADS:
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
         return False
@@ -169,6 +175,11 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
     """Serve copies of the golden indexes with one worker, which is ready for the first call."""
     for name, golden in GOLDEN_NAMES.items():
         shutil.copytree(_GOLDEN / golden, folder / "data" / name)
+    for name in WRITTEN_NAMES:
+        with Collection.open(folder / "data" / name) as collection:
+            numbers = np.arange(10, dtype=np.float32).reshape(2, 5)
+            collection.upsert(["new", "n0"], numbers, attributes={"price": [1, 2]})
+            collection.delete(["n5"])
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
         describe = raw_calls.unary(channel, "GetServerInfo")

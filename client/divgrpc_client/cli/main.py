@@ -12,7 +12,15 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands, interrupts, options, points, where, writing
+from divgrpc_client.cli import (
+    attributes,
+    commands,
+    interrupts,
+    options,
+    points,
+    where,
+    writing,
+)
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -181,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         options.add_common(verb)
         if add_arguments is not None:
             add_arguments(verb)
+    attributes.add_group(verbs)
     options.add_flags(
         options.add(verbs, commands.warm),
         ("--quiet", "", "Show no progress, only the outcome."),

@@ -30,6 +30,7 @@ TIMEOUT_SECONDS: Final = 30.0
 # What `--timeout` limits, and its default, for the commands that differ from the others in these.
 _TIMEOUTS: Final = {
     "build": ("the whole build", "none"),
+    "add": ("the whole call", "none"),
     "evaluate": ("the whole evaluation", "none"),
     "evaluate-labels": ("the whole evaluation", "none"),
     "load": ("a call", "10"),
@@ -47,17 +48,31 @@ def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa
 
     The examples at the end of the docstring come last in the help, after the options.
     """
-    text, heading, examples = (inspect.getdoc(run) or "").partition("Examples:\n")
+    verb = _parser(verbs, run.__name__.replace("_", "-"), inspect.getdoc(run) or "")
+    verb.set_defaults(run=run)
+    return verb
+
+
+def add_group(verbs: Any, name: str, text: str) -> Any:  # noqa: ANN401  # argparse names no type
+    """Add a command that has commands of its own; return what `add` takes to add one of them.
+
+    text: the help, which ends with examples.
+    """
+    group = _parser(verbs, name, inspect.cleandoc(text))
+    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _parser(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
+    text, heading, examples = text.partition("Examples:\n")
     text = text.strip()
-    verb: argparse.ArgumentParser = verbs.add_parser(
-        run.__name__.replace("_", "-"),
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
         help=first_sentence(text),
         description=text,
         epilog=f"{heading}{examples}".strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verb.set_defaults(run=run)
-    return verb
+    return parser
 
 
 def add_common(verb: argparse.ArgumentParser) -> None:

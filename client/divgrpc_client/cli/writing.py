@@ -40,7 +40,7 @@ def add_upsert(verb: argparse.ArgumentParser) -> None:
         "--mode",
         choices=get_args(WriteMode),
         default="upsert",
-        help="insert_only fails if a point exists, update_only if one does not (default upsert).",
+        help="Fail if a point exists (insert_only) or does not (update_only; default upsert).",
     )
 
 
@@ -117,7 +117,7 @@ def compact(arguments: argparse.Namespace) -> None:
     Merges happen by themselves. After many writes, this command has one done at once. Answers stay
     the same.
 
-    Example:
+    Examples:
       divgrpc compact shoes
     """
     with session.connect(arguments) as client:

@@ -7,43 +7,51 @@ missing.
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from divgrpc.errors import InvalidArgumentError
 
-_ID: Final = "id"
+# The name of the column of ids.
+ID: Final = "id"
 # Without leading zeros, because 007 is a code and no number.
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+)?(?<=[0-9])([eE][-+]?[0-9]+)?")
 _BOOLS: Final = {"true": True, "false": False}
 
 
-def read_columns(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
+def read_columns(
+    path: Path, field: str = "columns", texts: Collection[str] = ()
+) -> tuple[list[Any] | None, dict[str, list[Any]]]:
     """Return the ids, None if the file has none, and the values of each attribute by name.
 
-    Raises `InvalidArgumentError` with the line at fault.
+    texts: names of the columns whose values are texts, even if all are numbers.
+
+    Raises `InvalidArgumentError` for `field`, with the line at fault.
     """
     if path.suffix != ".csv":
-        raise InvalidArgumentError("columns", f"{path} must be a .csv file")
+        raise InvalidArgumentError(field, f"{path} must be a .csv file")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names, *lines = list(csv.reader(file, strict=True)) or [[]]
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InvalidArgumentError("columns", f"{path} cannot be read: {reason}") from None
+        raise InvalidArgumentError(field, f"{path} cannot be read: {reason}") from None
     if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError("columns", f"{path} must begin with a line of different names")
+        raise InvalidArgumentError(field, f"{path} must begin with a line of different names")
     for number, line in enumerate(lines, 2):
         if len(line) != len(names):
             problem = f"has {len(line)} values, and the first line has {len(names)}"
-            raise InvalidArgumentError("columns", f"{path} line {number} {problem}")
-    columns = {name: _typed([line[at] for line in lines]) for at, name in enumerate(names)}
-    ids = columns.pop(_ID, None)
+            raise InvalidArgumentError(field, f"{path} line {number} {problem}")
+    columns = {
+        name: _typed([line[at] for line in lines], as_texts=name in texts)
+        for at, name in enumerate(names)
+    }
+    ids = columns.pop(ID, None)
     if ids is not None and None in ids:
         problem = f"line {ids.index(None) + 2} has no id"
-        raise InvalidArgumentError("columns", f"{path} {problem}")
+        raise InvalidArgumentError(field, f"{path} {problem}")
     return ids, columns
 
 
@@ -60,9 +68,9 @@ def _has_value(value: object) -> bool:
     return value is not None and value != []
 
 
-def _typed(texts: Sequence[str]) -> list[Any]:
+def _typed(texts: Sequence[str], *, as_texts: bool) -> list[Any]:
     """Return the values of a column: None for an empty text, else the first type that all fit."""
-    for convert in (_int, _float, _bool):
+    for convert in () if as_texts else (_int, _float, _bool):
         if (values := _converted(texts, convert)) is not None:
             return values
     return [text or None for text in texts]

@@ -51,13 +51,7 @@ def read_points(path: Path) -> PointLines:
         vectors.append(_vector(path, number, point))
         _check_like(path, number, vectors[0], vectors[-1])
         payloads.append(_payload(path, number, point))
-        values = point.get("attributes", {})
-        if not isinstance(values, dict):
-            raise _wrong(path, number, "`attributes` must be an object")
-        for name in values:
-            attributes.setdefault(name, [None] * (len(ids) - 1))
-        for name, column in attributes.items():
-            column.append(values.get(name))
+        _add_values(path, number, point, attributes, len(ids) - 1)
     if not vectors:
         raise InvalidArgumentError("file", f"{path} has no points")
     return PointLines(
@@ -66,6 +60,34 @@ def read_points(path: Path) -> PointLines:
         attributes,
         payloads if any(payload is not None for payload in payloads) else None,
     )
+
+
+def read_values(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
+    """Return the ids of a file, None if it has none, and the values of each attribute by name.
+
+    Lines need no vector, and vectors and payloads are ignored. Raises `InvalidArgumentError` with
+    the line at fault.
+    """
+    ids: list[Any] = []
+    attributes: dict[str, list[Any]] = {}
+    for number, line in _lines(path):
+        point = _object(path, number, line)
+        ids.append(_id(path, number, point, ids))
+        _add_values(path, number, point, attributes, len(ids) - 1)
+    return None if not ids or ids[0] is None else ids, attributes
+
+
+def _add_values(
+    path: Path, number: int, point: dict[str, Any], columns: dict[str, list[Any]], before: int
+) -> None:
+    """Append the attributes of a point to `columns`; `before` is the number of points so far."""
+    values = point.get("attributes", {})
+    if not isinstance(values, dict):
+        raise _wrong(path, number, "`attributes` must be an object")
+    for name in values:
+        columns.setdefault(name, [None] * before)
+    for name, column in columns.items():
+        column.append(values.get(name))
 
 
 def write_points(records: Records) -> Iterator[str]:

@@ -23,12 +23,7 @@ _ID, _VECTOR, _PAYLOAD = "id", "vector", "payload"
 
 def read_parquet(path: Path) -> PointLines:
     """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
-    pyarrow = _pyarrow()
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InvalidArgumentError("file", f"{path} cannot be read as Parquet: {error}") from None
-    columns = {name: table.column(name) for name in table.column_names}
+    columns = _columns(path)
     if _VECTOR not in columns:
         names = ", ".join(columns) or "none"
         raise InvalidArgumentError("file", f"{path} has no column {_VECTOR!r}, but {names}")
@@ -38,6 +33,28 @@ def read_parquet(path: Path) -> PointLines:
     )
     attributes = {name: column.to_pylist() for name, column in columns.items()}
     return PointLines(vectors, ids, attributes, payloads)
+
+
+def read_parquet_values(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
+    """Return the ids of a file, None if it has none, and the values of each attribute by name.
+
+    Vectors and payloads are ignored. Raises `InvalidArgumentError` and `UnsupportedError`.
+    """
+    columns = _columns(path)
+    for name in (_VECTOR, _PAYLOAD):
+        columns.pop(name, None)
+    ids = columns.pop(_ID).to_pylist() if _ID in columns else None
+    return ids, {name: column.to_pylist() for name, column in columns.items()}
+
+
+def _columns(path: Path) -> dict[str, Any]:
+    """Return the columns of a file by name."""
+    pyarrow = _pyarrow()
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InvalidArgumentError("file", f"{path} cannot be read as Parquet: {error}") from None
+    return {name: table.column(name) for name in table.column_names}
 
 
 @contextmanager

@@ -22,8 +22,9 @@ from divgrpc.types import (
     Search,
     SearchCost,
     WarningInfo,
+    WritesInfo,
 )
-from divgrpc.types.records import AttributeValue, Record, SparseVector
+from divgrpc.types.records import Attribute, AttributeValue, Record, SparseVector
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
@@ -88,6 +89,17 @@ def built(info: IndexInfo) -> None:
         out.print(_labels(info.labels))
     _warn(out, info.warnings)
     out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
+
+
+def extended(info: IndexInfo, names: Sequence[str], rows: int) -> None:
+    """Print a summary of attributes that were added with values of `rows` points."""
+    out = console()
+    new = ", ".join(
+        _declared(attribute) for attribute in info.attributes if attribute.name in names
+    )
+    count = f"{rows:,} of " if rows < info.rows else "all "
+    out.print(f"{info.name}: generation {info.generation}, serving; added {new}")
+    out.print(f"values of {count}{info.rows:,} points", style="dim")
 
 
 def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
@@ -225,6 +237,8 @@ def index(info: IndexInfo) -> None:
     out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))
     out.print(_columns(info))
+    if info.writes is not None:
+        out.print(_writes(info.writes))
     if info.labels is not None:
         out.print(_labels(info.labels))
     out.print()
@@ -239,13 +253,23 @@ def index(info: IndexInfo) -> None:
 
 def _columns(info: IndexInfo) -> str:
     """Describe the ids, attributes and payloads of the points."""
-    names = [
-        f"{attribute.name} ({attribute.type}{', multi' if attribute.multi else ''})"
-        for attribute in info.attributes
-    ]
+    names = list(map(_declared, info.attributes))
     payloads = ", with payloads" if info.has_payloads else ""
     kind = "text" if info.id_kind == "string" else "integer"
     return f"{kind} ids{payloads}, {'attributes ' + ', '.join(names) if names else 'no attributes'}"
+
+
+def _writes(writes: WritesInfo) -> str:
+    """Describe the writes to an index."""
+    count = f"{writes.sequence:,} write{'' if writes.sequence == 1 else 's'} since the build"
+    return (
+        f"{count}: {writes.rows_unmerged:,} points not merged, {writes.rows_dead:,} deleted or "
+        f"replaced points still stored, {size(writes.log_bytes)} of log"
+    )
+
+
+def _declared(attribute: Attribute) -> str:
+    return f"{attribute.name} ({attribute.type}{', multi' if attribute.multi else ''})"
 
 
 def _near_copies(info: IndexInfo) -> str:

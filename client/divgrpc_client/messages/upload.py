@@ -32,7 +32,7 @@ from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.columns import WireColumn, encode_column
 from divgrpc_protos.records import from_message, to_message
-from divgrpc_protos.v1 import index_pb2, points_pb2
+from divgrpc_protos.v1 import attributes_pb2, index_pb2, points_pb2
 
 Numbers: TypeAlias = npt.NDArray[np.integer]
 
@@ -87,24 +87,31 @@ class Upload:
         yield index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=start))
 
     def _column_ends(self, chunk_bytes: int) -> Iterator[int]:
-        """Yield rows at which to cut, so that ids, attributes and payloads have `chunk_bytes`."""
+        """Return rows at which to cut, so that ids, attributes and payloads have `chunk_bytes`."""
         sizes = self.attribute_bytes.copy()
         for texts in (self.texts, self.payloads):
             if texts:
                 # A character has at most four bytes.
                 widths = (len(t) * (4 if isinstance(t, str) else 1) for t in texts)
                 sizes += np.fromiter(widths, np.int64, len(texts))
-        totals, stop = np.cumsum(sizes), 0
-        while (
-            stop < len(sizes)
-            and totals[-1] - (start := totals[stop - 1] if stop else 0) > chunk_bytes
-        ):
-            stop = max(stop + 1, int(np.searchsorted(totals, start + chunk_bytes, side="right")))
-            yield stop
+        return column_ends(sizes, chunk_bytes)
+
+
+def column_ends(sizes: IntArray, chunk_bytes: int) -> Iterator[int]:
+    """Yield rows at which to cut, so that rows of `sizes` (rows,) have at most `chunk_bytes`.
+
+    The last part ends after the last row, which is not yielded.
+    """
+    totals, stop = np.cumsum(sizes), 0
+    while (
+        stop < len(sizes) and totals[-1] - (start := totals[stop - 1] if stop else 0) > chunk_bytes
+    ):
+        stop = max(stop + 1, int(np.searchsorted(totals, start + chunk_bytes, side="right")))
+        yield stop
 
 
 class BuildEvents:
-    """Handles the events of a build and stores its result in `info`.
+    """Handles the events of a build, or of AddAttributes, and stores its result in `info`.
 
     accept: called with the maximum size of a chunk when the server is ready for rows.
     progress: called with each `Progress` of the build.
@@ -115,7 +122,9 @@ class BuildEvents:
         self._progress = progress
         self.info: IndexInfo | None = None
 
-    def take(self, response: index_pb2.BuildResponse) -> None:
+    def take(
+        self, response: index_pb2.BuildResponse | attributes_pb2.AddAttributesResponse
+    ) -> None:
         """Handle one event; raises whatever the caller's `progress` raises."""
         match response.WhichOneof("event"):
             case "accepted":

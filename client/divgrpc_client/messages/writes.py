@@ -146,7 +146,7 @@ def delete(
         **conditions.fields(),
     )
     if ids is not None and not (numbers or texts):
-        # An empty list selects nothing, also with a filter.
+        # An empty list selects nothing, with or without a filter.
         request.filter.CopyFrom(_nothing())
     return _joined(iter((request,)))
 

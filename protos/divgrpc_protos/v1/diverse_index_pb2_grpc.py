@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from divgrpc_protos.v1 import attributes_pb2 as divgrpc__protos_dot_v1_dot_attributes__pb2
 from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
@@ -50,6 +51,11 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/BuildOnce',
                 request_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.FromString,
+                _registered_method=True)
+        self.AddAttributes = channel.stream_stream(
+                '/divgrpc.v1.DiverseIndex/AddAttributes',
+                request_serializer=divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesResponse.FromString,
                 _registered_method=True)
         self.Query = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/Query',
@@ -148,6 +154,16 @@ class DiverseIndexServicer(object):
         enough. If the call is cancelled or misses its deadline, the server discards the build. A
         request that exceeds the limit of one message ends with RESOURCE_EXHAUSTED. Use Build for
         larger indexes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddAttributes(self, request_iterator, context):
+        """Gives the points of an index further attributes. The caller sends a header, then chunks, then a
+        commit. The server sends `accepted`, then progress, then `done`. Queries continue meanwhile,
+        and can use the attributes when `done` arrives. If the call is cancelled, fails or misses its
+        deadline, the index stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,6 +294,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.BuildOnce,
                     request_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.SerializeToString,
+            ),
+            'AddAttributes': grpc.stream_stream_rpc_method_handler(
+                    servicer.AddAttributes,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesResponse.SerializeToString,
             ),
             'Query': grpc.unary_unary_rpc_method_handler(
                     servicer.Query,
@@ -410,6 +431,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/BuildOnce',
             divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddAttributes(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/divgrpc.v1.DiverseIndex/AddAttributes',
+            divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_attributes__pb2.AddAttributesResponse.FromString,
             options,
             channel_credentials,
             insecure,

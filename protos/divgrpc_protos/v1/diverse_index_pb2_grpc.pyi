@@ -5,6 +5,7 @@ isort:skip_file
 
 import abc
 import collections.abc
+import divgrpc_protos.v1.attributes_pb2
 import divgrpc_protos.v1.evaluate_labels_pb2
 import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.index_pb2
@@ -60,6 +61,22 @@ _DiverseIndexBuildOnceType = typing_extensions.TypeVar(
     default=grpc.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.index_pb2.BuildOnceRequest,
         divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+    ],
+)
+
+_DiverseIndexAddAttributesType = typing_extensions.TypeVar(
+    '_DiverseIndexAddAttributesType',
+    grpc.StreamStreamMultiCallable[
+        divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+        divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+        divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+        divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
     ],
 )
 
@@ -303,7 +320,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexCompactType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexCompactType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -313,6 +330,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.BuildOnceRequest,
             divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+            divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryRequest,
@@ -386,6 +407,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.index_pb2.BuildOnceRequest,
             divgrpc_protos.v1.index_pb2.BuildOnceResponse,
         ],
+        grpc.aio.StreamStreamMultiCallable[
+            divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+            divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryRequest,
             divgrpc_protos.v1.query_pb2.QueryResponse,
@@ -452,6 +477,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
 
     BuildOnce: _DiverseIndexBuildOnceType
 
+    AddAttributes: _DiverseIndexAddAttributesType
+
     Query: _DiverseIndexQueryType
 
     QueryStream: _DiverseIndexQueryStreamType
@@ -490,6 +517,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.index_pb2.BuildOnceRequest,
         divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        divgrpc_protos.v1.attributes_pb2.AddAttributesRequest,
+        divgrpc_protos.v1.attributes_pb2.AddAttributesResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryRequest,
@@ -567,6 +598,13 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.BuildOnceRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.BuildOnceResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.BuildOnceResponse]]: ...
+
+    @abc.abstractmethod
+    def AddAttributes(
+        self,
+        request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.attributes_pb2.AddAttributesRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.attributes_pb2.AddAttributesResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.attributes_pb2.AddAttributesResponse]]: ...
 
     @abc.abstractmethod
     def Query(

@@ -1,26 +1,28 @@
-"""The builder process: it reads an upload from a front, builds a generation, and exits.
+"""The builder process: it reads an upload from a front, publishes a generation, and exits.
+
+The generation is that of a build, or one with further attributes (`attributes`).
 
 Rows are written to a staging folder as they arrive. If the caller leaves, the process exits
 immediately. The supervisor notices the exit and removes the staging folder.
 """
 
 import os
-import select
 import socket
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc.parameters import LIMITS, check_index_name
+from divgrpc.errors import invalid
+from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import staging
-from divgrpc.types import IndexInfo, Progress
+from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute
 from divgrpc_protos.records import to_message
-from divgrpc_protos.v1 import index_pb2, labels_pb2
+from divgrpc_protos.v1 import attributes_pb2, index_pb2
+from divgrpc_server.builder import attributes
+from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, results
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc import control, job_calls, job_frames
@@ -30,109 +32,12 @@ from divgrpc_server.logging import logs
 if TYPE_CHECKING:
     from divgrpc.builder.builder import IndexBuilder
 
-_PROGRESS_SECONDS: Final = 0.1
-
-
-class Upload:
-    """The messages of one Build call: requests from the caller, and responses to it.
-
-    The caller of Build sends a header, label chunks, chunks of rows and a commit, in this order.
-    The caller of BuildOnce sends a single message, which is split into the same messages. If
-    messages arrive in another order, methods raise `InvalidArgumentError`, which names the field.
-    If the front closes the connection, methods raise EOFError.
-    """
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        # A stack of messages that were received but not yet returned. None marks the end of the
-        # upload.
-        self._pending: list[index_pb2.BuildRequest | None] = []
-        self._stage = ""
-        self._progress_seconds = 0.0
-
-    def header(self) -> index_pb2.BuildHeader:
-        """Return the first message, which must be a header."""
-        request = self._next()
-        if request is None or request.WhichOneof("step") != "header":
-            raise InvalidArgumentError("header", "the first message must be a header")
-        return request.header
-
-    def accept(self) -> None:
-        """Tell the caller that it may send chunks."""
-        reply = index_pb2.BuildAccepted(chunk_bytes=LIMITS["chunk_bytes"])
-        self._send(index_pb2.BuildResponse(accepted=reply))
-
-    def label_chunks(self) -> Iterator[labels_pb2.LabelChunk]:
-        """Yield the label chunks, and stop at the first message of another kind."""
-        while (request := self._next()) is not None:
-            if request.WhichOneof("step") != "label_chunk":
-                break
-            yield request.label_chunk
-        self._pending.append(request)
-
-    def chunks(self) -> Iterator[index_pb2.BuildChunk]:
-        """Yield the chunks up to the commit; raise if the commit states a wrong number of rows."""
-        rows = 0
-        while (request := self._next()) is not None:
-            step = request.WhichOneof("step")
-            if step == "chunk":
-                yield request.chunk
-                rows += _rows(request.chunk)
-            elif step == "commit":
-                if request.commit.rows != rows:
-                    raise invalid(
-                        "commit.rows", f"must be the {rows} rows sent, got {request.commit.rows}"
-                    )
-                job_frames.send(self._link, Frame.COMMIT)
-                return
-            elif step == "header":
-                raise InvalidArgumentError("header", "there must be one header, got a second")
-            elif step == "label_chunk":
-                raise InvalidArgumentError("label_chunk", "label chunks must come before any rows")
-            else:
-                raise InvalidArgumentError(
-                    "step", "a message must hold one of header, label_chunk, chunk and commit"
-                )
-        raise InvalidArgumentError("commit", "the upload must end with a commit")
-
-    def report(self, progress: Progress) -> None:
-        """Send the progress, unless progress was sent recently or the socket's buffer is full."""
-        now = time.monotonic()
-        if progress.stage == self._stage and now - self._progress_seconds < _PROGRESS_SECONDS:
-            return
-        if not select.select([], [self._link], [], 0)[1]:
-            return
-        self._stage, self._progress_seconds = progress.stage, now
-        self._send(index_pb2.BuildResponse(progress=to_message(progress, index_pb2.BuildProgress)))
-
-    def offer(self, generation: StagedGeneration) -> None:
-        """Announce a complete generation, and wait until the front asks to publish it.
-
-        Raises `InvalidArgumentError` if a message follows the commit.
-        """
-        job_frames.send(self._link, Frame.STAGED, generation.pack())
-        while (kind := job_frames.receive(self._link)[0]) != Frame.PUBLISH:
-            if kind != Frame.END:
-                raise InvalidArgumentError("step", "nothing may follow the commit")
-
-    def _next(self) -> index_pb2.BuildRequest | None:
-        if self._pending:
-            return self._pending.pop()
-        kind, payload = job_frames.receive(self._link)
-        if kind == Frame.END:
-            return None
-        if kind == Frame.ONCE:
-            self._pending.extend(reversed(_steps(index_pb2.BuildOnceRequest.FromString(payload))))
-            return self._pending.pop()
-        return index_pb2.BuildRequest.FromString(payload)
-
-    def _send(self, response: index_pb2.BuildResponse) -> None:
-        job_frames.send(self._link, Frame.EVENT, response.SerializeToString())
+_Response: TypeAlias = index_pb2.BuildResponse | attributes_pb2.AddAttributesResponse
 
 
 def build(link: socket.socket, process: control.Process) -> IndexInfo:
     """Read the upload from `link`, publish the generation, and return its description."""
-    upload = Upload(link)
+    upload = BuildUpload(link)
     header = upload.header()
     name = check_index_name(header.index)
     parameters = results.parse_build_parameters(header.parameters)
@@ -161,7 +66,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         rows, layout = 0, None
         for chunk in upload.chunks():
             layout = _append(builder, chunk, layout, declared)
-            rows += _rows(chunk)
+            rows += upload.rows_of(chunk)
         if expected_rows not in (None, rows):
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
         return builder.build().manifest.info(name)
@@ -215,41 +120,22 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
         raise invalid("labels.ids", "must be empty if no rows come")
 
 
-def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
-    """Split the message of a BuildOnce call into the messages of an equivalent Build call."""
-    fields = {field.name: value for field, value in once.ListFields()}
-    chunk_fields = index_pb2.BuildChunk.DESCRIPTOR.fields_by_name.keys() & fields.keys()
-    chunk = index_pb2.BuildChunk(**{name: fields[name] for name in chunk_fields})
-    header = index_pb2.BuildHeader(
-        index=once.index,
-        parameters=once.parameters,
-        replace=once.replace,
-        labels=fields.get("label_plan"),
-        declarations=once.declarations,
-    )
-    steps = [index_pb2.BuildRequest(header=header)]
-    if once.HasField("label_chunk"):
-        steps.append(index_pb2.BuildRequest(label_chunk=once.label_chunk))
-    commit = index_pb2.BuildCommit(rows=_rows(chunk))
-    return [*steps, index_pb2.BuildRequest(chunk=chunk), index_pb2.BuildRequest(commit=commit)]
-
-
-def _rows(chunk: index_pb2.BuildChunk) -> int:
-    vectors = chunk.vectors
-    return vectors.sparse.rows if vectors.WhichOneof("kind") == "sparse" else vectors.dense.rows
-
-
 def serve(process: control.Process, log: logs.Logger) -> None:
     """Serve the one call of this process."""
 
-    def pack_result(info: IndexInfo) -> bytes:
+    def work(link: socket.socket) -> tuple[type[_Response], IndexInfo]:
+        if job_frames.peek(link) == Frame.ATTRIBUTES:
+            return attributes_pb2.AddAttributesResponse, attributes.add(link, process)
+        return index_pb2.BuildResponse, build(link, process)
+
+    def pack_result(result: tuple[type[_Response], IndexInfo]) -> bytes:
+        response, info = result
         log.info("built", index=info.name, generation=info.generation, rows=info.rows)
-        message = to_message(info, index_pb2.IndexInfo)
-        return index_pb2.BuildResponse(done=message).SerializeToString()
+        return response(done=to_message(info, index_pb2.IndexInfo)).SerializeToString()
 
     job_calls.serve_call(
         process,
-        lambda link: build(link, process),
+        work,
         pack_result=pack_result,
         pack_error=lambda error, tag: explain(error, tag, log).SerializeToString(),
     )

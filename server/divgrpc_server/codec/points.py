@@ -23,7 +23,7 @@ from divgrpc.types.records import (
 from divgrpc_protos import arrays
 from divgrpc_protos.columns import FIELDS, WireColumn, decode_column, encode_column
 from divgrpc_protos.records import UnknownWordError, fields_of, word_of
-from divgrpc_protos.v1 import index_pb2, points_pb2, vectors_pb2
+from divgrpc_protos.v1 import attributes_pb2, index_pb2, points_pb2, vectors_pb2
 
 
 def parse_declarations(declared: Iterable[points_pb2.Attribute]) -> tuple[Attribute, ...]:
@@ -72,7 +72,7 @@ def parse_columns(
     return columns
 
 
-def chunk_ids(chunk: index_pb2.BuildChunk) -> Any:  # noqa: ANN401  # numbers, texts or None
+def chunk_ids(chunk: index_pb2.BuildChunk | attributes_pb2.AddAttributesChunk) -> Any:  # noqa: ANN401  # numbers, texts or None
     """Return the ids of the rows of a chunk; raises if it has ids of both kinds."""
     if chunk.ids and chunk.string_ids:
         raise invalid("string_ids", "must not come together with ids")

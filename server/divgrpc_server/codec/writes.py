@@ -83,8 +83,10 @@ def parse_delete(message: writes_pb2.DeleteRequest, manifest: Manifest) -> Delet
     condition = filters.parse_filter(message.filter)
     if message.HasField("filter") and condition is None:
         raise invalid("filter", "must have a condition, because it deletes what passes")
+    if not ids and condition is None:
+        raise invalid("ids", "must be given, or a filter")
     return Delete(
-        ids=ids if ids or condition is None else None,
+        ids=ids or None,
         condition=condition,
         if_sequence=message.if_sequence if message.HasField("if_sequence") else None,
         write_id=check_write_id(message.write_id),

@@ -1,10 +1,10 @@
 """Jobs: calls that run in a separate process, and the relay between that process and the caller.
 
-Build and BuildOnce run in a builder, Evaluate and EvaluateLabels in an evaluator. The front relays
-messages as bytes. When a builder has staged a generation, every worker opens it. The builder then
-publishes the generation with a single rename, which takes effect in all workers at once. So no
-query waits for a large index to open. After the first query that is answered from the new
-generation, no query is answered from the old generation.
+Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator.
+The front relays messages as bytes. When a builder has staged a generation, every worker opens it.
+The builder then publishes the generation with a single rename, which takes effect in all workers at
+once. So no query waits for a large index to open. After the first query that is answered from the
+new generation, no query is answered from the old generation.
 """
 
 import asyncio
@@ -18,10 +18,17 @@ from typing import ClassVar
 from google.rpc import status_pb2
 from grpc import aio
 
-from divgrpc.errors import DivgrpcError, IndexExistsError, InvalidArgumentError, UnavailableError
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1 import attributes_pb2, index_pb2
+from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.codec.results import parse_build_parameters
 from divgrpc_server.codec.statuses import (
     BuildsFullError,
@@ -123,6 +130,35 @@ class BuildOnce(Build):
 
     def _header(self, message: bytes) -> index_pb2.BuildOnceRequest:
         return index_pb2.BuildOnceRequest.FromString(message)
+
+
+class AddAttributes(Build):
+    """An AddAttributes call, whose messages are like those of Build."""
+
+    death = "the builder ended before the attributes were added"
+
+    def __init__(self, read: Read, write: Write) -> None:
+        super().__init__(read, write, Frame.ATTRIBUTES)
+
+    def check(self, message: object, root: Path) -> None:
+        """Check the first message; raises the core's error if a builder would refuse its header.
+
+        Whether the index has the attributes already is left to the builder.
+        """
+        payload = message if isinstance(message, bytes) else b""
+        request = attributes_pb2.AddAttributesRequest.FromString(payload)
+        if request.WhichOneof("step") != "header":
+            raise InvalidArgumentError("header", "the first message must be a header")
+        name = check_index_name(request.header.index)
+        self.subject = Subject(name)
+        parse_declarations(request.header.declarations)
+        if IndexFolder(root / name).pointer_stamp() is None:
+            raise IndexNotFoundError(f"there is no index {name!r}")
+
+    def finish(self, response: bytes) -> None:
+        """Store the description of the index from the last response."""
+        self.result = attributes_pb2.AddAttributesResponse.FromString(response).done
+        self.subject = Subject(self.result.name, self.result.rows)
 
 
 def _reader_of(message: bytes) -> Read:

@@ -25,7 +25,17 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
-from divgrpc_server.front.jobs import Build, BuildOnce, Evaluation, Job, Jobs, Read, RefusedError
+from divgrpc_server.front.jobs import (
+    AddAttributes,
+    Build,
+    BuildOnce,
+    Evaluation,
+    Job,
+    Jobs,
+    Read,
+    RefusedError,
+    Write,
+)
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
@@ -117,7 +127,8 @@ class Service:
                 **self.registered_methods(),
                 **{name: self._unary(name, _without_call(run)) for name, run in catalog.items()},
                 "QueryStream": stream(self._query_stream),
-                "Build": stream(self._build),
+                "Build": self._upload("Build", Build),
+                "AddAttributes": self._upload("AddAttributes", AddAttributes),
                 "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
                 "Evaluate": self._evaluate("Evaluate", Frame.EVALUATE),
                 "EvaluateLabels": self._evaluate("EvaluateLabels", Frame.EVALUATE_LABELS),
@@ -176,9 +187,14 @@ class Service:
 
         await self._run("QueryStream", context, serve, lambda: queries.subject)
 
-    async def _build(self, _: object, context: _Context) -> None:
-        build = Build(_checked_reader("Build", context), context.write)
-        await self._run("Build", context, self._relay(build), lambda: build.subject)
+    def _upload(
+        self, method: str, kind: Callable[[Read, Write], Build]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def handle(_: object, context: _Context) -> None:
+            job = kind(_checked_reader(method, context), context.write)
+            await self._run(method, context, self._relay(job), lambda: job.subject)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)

@@ -28,6 +28,7 @@ class Frame(IntEnum):
     ONCE = 9  # to a builder: a BuildOnceRequest, in place of MESSAGE frames
     EVALUATE = 10  # to an evaluator: an EvaluateRequest
     EVALUATE_LABELS = 11  # to an evaluator: an EvaluateLabelsRequest
+    ATTRIBUTES = 12  # to a builder: an AddAttributesRequest, in place of MESSAGE frames
 
 
 class StagedGeneration(NamedTuple):
@@ -61,6 +62,17 @@ def receive(link: socket.socket) -> tuple[Frame, bytes]:
     """Wait for a frame; raises EOFError if the peer has closed the socket."""
     length, kind = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
     return Frame(kind), _receive_exactly(link, length)
+
+
+def peek(link: socket.socket) -> Frame:
+    """Wait for a frame and return its kind; the frame stays for `receive`.
+
+    Raises EOFError if the peer has closed the socket.
+    """
+    head = link.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_WAITALL)
+    if len(head) < _HEAD.size:
+        raise EOFError
+    return Frame(_HEAD.unpack(head)[1])
 
 
 async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:

@@ -187,13 +187,12 @@ class IndexCache:
     def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
         """Update an entry to the current generation.
 
-        If an engine of the current generation was prepared, the entry uses it. If the entry already
-        has this generation open, only the defaults are read again. Otherwise, a thread opens the
-        generation.
+        If an engine of the current generation was prepared, or if the entry already has this
+        generation open, only the defaults are read again. Otherwise, a thread opens the generation.
         """
         engine = self._prepared.pop(name, None)
         if engine is not None and engine.manifest == entry.serving_manifest():
-            entry.set(stamp, engine)
+            entry.set(stamp, _with_new_defaults(engine, entry.folder))
         elif entry.is_open_whole():
             assert entry.index is not None  # noqa: S101  # it is open
             outcome = _with_new_defaults(entry.index, entry.folder)
@@ -203,7 +202,7 @@ class IndexCache:
             else:
                 entry.set(stamp, outcome)
         else:
-            entry.opening, entry.index = stamp, None
+            entry.opening, entry.index, entry.replica = stamp, None, None
             path = entry.folder.path
             self._open(name, lambda: open_index(path), stamp=stamp)
 

@@ -79,6 +79,9 @@ class Collections:
         outcomes = committer.commit_all([write for _, write in writing]) if writing else []
         for (request, _), outcome in zip(writing, outcomes, strict=True):
             replies[request.id] = self._reply(request, outcome)
+        if committer.state is None:
+            # Nothing was ever written, so attributes can still be added (`AddAttributes`).
+            self._open.pop(name).close()
         return replies
 
     def _find(self, name: str) -> Committer:

@@ -54,8 +54,9 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
 def test_help_ends_with_examples(name: str, verb: argparse.ArgumentParser, line: str) -> None:
     """Every command has examples after its options, with the same heading and indentation."""
     text = verb.format_help()
+    assert verb.prog.endswith(f" {name}")
     assert (verb.description or "").startswith(line.removesuffix("."))
-    assert {*re.findall(rf"^( +)divgrpc {name}\b", text, re.MULTILINE)} == {"  "}
+    assert {*re.findall(rf"^( +){re.escape(verb.prog)}\b", text, re.MULTILINE)} == {"  "}
     assert re.match(r"Examples:\n  [A-Z_a-z/= ]*divgrpc ", verb.epilog or "")
     assert text.endswith(f"{verb.epilog}\n")
 
@@ -77,6 +78,7 @@ def test_help_ends_with_examples(name: str, verb: argparse.ArgumentParser, line:
         ("predict", "The default is 0.3 in the mode neighbour_vote."),
         ("evaluate", "Default: one pair, the defaults of a single call."),
         ("rm", "this cannot be undone"),
+        ("add", "Fail if the whole call takes longer than this (default none)."),
         ("load", "starts at --rate (default 100), doubles the rate while the bound holds"),
     ],
 )

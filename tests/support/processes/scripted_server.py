@@ -18,7 +18,14 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, points_pb2, query_pb2, writes_pb2
+from divgrpc_protos.v1 import (
+    attributes_pb2,
+    evaluate_pb2,
+    index_pb2,
+    points_pb2,
+    query_pb2,
+    writes_pb2,
+)
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -231,6 +238,20 @@ class ScriptedIndex(DiverseIndexServicer):
             )
         if self.upload[-1].HasField("commit") and not self.forgets:
             yield index_pb2.BuildResponse(done=self._info(self.upload[0].header.index))
+
+    def AddAttributes(
+        self,
+        request_iterator: Iterator[attributes_pb2.AddAttributesRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[attributes_pb2.AddAttributesResponse]:
+        """Record the messages, and return an index."""
+        self._begin("AddAttributes", context)
+        self.attributes = [next(request_iterator)]
+        event = index_pb2.BuildAccepted(chunk_bytes=self.chunk_bytes)
+        yield attributes_pb2.AddAttributesResponse(accepted=event)
+        self.attributes.extend(request_iterator)
+        info = self._info(self.attributes[0].header.index)
+        yield attributes_pb2.AddAttributesResponse(done=info)
 
     def _info(self, name: str) -> index_pb2.IndexInfo:
         parameters = index_pb2.BuildParameters(

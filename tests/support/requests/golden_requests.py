@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from core.storage.test_golden_families import labelling, points
 from divgrpc_protos.v1 import (
+    attributes_pb2,
     evaluate_labels_pb2,
     evaluate_pb2,
     filters_pb2,
@@ -30,10 +31,17 @@ _FAMILIES: Final = (*_QUERIED_NAMES, "topics", "sparse_topics", "factors")
 GOLDEN_NAMES: Final = {
     **{name: f"families/{name}" for name in _FAMILIES},
     "named": "named",
+    "a_attributes": "named",
     "a_default": "families/topics",
     "a_deleted": "families/cells",
+    "a_numbers": "families/topics",
     "a_thresholds": "families/labels",
+    **dict.fromkeys(("a_upserted", "a_updated", "a_removed"), "named"),
+    **dict.fromkeys(("a_inserted", "a_numbers_removed"), "families/cells"),
+    **dict.fromkeys(("a_compacted", "named_written"), "named"),
 }
+# The indexes that are written to before they are served.
+WRITTEN_NAMES: Final = ("a_compacted", "named_written")
 _STORED_NAMES: Final = (*_FAMILIES, "named")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
 # For each name of a call: the method, and the requests of the call.
@@ -41,7 +49,7 @@ Calls = dict[str, tuple[str, list[Message]]]
 
 
 def calls() -> Calls:
-    """Return the recorded calls, by name; every method has at least one."""
+    """Return the recorded calls except writes, by name."""
     return {
         **_queries(),
         **_query_fields(),
@@ -51,11 +59,12 @@ def calls() -> Calls:
         **_label_evaluations(),
         **_builds(),
         **_named(),
+        **_added_attributes(),
         **_lookups(),
     }
 
 
-def _dense(rows: int) -> vectors_pb2.Vectors:
+def dense(rows: int) -> vectors_pb2.Vectors:
     values = points()[:rows].ravel().tolist()
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=rows, cols=9, values=values))
 
@@ -78,17 +87,17 @@ def _sparse(dtype: str | None = None) -> vectors_pb2.CsrMatrix:
     )
 
 
-def _query(index: str, **fields: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # a message's types
-    fields.setdefault("queries", _dense(2))
+def query(index: str, **fields: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # a message's types
+    fields.setdefault("queries", dense(2))
     return query_pb2.QueryRequest(index=index, **fields)
 
 
 def _queries() -> Calls:
-    queries = {name: _query(name, k=4, list_collapsed=True) for name in _QUERIED_NAMES}
-    queries["sparse with sparse rows"] = _query(
+    queries = {name: query(name, k=4, list_collapsed=True) for name in _QUERIED_NAMES}
+    queries["sparse with sparse rows"] = query(
         "sparse", queries=vectors_pb2.Vectors(sparse=_sparse()), diversity_auto=True
     )
-    query_with_bound = _query("cells", lose_at_most=0.1, hash_limit=40)
+    query_with_bound = query("cells", lose_at_most=0.1, hash_limit=40)
     calls: Calls = {f"query {name}": ("Query", [query]) for name, query in queries.items()}
     return {**calls, "query with a bound": ("Query", [query_with_bound])}
 
@@ -115,15 +124,15 @@ def _query_fields() -> Calls:
         "list_collapsed": True,
     }
     queries = {
-        "every field": _query("lsh_sdiv", **every),
-        "epsilon": _query("pca_hash", k=2, epsilon=0.5, keep_duplicates=True, queries=half),
-        "half precision": _query("sparse", queries=half_sparse),
-        "a stored default": _query("topics", k=4),
-        "few candidates": _query("cells", k=5, hash_limit=5, candidates_limit=5),
-        "no distance": _query("lsh_div", max_distance=1e-9),
-        "all losses": _query("lsh_sdiv", k=2, lose_at_most=1.0),
-        "all points": _query("lsh_sdiv", k=80, lose_at_most=0.5, hash_limit=0, candidates_limit=0),
-        "equal scores": _query("pca_hash", k=3, lose_at_most=0.5, queries=zero),
+        "every field": query("lsh_sdiv", **every),
+        "epsilon": query("pca_hash", k=2, epsilon=0.5, keep_duplicates=True, queries=half),
+        "half precision": query("sparse", queries=half_sparse),
+        "a stored default": query("topics", k=4),
+        "few candidates": query("cells", k=5, hash_limit=5, candidates_limit=5),
+        "no distance": query("lsh_div", max_distance=1e-9),
+        "all losses": query("lsh_sdiv", k=2, lose_at_most=1.0),
+        "all points": query("lsh_sdiv", k=80, lose_at_most=0.5, hash_limit=0, candidates_limit=0),
+        "equal scores": query("pca_hash", k=3, lose_at_most=0.5, queries=zero),
         **_query_words(),
     }
     return {f"query {name}": ("Query", [query]) for name, query in queries.items()}
@@ -137,17 +146,17 @@ def _query_words() -> dict[str, query_pb2.QueryRequest]:
     for selector in query_pb2.Selector.values()[1:8]:
         search = searches[selector % len(searches)]
         sampling = samplings[selector % len(samplings)]
-        queries[query_pb2.Selector.Name(selector)] = _query(
+        queries[query_pb2.Selector.Name(selector)] = query(
             "lsh_div", selector=selector, search=search, sampling=sampling, **plain
         )
     for variant in query_pb2.Variant.values()[1:]:
-        queries[query_pb2.Variant.Name(variant)] = _query("lsh_sdiv", variant=variant, **plain)
+        queries[query_pb2.Variant.Name(variant)] = query("lsh_sdiv", variant=variant, **plain)
     return queries
 
 
 def _query_stream() -> Calls:
     """Return a stream of three queries; the server refuses one of them."""
-    queries = [_query("cells", k=2), _query("nobody"), _query("labels", k=3, diversity=0.0)]
+    queries = [query("cells", k=2), query("nobody"), query("labels", k=3, diversity=0.0)]
     stream: list[Message] = [
         query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)
         for number, query in enumerate(queries)
@@ -192,14 +201,14 @@ def _predictions() -> Calls:
             "n_probes": 2,
         },
     }
-    request = partial(predict_pb2.PredictLabelsRequest, documents=_dense(2))
+    request = partial(predict_pb2.PredictLabelsRequest, documents=dense(2))
     return {name: ("PredictLabels", [request(**fields)]) for name, fields in several.items()}
 
 
 def _evaluations() -> Calls:
     grid: dict[str, Any] = {
         "index": "a_default",
-        "queries": _dense(8),
+        "queries": dense(8),
         "categories": [0, 1, 2, 3] * 2,
         "selectors": [query_pb2.SELECTOR_NEAREST, query_pb2.SELECTOR_QP_RELAX],
         "variants": [query_pb2.VARIANT_CORRECTED],
@@ -216,7 +225,7 @@ def _evaluations() -> Calls:
     }
     relevant = [evaluate_pb2.RelevantIds(ids=[553 - 7 * row, 0]) for row in range(3)]
     plain = evaluate_pb2.EvaluateRequest(
-        index="sparse", queries=_dense(3), relevant=relevant, diversities=[0.5], ks=[90], folds=0
+        index="sparse", queries=dense(3), relevant=relevant, diversities=[0.5], ks=[90], folds=0
     )
     return {
         "evaluate": ("Evaluate", [evaluate_pb2.EvaluateRequest(**grid)]),
@@ -229,7 +238,7 @@ def _search_axes() -> evaluate_pb2.EvaluateRequest:
     probes, epsilon = evaluate_pb2.EvaluateProbes, evaluate_pb2.EvaluateEpsilon
     return evaluate_pb2.EvaluateRequest(
         index="topics",
-        queries=_dense(8),
+        queries=dense(8),
         categories=[0, 1, 2, 3] * 2,
         selectors=[query_pb2.SELECTOR_NEAREST],
         searches=[query_pb2.SEARCH_TABLES],
@@ -252,7 +261,7 @@ def _label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
 def _label_evaluations() -> Calls:
     grid: dict[str, Any] = {
         "index": "a_thresholds",
-        "documents": _dense(8),
+        "documents": dense(8),
         "labels": _label_sets(0, 8),
         "modes": predict_pb2.PredictionMode.values()[1:2],
         "selectors": [query_pb2.SELECTOR_GREEDY],
@@ -270,7 +279,7 @@ def _label_evaluations() -> Calls:
     }
     votes = evaluate_labels_pb2.EvaluateLabelsRequest(
         index="labels",
-        documents=_dense(3),
+        documents=dense(3),
         labels=_label_sets(0, 3),
         modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
         selectors=[query_pb2.SELECTOR_HIERARCHY],
@@ -288,7 +297,7 @@ def _label_evaluations() -> Calls:
 def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
     return evaluate_labels_pb2.EvaluateLabelsRequest(
         index="labels",
-        documents=_dense(3),
+        documents=dense(3),
         labels=_label_sets(0, 3),
         modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
         selectors=[query_pb2.SELECTOR_NEAREST],
@@ -359,7 +368,7 @@ def _builds() -> Calls:
     ]
     once = index_pb2.BuildOnceRequest(
         index="a_built_once",
-        vectors=_dense(80),
+        vectors=dense(80),
         label_plan=plan,
         label_chunk=_label_chunk(),
         **header,
@@ -377,7 +386,7 @@ def _builds() -> Calls:
     }
 
 
-def _three() -> vectors_pb2.Vectors:
+def three() -> vectors_pb2.Vectors:
     """Return three vectors of five dimensions."""
     numbers = (np.arange(15) / 8).tolist()
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=3, cols=5, values=numbers))
@@ -393,7 +402,7 @@ def _named() -> Calls:
     declarations.append(points_pb2.Attribute(name="tags", type=types[0], multi=True))
     column = points_pb2.AttributeColumn
     columns: dict[str, Any] = {
-        "vectors": _three(),
+        "vectors": three(),
         "string_ids": ["x", "y", "z"],
         "payloads": [b"one", b"", b"three"],
         "attributes": [
@@ -419,24 +428,56 @@ def _named() -> Calls:
     }
 
 
+def _added_attributes() -> Calls:
+    """Return calls that add attributes to points with text ids, and to points with numbers."""
+    kinds = (points_pb2.ATTRIBUTE_TYPE_KEYWORD, points_pb2.ATTRIBUTE_TYPE_INTEGER)
+    season, years = (
+        points_pb2.Attribute(name=name, type=kind, multi=name == "years")
+        for name, kind in zip(("season", "years"), kinds, strict=True)
+    )
+    seasons = points_pb2.AttributeColumn(name="season", keywords=[0, -1], words=["autumn"])
+    numbers = points_pb2.AttributeColumn(name="years", integers=[1999, 2001], ends=[0, 2])
+    columns = {"attributes": [seasons, numbers]}
+
+    def addition(index: str, fields: dict[str, Any]) -> list[Message]:
+        header = attributes_pb2.AddAttributesHeader(
+            index=index, declarations=[season, years], expected_rows=2
+        )
+        chunk = attributes_pb2.AddAttributesChunk(**fields)
+        request = attributes_pb2.AddAttributesRequest
+        commit = index_pb2.BuildCommit(rows=2)
+        return [request(header=header), request(chunk=chunk), request(commit=commit)]
+
+    return {
+        f"add attributes to points with {kind}": (
+            "AddAttributes",
+            addition(index, {**ids, **columns}),
+        )
+        for kind, index, ids in (
+            ("text ids", "a_attributes", {"string_ids": ["n37", "n0"]}),
+            ("numbers", "a_numbers", {"ids": [7, 14]}),
+        )
+    }
+
+
 def _named_queries() -> Calls:
     columns = {"with_attributes": True, "with_payload": True, "list_collapsed": True}
-    query = _query("named", queries=_three(), k=2, duplicate_threshold=6.0, **columns)
+    of_texts = query("named", queries=three(), k=2, duplicate_threshold=6.0, **columns)
     relevant = [evaluate_pb2.RelevantIds(string_ids=["n0", "n37"]) for _ in range(3)]
     evaluation = evaluate_pb2.EvaluateRequest(
-        index="named", queries=_three(), relevant=relevant, diversities=[0.5], ks=[3], folds=0
+        index="named", queries=three(), relevant=relevant, diversities=[0.5], ks=[3], folds=0
     )
-    evaluation_of_some = evaluate_pb2.EvaluateRequest(filter=_filter())
+    evaluation_of_some = evaluate_pb2.EvaluateRequest(filter=a_filter())
     evaluation_of_some.MergeFrom(evaluation)
     like = query_pb2.QueryRequest(
-        index="named", like_string_ids=["n0", "n37"], filter=_filter(), k=2
+        index="named", like_string_ids=["n0", "n37"], filter=a_filter(), k=2
     )
-    excluded = _query("named", queries=_three(), exclude_string_ids=["n0", "absent"], k=2)
+    excluded = query("named", queries=three(), exclude_string_ids=["n0", "absent"], k=2)
     of_numbers = query_pb2.QueryRequest(
         index="cells", like_ids=[7], exclude_ids=[14, 21], k=2, search=query_pb2.SEARCH_SCAN
     )
     return {
-        "query text ids": ("Query", [query]),
+        "query text ids": ("Query", [of_texts]),
         "query like texts with a filter": ("Query", [like]),
         "query without some texts": ("Query", [excluded]),
         "query like a number": ("Query", [of_numbers]),
@@ -445,7 +486,7 @@ def _named_queries() -> Calls:
     }
 
 
-def _filter() -> filters_pb2.Filter:
+def a_filter() -> filters_pb2.Filter:
     """Return a filter with every kind of condition and of value."""
     value = filters_pb2.Value
     brands = filters_pb2.Values(values=[value(keyword="b1"), value(keyword="b2")])
@@ -483,9 +524,9 @@ def _readings() -> Calls:
         "count": ("Count", [points_pb2.CountRequest(index="named")]),
         "count with a filter": (
             "Count",
-            [points_pb2.CountRequest(index="named", filter=_filter())],
+            [points_pb2.CountRequest(index="named", filter=a_filter())],
         ),
-        "scroll with a filter": ("Scroll", [scroll(index="named", filter=_filter())]),
+        "scroll with a filter": ("Scroll", [scroll(index="named", filter=a_filter())]),
         "scroll": ("Scroll", [page]),
         "scroll the rest": ("Scroll", [rest]),
     }

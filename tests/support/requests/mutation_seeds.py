@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2
-from support.requests.golden_requests import calls
+from support.requests.golden_writes import calls
 from support.requests.mutators import Draw
 
 # Names of indexes to build. There are several, so that two builds seldom use the same name.
@@ -52,9 +52,11 @@ class Seeds:
             correlation_id=number, query=self.request("Query", draw)
         )
 
-    def steps(self, draw: Draw) -> list[Message]:
-        """Return the messages of a valid build, in order."""
-        messages = draw.choice(self._calls["Build"])
+    def steps(self, method: str, draw: Draw) -> list[Message]:
+        """Return the messages of a valid Build or AddAttributes, in order."""
+        messages = draw.choice(self._calls[method])
+        if method == "AddAttributes":
+            return messages
         steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in messages]
         header = steps[0].header
         header.index = draw.choice(_SCRATCH)

@@ -42,7 +42,7 @@ FORBIDDEN: Final = {
     *("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"),
     "unanswered",
 }
-# Number of requests of each method among 1,100 requests. Builds are few because each one starts a
+# Number of requests of each method among 1,105 requests. Builds are few because each one starts a
 # process.
 SHARES: Final = {
     "Query": 400,
@@ -55,7 +55,7 @@ SHARES: Final = {
     "GetServerInfo": 45,
     **dict.fromkeys(("Check", "Watch"), 20),
     "Reflection": 40,
-    **dict.fromkeys(("Build", "BuildOnce"), 5),
+    **dict.fromkeys(("Build", "BuildOnce", "AddAttributes"), 5),
 }
 _GOLDEN: Final = Path(__file__).parents[2] / "golden"
 _SECONDS: Final = 60
@@ -108,9 +108,9 @@ class Caller:
             match method:
                 case "QueryStream":
                     self._stream(number, draw)
-                case "Build":
+                case "Build" | "AddAttributes":
                     with self._building:
-                        self._build(draw)
+                        self._upload(method, draw)
                 case "BuildOnce":
                     with self._building:
                         self._one(_SERVICE + method, method, draw)
@@ -148,8 +148,8 @@ class Caller:
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path)
         return list(call(iter(payloads), timeout=_SECONDS))
 
-    def _build(self, draw: Draw) -> None:
-        steps = self._seeds.steps(draw)
+    def _upload(self, method: str, draw: Draw) -> None:
+        steps = self._seeds.steps(method, draw)
         places = {draw.randrange(len(steps)) for _ in range(draw.choice((0, 1, 1)))}
         payloads = [
             mutated(draw, step) if place in places else step.SerializeToString()
@@ -162,7 +162,7 @@ class Caller:
                 payloads.pop(draw.randrange(len(payloads)))
             case 2:
                 draw.shuffle(payloads)
-        self._exchange(_SERVICE + "Build", payloads)
+        self._exchange(_SERVICE + method, payloads)
 
     def _stream(self, number: int, draw: Draw) -> None:
         payloads = []

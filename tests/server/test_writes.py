@@ -1,0 +1,276 @@
+"""Writes over the wire give the states that they give in process, and survive deaths."""
+
+import itertools
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Field, Index
+from divgrpc.errors import (
+    ConditionFailedError,
+    IndexNotFoundError,
+    InvalidArgumentError,
+    UnfitIndexError,
+    UnsupportedError,
+)
+from divgrpc.types import QueryResult, WriteResult
+from divgrpc_client import Client
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import points_pb2, writes_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from reference.index import same_bytes
+from support.checks.refusals import cases_of, failing
+from support.checks.status_details import failure
+from support.data.evaluation_rows import assert_same_rows
+from support.data.served_index import place, random_points
+from support.processes.both_clients import Stack
+from support.processes.running_server import RunningServer, eventually
+
+ROWS, DIMS = 600, 12
+POINTS = random_points(ROWS + 200, dims=DIMS, seed=3)
+PRICES = np.arange(ROWS) / 8
+FAILED = grpc.StatusCode.FAILED_PRECONDITION
+_NUMBERS = itertools.count()
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.fixture(params=["sync", "aio"])
+def ask(request: pytest.FixtureRequest, server: RunningServer) -> Stack:
+    """Return each of the two clients, connected to the session's server."""
+    return Stack(server.target, is_async=request.param == "aio")
+
+
+@pytest.fixture
+def name(server: RunningServer) -> str:
+    """Build an index into the server's folder."""
+    columns: dict[str, Any] = {
+        "attributes": {"price": PRICES, "tags": [["x"][: row % 2] for row in range(ROWS)]},
+        "payloads": [f"p{row}" for row in range(ROWS)],
+    }
+    name = f"written-{next(_NUMBERS)}"
+    place(server, name, POINTS[:ROWS], hash_family="cells", **columns)
+    return name
+
+
+def twin(server: RunningServer, name: str, folder: Path) -> Collection:
+    """Open a copy of an index in this process."""
+    shutil.copytree(server.folder / "data" / name, folder / name)
+    return Collection.open(folder / name, durability="process")
+
+
+def assert_same_state(client: Client, name: str, collection: Collection) -> None:
+    """Compare answers, records and counts with those in process."""
+    condition = Field("price") < 20
+    for options in ({"k": 7}, {"k": 5, "filter": condition}, {"k": 4, "search": "exact"}):
+        arguments: Any = options
+        wire: QueryResult = client.query(name, POINTS[:20], **arguments)
+        core = collection.query(POINTS[:20], **arguments)
+        assert same_bytes(wire, core)
+        assert (wire.generation, wire.sequence) == (core.generation, core.sequence)
+    pages = list(client.scroll(name, with_vectors=True, page_size=100))
+    core_pages = list(collection.scroll(with_vectors=True, page_size=100))
+    assert len(pages) == len(core_pages)
+    for page, core_page in zip(pages, core_pages, strict=True):
+        assert page.ids.tolist() == core_page.ids.tolist()
+        assert page.attributes == core_page.attributes
+        assert page.payloads == core_page.payloads
+        assert np.array_equal(np.asarray(page.vectors), np.asarray(core_page.vectors))
+    assert client.count(name, condition) == collection.count(condition)
+    info = client.get_index(name)
+    assert (info.rows, info.writes) == (len(collection), collection.info.writes)
+
+
+def test_writes_equal_those_in_process(
+    ask: Stack, client: Client, server: RunningServer, name: str, tmp_path: Path
+) -> None:
+    with twin(server, name, tmp_path) as collection:
+        new: dict[str, Any] = {
+            "attributes": {"price": [1, None, 2.5], "tags": ["x", None, ["x", "y"]]},
+            "payloads": [b"a", None, "c"],
+        }
+        ids = [5, 10**12, ROWS]
+        assert ask("upsert", name, ids, POINTS[ROWS : ROWS + 3], **new) == WriteResult(1, 1, 3)
+        collection.upsert(ids, POINTS[ROWS : ROWS + 3], **new)
+        assert_same_state(client, name, collection)
+        records = [{"id": 7 + row, "vector": POINTS[row], "price": row} for row in range(40)]
+        assert ask("upsert_records", name, records) == collection.upsert_records(records)
+        changes: dict[str, Any] = {"attributes": {"price": [3.5]}, "mode": "update_only"}
+        assert ask("upsert", name, [5], **changes) == collection.upsert([5], **changes)
+        assert ask("delete", name, [3, 4, 4_000]).rows == collection.delete([3, 4, 4_000]).rows == 2
+        condition = Field("price") > 50
+        assert ask("delete", name, filter=condition) == collection.delete(filter=condition)
+        both = ask("delete", name, [0, 1, 2], filter=Field("price") < 0.2)
+        assert both == collection.delete([0, 1, 2], filter=Field("price") < 0.2)
+        assert_same_state(client, name, collection)
+        assert (ask("compact", name), ask("compact", name)) == (True, False)
+        assert (collection.compact(), collection.compact()) == (True, False)
+        assert_same_state(client, name, collection)
+
+
+def test_an_evaluation_sees_what_was_written(client: Client, name: str) -> None:
+    client.upsert(name, [ROWS], POINTS[ROWS : ROWS + 1])
+    client.delete(name, [1])
+    rows = [*client.evaluate(name, POINTS[ROWS : ROWS + 2], relevant=[[ROWS], [2]], folds=0)]
+    assert rows[0].generation == 1
+    with failing(INVALID, InvalidArgumentError, field="relevant"):
+        list(client.evaluate(name, POINTS[:1], relevant=[[1]], folds=0))
+    rest = [row for row in range(ROWS + 1) if row != 1]
+    anew = client.build("anew", POINTS[rest], ids=rest, hash_family="cells", replace=True)
+    expected = [
+        *client.evaluate(anew.name, POINTS[ROWS : ROWS + 2], relevant=[[ROWS], [2]], folds=0)
+    ]
+    exact = [row for row in rows if row.parameters.search == "exact"]
+    same = [row for row in expected if row.parameters.search == "exact"]
+    assert len(exact) == len(same)
+    assert_same_rows(exact[:1], same[:1])
+
+
+def test_a_write_is_named_once(ask: Stack, name: str) -> None:
+    first = ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only", write_id="once")
+    again = ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only", write_id="once")
+    assert first == again == WriteResult(1, 1, 1)
+    with failing(FAILED, ConditionFailedError, reason="CONDITION_FAILED", field="ids"):
+        ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only")
+    with failing(FAILED, ConditionFailedError, field="if_sequence"):
+        ask("delete", name, [1], if_sequence=0)
+    assert ask("delete", name, [1], if_sequence=1).sequence == 2
+    with failing(FAILED, ConditionFailedError, field="min_sequence"):
+        ask("query", name, POINTS[:1], min_sequence=3)
+    assert ask("query", name, POINTS[:1], min_sequence=2).sequence == 2
+
+
+def test_many_rows_are_sent_in_several_messages(ask: Stack, name: str) -> None:
+    """10,000 rows of 4 KiB exceed the limit of a message."""
+    vectors = np.resize(POINTS, (12_000, DIMS))
+    payloads = [b"x" * 1_000] * 12_000
+    ids = np.arange(10**6, 10**6 + 12_000)
+    result = ask("upsert", name, ids, vectors, payloads=payloads)
+    assert (result.rows, result.sequence > 2) == (12_000, True)
+    assert ask("count", name) == ROWS + 12_000
+    with failing_here("if_sequence"):
+        ask("upsert", name, ids, vectors, payloads=payloads, if_sequence=1)
+
+
+def failing_here(field: str) -> Any:  # noqa: ANN401  # a context manager
+    """Expect an error that the client raises itself."""
+    return pytest.raises(InvalidArgumentError, match=f"^{field}")
+
+
+WRONG = cases_of(
+    ids=[["x"], [-1], [], 1.5],
+    vectors=[POINTS[:1, :5], POINTS[:2], [[np.nan] * DIMS], [[0] * DIMS], "x"],
+    attributes=[{"colour": ["red"]}, [1]],
+    payloads=[[b"", b""], [b"x" * 65_537]],
+    mode=["replace"],
+    write_id=["x" * 129, 5],
+)
+WRONG.append(({"ids": [1, 1], "vectors": POINTS[:2]}, "ids"))
+
+
+@pytest.mark.parametrize(("change", "field"), WRONG)
+def test_a_wrong_write_changes_nothing(
+    ask: Stack, client: Client, name: str, change: dict[str, Any], field: str
+) -> None:
+    arguments: dict[str, Any] = {"ids": [5], "vectors": POINTS[:1]} | change
+    with pytest.raises(InvalidArgumentError) as error_info:
+        ask("upsert", name, **arguments)
+    assert error_info.value.field.removeprefix("string_").split(".")[0] in {field, "row"}
+    assert client.query(name, POINTS[:1], k=1).sequence == 0
+    writes = client.get_index(name).writes
+    assert writes is None or (writes.sequence, writes.rows_dead) == (0, 0)
+
+
+def test_a_wrong_value_names_its_attribute(ask: Stack, name: str) -> None:
+    for attributes, field in (
+        ({"price": ["cheap"]}, "attributes.price"),
+        ({"tags": [5]}, "attributes.tags"),
+        ({"price": [[1, 2]]}, "attributes.price"),
+    ):
+        with failing(INVALID, InvalidArgumentError, field=field):
+            ask("upsert", name, [5], POINTS[:1], attributes=attributes)
+
+
+def test_bad_messages_are_refused(stub: DiverseIndexStub, name: str) -> None:
+    upsert, delete = writes_pb2.UpsertRequest, writes_pb2.DeleteRequest
+    vectors = encode_dense(POINTS[:1])
+    column = points_pb2.AttributeColumn(name="price", numbers=[1, 2])
+    for request, field in (
+        (upsert(index=name), "ids"),
+        (upsert(index=name, string_ids=["a"], vectors=vectors), "string_ids"),
+        (upsert(index=name, ids=[1], vectors=vectors, mode=9), "mode"),  # type: ignore[arg-type]
+        (upsert(index=name, ids=[1], vectors=vectors, attributes=[column]), "attributes.price"),
+        (upsert(index=name, ids=[1], vectors=vectors, payloads=[b"", b""]), "payloads"),
+        (upsert(index=name, ids=[10**9]), "vectors"),
+    ):
+        status = failure(stub.Upsert, request, timeout=30)
+        assert (status.code, status.fields) == (INVALID, (field,))
+    with pytest.raises(grpc.RpcError) as error_info:
+        stub.Delete(delete(index=name), timeout=30)
+    assert error_info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_an_index_that_cannot_be_written_to_says_why(ask: Stack, server: RunningServer) -> None:
+    place(server, "labelled", POINTS[:50], labels=np.eye(2)[np.arange(50) % 2])
+    place(server, "categories", POINTS[:50], categories=np.arange(50) % 2)
+    for name, error in (("labelled", UnsupportedError), ("categories", UnfitIndexError)):
+        with pytest.raises(error):
+            ask("upsert", name, [1], POINTS[:1])
+    with pytest.raises(IndexNotFoundError):
+        ask("delete", "absent", [1])
+
+
+def test_a_build_replaces_what_was_written(client: Client, name: str) -> None:
+    client.upsert(name, [ROWS], POINTS[:1])
+    client.build(name, POINTS[:50], replace=True)
+    assert (client.count(name), client.get_index(name).writes) == (50, None)
+    assert client.upsert(name, [50], POINTS[:1]) == WriteResult(2, 1, 1)
+    assert client.count(name) == 51
+    client.delete_index(name)
+    with pytest.raises(IndexNotFoundError):
+        client.upsert(name, [50], POINTS[:1])
+
+
+def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
+    """No write that was acknowledged is lost when the writer, a worker or the server is killed."""
+    data = tmp_path / "data"
+    Index.build(POINTS[:ROWS], path=data / "points", hash_family="cells")
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with (
+        RunningServer(tmp_path, *arguments) as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        for number in range(30):
+            client.upsert("points", [ROWS + number], POINTS[number : number + 1], timeout=60)
+            if number % 10 == 5:
+                server.kill("writer" if number != 15 else "worker")
+        assert client.count("points") == ROWS + 30
+        client.delete("points", [0])
+        for role in ("writer", "worker", "front"):
+            server.kill(role)
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        assert client.count("points", timeout=60) == ROWS + 29
+        near = client.query("points", POINTS[:30], k=1, diversity=0, exclude_ids=list(range(ROWS)))
+        assert near.ids[:, 0].tolist() == list(range(ROWS, ROWS + 30))
+        assert client.upsert("points", [0], POINTS[:1]).sequence == near.sequence + 1
+
+
+def test_many_callers_write_at_once(client: Client, name: str) -> None:
+    def write(number: int) -> WriteResult:
+        return client.upsert(name, [ROWS + number], POINTS[number : number + 1])
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(write, range(200)))
+    assert sorted(result.sequence for result in results) == list(range(1, 201))
+    assert client.count(name) == ROWS + 200
+
+
+def test_a_server_without_a_data_directory_takes_writes(tmp_path: Path) -> None:
+    with RunningServer(tmp_path) as server, Client(server.target, timeout=60) as client:
+        client.build("points", POINTS[:100])
+        client.upsert("points", [100], POINTS[:1], timeout=60)
+        eventually(lambda: client.count("points") == 101)

@@ -1,0 +1,78 @@
+"""Requests of writes for `server/test_golden_wire.py`, and of calls that read what was written."""
+
+from divgrpc_protos.v1 import index_pb2, points_pb2, writes_pb2
+from support.requests import golden_requests
+from support.requests.golden_requests import Calls, a_filter, dense, query, three
+
+
+def calls() -> Calls:
+    """Return all recorded calls, by name; every method has at least one."""
+    return {**golden_requests.calls(), **_writes()}
+
+
+def _writes() -> Calls:
+    """Return writes, and calls that read what was written."""
+    upsert, delete, column = (
+        writes_pb2.UpsertRequest,
+        writes_pb2.DeleteRequest,
+        points_pb2.AttributeColumn,
+    )
+    brands = column(name="brand", keywords=[0, -1, 1], words=["b1", "new"])
+    upserted = upsert(
+        index="a_upserted",
+        string_ids=["n0", "n5", "new"],
+        vectors=three(),
+        attributes=[brands, column(name="price", integers=[5, 6, -(2**63)])],
+        payloads=[b"one", b"", b"three"],
+        mode=writes_pb2.WRITE_MODE_UPSERT,
+        if_sequence=0,
+        write_id="first",
+    )
+    updated = upsert(
+        index="a_updated",
+        string_ids=["n7"],
+        payloads=[b"x"],
+        mode=writes_pb2.WRITE_MODE_UPDATE_ONLY,
+    )
+    removed = delete(
+        index="a_removed", string_ids=["n0", "n5"], filter=a_filter(), if_sequence=0, write_id="one"
+    )
+    return {
+        "upsert": ("Upsert", [upserted]),
+        "update": ("Upsert", [updated]),
+        "remove": ("Delete", [removed]),
+        **_writes_of_numbers(),
+        "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
+        **_reads_of_writes(),
+    }
+
+
+def _writes_of_numbers() -> Calls:
+    """Return writes to indexes with integer ids."""
+    inserted = writes_pb2.UpsertRequest(
+        index="a_inserted",
+        ids=[10**6],
+        vectors=dense(1),
+        mode=writes_pb2.WRITE_MODE_INSERT_ONLY,
+    )
+    numbers_removed = writes_pb2.DeleteRequest(index="a_numbers_removed", ids=[7, 14, 15])
+    return {
+        "insert": ("Upsert", [inserted]),
+        "remove by numbers": ("Delete", [numbers_removed]),
+    }
+
+
+def _reads_of_writes() -> Calls:
+    """Return calls that read an index that was written to."""
+    written = "named_written"
+    a_query = query(written, queries=three(), k=2, min_sequence=2)
+    return {
+        "query what was written": ("Query", [a_query]),
+        "get what was written": (
+            "Get",
+            [points_pb2.GetRequest(index=written, string_ids=["new", "n0", "n5"])],
+        ),
+        "count what was written": ("Count", [points_pb2.CountRequest(index=written)]),
+        "scroll what was written": ("Scroll", [points_pb2.ScrollRequest(index=written)]),
+        "describe what was written": ("GetIndex", [index_pb2.GetIndexRequest(index=written)]),
+    }
