@@ -204,6 +204,27 @@ def test_a_replica_answers_as_the_writer(
 
 
 @every_kind
+def test_later_writes_do_not_change_what_was_read(
+    family: HashFamily, metric: Metric, tmp_path: Path
+) -> None:
+    with a_collection(tmp_path / "points", OLD, family, metric) as collection:
+        write_at_once(collection)
+        before = Index(collection.engine)
+        expected = answers_of(before)
+        for first in (60, 90):
+            # Points of Build, written points and deleted points are written again, or deleted.
+            names = [*list(MODEL)[:40], *list(NEW)[10:50], *DELETED[:20]]
+            upsert(collection, dict(zip(names, POINTS[first:], strict=False)))
+            check_points(before, MODEL)
+            collection.delete(names[::3])
+            check_points(before, MODEL)
+        check_same(before, expected)
+        # A filter that was not yet asked for.
+        test = Field("colour") == "green", lambda point: point.colour == "green"
+        check_exact(before, MODEL, metric, QUERIES, test)
+
+
+@every_kind
 def test_everything_is_deleted_and_written_again(
     family: HashFamily, metric: Metric, tmp_path: Path
 ) -> None:
@@ -251,5 +272,5 @@ def test_hash_tables_are_refused(tmp_path: Path) -> None:
     with a_collection(tmp_path / "points", OLD, "lsh_div") as collection:
         assert collection.query(QUERIES, k=3, search="tables").counts.min() == 3
         upsert(collection, {3: POINTS[0]})
-        with pytest.raises(UnsupportedError, match="hash tables are not queried up to date"):
+        with pytest.raises(UnsupportedError, match="hash tables are not kept up to date"):
             collection.query(QUERIES, k=3, search="tables")
