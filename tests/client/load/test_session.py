@@ -322,12 +322,13 @@ def test_a_mix_may_predict_labels(run: Run, client: Client, queries: Path, tmp_p
     assert [row["calls"] > 5 for row in report["by_call"]] == [True, True]
 
 
-def test_a_mix_may_write(run: Run, client: Client, queries: Path, tmp_path: Path) -> None:
+def test_a_mix_may_write(run: Run, client: Client, tmp_path: Path) -> None:
     """Writes are made anew each time that their message is sent."""
     points = np.concatenate([QUERIES, QUERIES + 1])
     ids = [f"p-{row}" for row in range(len(points))]
     client.build("load-writes", points, ids=ids, replace=True)
-    table = f'[[call]]\nindex = "load-writes"\ndata = "{queries}"\n'
+    np.save(tmp_path / "points.npy", QUERIES)
+    table = '[[call]]\nindex = "load-writes"\ndata = "points.npy"\n'
     (tmp_path / "mix.toml").write_text(
         f'{table}{table}method = "Upsert"\nbatch = 2\nfirst_id = 100\nid_prefix = "p-"\n'
         f'{table}method = "Delete"\nid_prefix = "p-"\n'
