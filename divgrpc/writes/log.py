@@ -219,14 +219,17 @@ class LogWriter:
                 view, offset = view[written:], offset + written
         except OSError as error:
             self.error = error
-            raise
+            self._check()
         self._offset += len(data)
         self.sequence += 1
         self._is_synced = False
         return self.sequence
 
     def sync(self) -> None:
-        """Sync all records to the disk. An error is final: nothing can be appended after it."""
+        """Sync all records to the disk; raises `StorageFullError`.
+
+        An error is final: nothing can be appended after it.
+        """
         with self._file_lock:
             self._check()
             if self._is_synced:
@@ -237,7 +240,7 @@ class LogWriter:
                 sync_data(self._descriptor)
             except OSError as error:
                 self.error = error
-                raise
+                self._check()
 
     def close(self) -> None:
         """Close the file, without a sync."""
@@ -248,9 +251,9 @@ class LogWriter:
 
     def _check(self) -> None:
         if self.error is not None:
-            raise StorageFullError(
-                "the log could not be written; the collection is read-only until it is opened again"
-            ) from self.error
+            reason = self.error.strerror if isinstance(self.error, OSError) else repr(self.error)
+            text = f"the log could not be written ({reason}); the collection is read-only"
+            raise StorageFullError(f"{text} until it is opened again") from self.error
 
     def _continue(self, first: int, path: Path) -> None:
         data = path.read_bytes()

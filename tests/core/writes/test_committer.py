@@ -346,7 +346,7 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
     model = OLD | {1: POINTS[50]}
     with monkeypatch.context() as patch:
         patch.setattr(log_module, "sync_data", raising(errno.EIO))
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(StorageFullError, match=os.strerror(errno.EIO)):
             upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost")
     for write in (
         lambda: upsert(collection, {3: POINTS[53]}),

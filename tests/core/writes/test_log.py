@@ -258,7 +258,7 @@ def test_an_error_of_the_disk_is_final(
     owner = log_module if call == "sync_data" else os
     with monkeypatch.context() as patch:
         patch.setattr(owner, call, raising(errno.EIO))
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(StorageFullError, match=os.strerror(errno.EIO)):
             writer.append(BODIES[1]) if call == "pwrite" else writer.sync()
     for _ in range(2):
         with pytest.raises(StorageFullError, match="read-only until it is opened again"):
