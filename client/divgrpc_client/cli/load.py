@@ -33,7 +33,7 @@ def load(arguments: argparse.Namespace) -> int:
 
     A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
     data. It may have key, index_base, dims, rows, batch, share, method ("Query" or "PredictLabels")
-    and any option of divgrpc query or predict.
+    and any parameter of divgrpc query or predict, but no filter.
 
     The exit code is 3 if a bound of --require was missed, or if no rate met --objective. It is 4 if
     the run is VOID, which means that the load generator, not the server, was the bottleneck. More
