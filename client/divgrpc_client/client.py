@@ -106,8 +106,8 @@ class _Methods:
         idle_timeout: Build, AddAttributes, QueryStream and evaluations fail with DEADLINE_EXCEEDED
             if no message is sent or received for this many seconds while the client waits for the
             server.
-        retries: whether calls that only read are repeated if the server is unavailable. A call has
-            at most three attempts.
+        retries: whether calls that only read, and writes, are repeated if the server is
+            unavailable. A call has at most three attempts.
         credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
             TLS.
         options: channel arguments of gRPC, as pairs of name and value. They override the arguments

@@ -132,7 +132,7 @@ def refuse_unknown(
     """
     for name in names:
         if name not in words:
-            hint = instead(name, (*words, *more_words))
+            hint = " here" if name in more_words else instead(name, (*words, *more_words))
             message = f"{call}() got an unexpected keyword argument {name!r}{hint}"
             raise UnknownParameterError(name, message)
 

@@ -49,10 +49,10 @@ def add_filter(verb: argparse.ArgumentParser) -> None:
         "--where",
         metavar="CONDITION",
         action="append",
-        help=f"Keep only points that pass the condition, such as {_EXAMPLES}. May be repeated; "
+        help=f"Select points that pass the condition, such as {_EXAMPLES}. May be repeated; "
         "all conditions must pass. Quotes make a text of a number: 'size=\"42\"'.",
     )
-    text = "Keep only points that pass the filter in a JSON file, in the form of Qdrant's filters."
+    text = "Select points that pass the filter in a JSON file, in the form of Qdrant's filters."
     add_flags(verb, ("--filter", "FILE", text))
 
 

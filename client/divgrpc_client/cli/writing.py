@@ -47,8 +47,9 @@ def add_upsert(verb: argparse.ArgumentParser) -> None:
 def upsert(arguments: argparse.Namespace) -> None:
     """Insert the points of FILE into an index, or replace the points that have their ids.
 
-    FILE is one that divgrpc build reads. Its points need ids. The attributes must be among those
-    that the index was built with. Rows are written 1,000 at a time, each thousand as a whole or not
+    FILE is one that divgrpc build reads. Its points need ids and vectors. The attributes must be
+    among those that the index has. A point that is replaced loses the attributes and the payload
+    that FILE leaves out. Rows are written 1,000 at a time, each thousand as a whole or not
     at all; if the command fails, it can be repeated.
 
     Examples:

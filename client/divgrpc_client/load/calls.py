@@ -7,7 +7,7 @@ A mix is a TOML file with one table for each kind of call. Paths are relative to
     data = "queries.npy"       # also .npz (with key), .fvecs, svmlight, scipy's sparse .npz
     share = 3                  # weight among the calls; default 1
     batch = 16                 # rows per call; default 1
-    diversity = 0.3            # any option of divgrpc query
+    diversity = 0.3            # any parameter of divgrpc query, but no filter
 
     [[call]]
     method = "PredictLabels"

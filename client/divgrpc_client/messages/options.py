@@ -139,8 +139,8 @@ BUILD_DEFAULTS: Final = defaults_of(LabelParameters, BuildParameters)
 # Explanations of parameters that many methods have, for methods whose docstrings lack them.
 _OF_CALLS: Final = {
     "name": "the index.",
-    "timeout": "seconds for the whole call. Default: the client's timeout; Build, QueryStream and "
-    "evaluations have no deadline.",
+    "timeout": "seconds for the whole call. Default: the client's timeout; writes have 30 seconds, "
+    "and Build, QueryStream and evaluations no deadline.",
     "request_id": "printable ASCII that the server's log shows with this call.",
 }
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
