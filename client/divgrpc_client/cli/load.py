@@ -32,14 +32,9 @@ def load(arguments: argparse.Namespace) -> int:
     latency is measured from the time at which a call was sent.
 
     A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
-<<<<<<< HEAD
-    data. It may have key, index_base, dims, rows, batch, share, method and any option of divgrpc
-    query or predict. The method is "Query", "PredictLabels", "Upsert" or "Delete". Writes change
-    the index; they have the options first_id and id_prefix.
-=======
-    data. It may have key, index_base, dims, rows, batch, share, method ("Query" or "PredictLabels")
-    and any parameter of divgrpc query or predict, but no filter.
->>>>>>> 41341e46540c6cdc1a89e983bdd8a77196a269d1
+    data. It may have key, index_base, dims, rows, batch, share, method and any parameter of divgrpc
+    query or predict, but no filter. The method is "Query", "PredictLabels", "Upsert" or "Delete".
+    Writes change the index; they have the options first_id and id_prefix.
 
     The exit code is 3 if a bound of --require was missed, or if no rate met --objective. It is 4 if
     the run is VOID, which means that the load generator, not the server, was the bottleneck. More
