@@ -158,11 +158,20 @@ class Collection(Index):
             raise invalid("filter", "must have a condition, because it deletes what passes")
         return self._committer.commit(Delete(ids, condition, if_sequence, check_write_id(write_id)))
 
-    def compact(self, progress: Callable[[Progress], None] | None = None) -> bool:
+    def compact(
+        self, progress: Callable[[Progress], None] | None = None, *, vacuum: bool = False
+    ) -> bool:
         """Merge all writes into the arrays that searches read, and return whether there were any.
 
         Merges happen by themselves in the background. Answers stay the same.
+
+        vacuum: also remove deleted and replaced points from the disk. All points are copied into a
+            new generation; queries go on meanwhile, and writes wait. Numbers of writes and answers
+            stay the same. The disk needs room for both generations. Raises `BuildUnderWayError`
+            during a build, and `StorageFullError`.
         """
+        if vacuum and self._committer.vacuum(progress):
+            return True
         return self._committer.merge(progress)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ ResultT = TypeVar("ResultT")
 
 # Seconds until a write fails. The first write to a server starts a process.
 _WRITE_SECONDS: Final = 30.0
+_VACUUM_SECONDS: Final = 600.0
 
 
 class WriteMethods:
@@ -133,13 +134,23 @@ class WriteMethods:
         self,
         name: str,
         *,
-        timeout: float | None = _WRITE_SECONDS,
+        vacuum: bool = False,
+        timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
         """Merge the writes to an index into what searches read; return whether there were any.
 
-        Merges happen by themselves. Answers stay the same. Raises `IndexNotFoundError`.
+        Merges happen by themselves. Answers stay the same.
+
+        vacuum: also remove deleted and replaced points from the disk. All points are copied into a
+            new generation; queries go on meanwhile, and writes to all indexes wait. The disk needs
+            room for both generations.
+        timeout: seconds until the call fails. Default: 30, and 600 with `vacuum`.
+
+        Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
         """
-        request = writes_pb2.CompactRequest(index=index_name(name))
+        if timeout is None:
+            timeout = _VACUUM_SECONDS if vacuum else _WRITE_SECONDS
+        request = writes_pb2.CompactRequest(index=index_name(name), vacuum=vacuum)
         exchange = batches.single(request, lambda answer: bool(answer.merged))
         return self._ask("Compact", exchange, timeout, request_id)

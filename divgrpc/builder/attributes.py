@@ -17,13 +17,12 @@ import numpy as np
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.reader import RowReader, array_name
 from divgrpc.columns.values import (
-    DTYPES,
-    MISSING,
     Column,
     check_attributes,
     check_column,
     check_row_bytes,
     missing_column,
+    rows_of_column,
     unknown_attribute,
 )
 from divgrpc.columns.writer import ColumnWriter
@@ -182,7 +181,7 @@ class AttributeAdder:
         for start in range(0, self._rows, _BLOCK_ROWS):
             self._report("ordering", start, self._rows)
             entries = self._entries[start : start + _BLOCK_ROWS]
-            block = {a: _of_entries(a, column, entries) for a, column in columns.items()}
+            block = {a: rows_of_column(a, column, entries) for a, column in columns.items()}
             self._writer.append(slice(None), (), block, ())
         self._scratch.discard()
 
@@ -227,22 +226,6 @@ def check_new(
         counts = f"the index has {len(existing)}, and {len(added)} more came"
         raise invalid("attributes", f"must be at most {most} in all, {counts}")
     return added
-
-
-def _of_entries(attribute: Attribute, column: Column, entries: IntArray) -> Column:
-    """Return the values of rows, given the entry of each row in `column`; -1 for no value."""
-    has_entry = entries >= 0
-    stored = entries[has_entry]
-    if not attribute.multi:
-        values = np.full(len(entries), MISSING[attribute.type], DTYPES[attribute.type])
-        values[has_entry] = column.values[stored]
-        return column._replace(values=values).compact()
-    starts = np.where(stored > 0, column.ends[stored - 1], 0)
-    widths = np.zeros(len(entries), np.int64)
-    widths[has_entry] = counts = column.ends[stored] - starts
-    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    values = column.values[offsets + np.arange(len(offsets))]
-    return column._replace(values=values, ends=np.cumsum(widths)).compact()
 
 
 def _plain(point_id: Any) -> Any:  # noqa: ANN401  # an id of numpy or of Python

@@ -463,6 +463,22 @@ def as_lists(attribute: Attribute, column: Column) -> Column:
     return Column(column.values[~is_missing], np.cumsum(~is_missing, dtype=np.int64), column.words)
 
 
+def rows_of_column(attribute: Attribute, column: Column, entries: IntArray) -> Column:
+    """Return the values at `entries` (m,) of a column; an entry of -1 has no value."""
+    has_entry = entries >= 0
+    stored = entries[has_entry]
+    if not attribute.multi:
+        values = np.full(len(entries), MISSING[attribute.type], DTYPES[attribute.type])
+        values[has_entry] = column.values[stored]
+        return column._replace(values=values).compact()
+    starts = np.where(stored > 0, column.ends[stored - 1], 0)
+    widths = np.zeros(len(entries), np.int64)
+    widths[has_entry] = counts = column.ends[stored] - starts
+    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    values = column.values[offsets + np.arange(len(offsets))]
+    return column._replace(values=values, ends=np.cumsum(widths)).compact()
+
+
 def missing_column(attribute: Attribute, rows: int) -> Column:
     """Return a column of `rows` missing values."""
     dtype = DTYPES[attribute.type]

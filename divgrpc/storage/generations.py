@@ -253,6 +253,10 @@ class Staging(ArrayFolder):
         for name, entry in self._shared.items():
             link_or_copy(folder / f"{name}.npy", self.folder / f"{name}.npy", entry)
 
+    def keep_defaults(self, manifest: Manifest) -> None:
+        """Give the generation the defaults of the current one, whose manifest is given."""
+        self._defaults = read_defaults(self._target / str(manifest.generation), manifest)
+
     def scratch(self) -> ArrayFolder:
         """Return a store for arrays that the generation does not keep; discard it at the end."""
         with full_disk_errors():

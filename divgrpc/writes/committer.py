@@ -27,7 +27,7 @@ from divgrpc.errors import (
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
-from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder
+from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
@@ -37,6 +37,7 @@ from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
+from divgrpc.writes.vacuum import Vacuum
 from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 
 DURABILITIES: Final = ("sync", "interval", "process")
@@ -82,27 +83,21 @@ class Committer:
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        self._engine, self._durability = engine, _checked(durability)
+        self._durability = _checked(durability)
         self._has_queries = has_queries
         self._index = IndexFolder(folder)
-        self._writes = WritesFolder(folder / str(engine.generation))
-        self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
         self._merge_lock = threading.Lock()
         self._queue: deque[_Pending] = deque()
         self._merging: threading.Thread | None = None
         self._merge_error: Exception | None = None
-        self._state: State | None = None
-        self._log: LogWriter | None = None
         self._snapshot: Engine = engine
         self._sequence = 0
-        # The stamp of the pointer when it last named the generation of this object.
-        self._stamp: tuple[int, int] | None = None
         self._is_closed = False
         # Whether a merge begins when it is due; benchmarks switch this off.
         self.merges_by_itself = True
-        self._open_files()
+        self._open(engine)
         if durability == "interval":
             threading.Thread(target=self._sync_regularly, daemon=True).start()
 
@@ -182,6 +177,26 @@ class Committer:
                 on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
 
+    def vacuum(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
+        """Remove the rows of deleted points; return whether there were any and a point is left.
+
+        The result is a new generation. Writes wait meanwhile, and queries do not. Raises
+        `BuildUnderWayError` and `StorageFullError`.
+        """
+        with self._merge_lock, staging(self._index.path, replace=True) as stage, self._commit_lock:
+            self._check_open()
+            state = self._state
+            if state is None or state.live in (0, state.rows):
+                return False
+            self._sync()
+            generation = Vacuum(state, stage).publish(on_progress)
+            try:
+                self._replace(Engine(generation, self._index.name, self._index.path))
+            except BaseException:
+                self._is_closed = True
+                raise
+        return True
+
     def close(self) -> None:
         """Wait for a merge, sync the log, and let another process write."""
         with self._commit_lock:
@@ -195,8 +210,24 @@ class Committer:
                 self._log.close()
             self._close_files()
 
-    def _open_files(self) -> None:
-        """Lock the collection, and recover its state."""
+    def _replace(self, engine: Engine) -> None:
+        """Continue with another generation of the same points; the locks are held."""
+        assert self._log is not None  # noqa: S101  # writes were made
+        self._log.close()
+        self._close_files()
+        if not self._has_queries:
+            self._snapshot = engine
+        self._open(engine)
+
+    def _open(self, engine: Engine) -> None:
+        """Lock a generation, and recover the state of the collection."""
+        self._engine = engine
+        self._writes = WritesFolder(self._index.path / str(engine.generation))
+        self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
+        self._state: State | None = None
+        self._log: LogWriter | None = None
+        # The stamp of the pointer when it last named this generation.
+        self._stamp: tuple[int, int] | None = None
         with full_disk_errors():
             self._writes.path.mkdir(exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

@@ -90,6 +90,11 @@ class State:
         return int(np.count_nonzero(self._alive[self.layout.info.rows : self.rows]))
 
     @property
+    def alive(self) -> Flags:
+        """Whether the point of each row (rows,) exists."""
+        return self._alive[: self.rows]
+
+    @property
     def room(self) -> int:
         """Number of rows that can be written before the next merge."""
         return self._capacity - 1 - self.rows

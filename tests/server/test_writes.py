@@ -110,6 +110,14 @@ def test_writes_equal_those_in_process(
         assert (ask("compact", name), ask("compact", name)) == (True, False)
         assert (collection.compact(), collection.compact()) == (True, False)
         assert_same_state(client, name, collection)
+        assert ask("compact", name, vacuum=True)
+        assert collection.compact(vacuum=True)
+        assert_same_state(client, name, collection)
+        assert client.get_index(name).generation == 2
+        assert ask("upsert", name, [5], **changes) == collection.upsert([5], **changes)
+        assert ask("compact", name, vacuum=True)
+        assert collection.compact(vacuum=True)
+        assert_same_state(client, name, collection)
 
 
 def test_an_evaluation_sees_what_was_written(client: Client, name: str) -> None:

@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         (points.export, points.add_export),
         (writing.upsert, writing.add_upsert),
         (writing.delete, writing.add_delete),
-        (writing.compact, options.add_name),
+        (writing.compact, writing.add_compact),
         (load, add_load),
     ):
         verb = options.add(verbs, run)

@@ -112,17 +112,29 @@ def delete(arguments: argparse.Namespace) -> None:
     _show(arguments, "deleted", result)
 
 
+def add_compact(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `compact`."""
+    add_name(verb)
+    help_text = "Also remove deleted and replaced points from the disk."
+    verb.add_argument("--vacuum", action="store_true", help=help_text)
+
+
 def compact(arguments: argparse.Namespace) -> None:
     """Merge the writes to an index into the arrays that searches read.
 
     Merges happen by themselves. After many writes, this command has one done at once. Answers stay
     the same.
 
+    Deleted and replaced points stay on the disk until --vacuum removes them. It copies all other
+    points into a new generation. Queries go on meanwhile, and writes wait. The disk needs room for
+    both generations.
+
     Examples:
       divgrpc compact shoes
+      divgrpc compact shoes --vacuum
     """
     with session.connect(arguments) as client:
-        merged = client.compact(arguments.name, timeout=arguments.timeout or _SECONDS)
+        merged = client.compact(arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout)
     if arguments.json:
         json_output.show({"name": arguments.name, "merged": merged})
     else:

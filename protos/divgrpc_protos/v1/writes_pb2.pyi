@@ -189,13 +189,16 @@ class CompactRequest(Message):
     DESCRIPTOR: Descriptor
 
     INDEX_FIELD_NUMBER: int
+    VACUUM_FIELD_NUMBER: int
     index: str
+    vacuum: bool
     def __init__(
         self,
         *,
         index: str = ...,
+        vacuum: bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["index", b"index"]) -> None: ...
+    def ClearField(self, field_name: Literal["index", b"index", "vacuum", b"vacuum"]) -> None: ...
 
 @final
 class CompactResponse(Message):

@@ -8,16 +8,21 @@ at the fronts, so a slow disk makes packets larger and not more frequent.
 import gc
 import os
 import time
-from typing import cast
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, cast
 
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
-from divgrpc_server.ipc.packets import Request
+from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.__main__ import FrontLink, Worker
 from divgrpc_server.worker.kernel_progress import warm
 from divgrpc_server.writer.collections import Collections
+
+# Seconds between signs of life while writes are made. A large collection takes long to open, to
+# merge and to vacuum.
+_LIFE_SECONDS: Final = 1.0
 
 
 class Writer(Worker):
@@ -28,6 +33,7 @@ class Writer(Worker):
         config = process.config
         # Without a data directory, indexes end with the server, so there is nothing to sync.
         durability = config.durability if config.data_dir else "process"
+        self._thread = ThreadPoolExecutor(1)
         self._collections = Collections(process.root, cast(Durability, durability), log)
 
     def run(self) -> None:
@@ -45,7 +51,7 @@ class Writer(Worker):
         for request in late:
             error = LateError("the deadline had passed before the write was begun")
             front.reply(self._collections.refuse(request, error))
-        for reply in self._collections.answer([r for r in requests if r not in late]):
+        for reply in self._answer([r for r in requests if r not in late]):
             front.reply(reply)
         if is_large:
             front.owed_large += 1
@@ -53,6 +59,14 @@ class Writer(Worker):
             front.owed_small += 1
         front.flush()
         return is_large
+
+    def _answer(self, requests: list[Request]) -> list[Reply]:
+        """Make writes in a thread; show the fronts meanwhile that this process is alive."""
+        answers = self._thread.submit(self._collections.answer, requests)
+        while not wait([answers], _LIFE_SECONDS).done:
+            for front in self._fronts.values():
+                front.show_life()
+        return answers.result()
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ class Collections:
         for request, message in group:
             try:
                 if request.op == Op.COMPACT:
-                    replies[request.id] = _compact(committer, request)
+                    replies[request.id] = _compact(committer, request, vacuum=message.vacuum)
                 elif request.op == Op.UPSERT:
                     writing.append((request, writes.parse_upsert(message, committer.manifest)))
                 else:
@@ -115,10 +115,11 @@ class Collections:
         return Reply(request.id, Outcome.STATUS, status.SerializeToString())
 
 
-def _compact(committer: Committer, request: packets.Request) -> Reply:
+def _compact(committer: Committer, request: packets.Request, *, vacuum: bool) -> Reply:
+    has_merged = (vacuum and committer.vacuum()) or committer.merge()
     response = writes_pb2.CompactResponse(
         generation=committer.manifest.generation,
-        merged=committer.merge(),
+        merged=has_merged,
         sequence=committer.sequence,
     )
     return Reply(request.id, Outcome.ANSWER, response.SerializeToString())

@@ -84,3 +84,5 @@ def test_writes_are_merged(run: Run, index: str) -> None:
     run("delete", index, "shoe-1")
     assert run("compact", index, "--json").json == {"name": index, "merged": True}
     assert "1 write" in run("info", index).out
+    assert run("compact", index, "--vacuum").out == f"{index}: merged\n"
+    assert run("compact", index, "--vacuum").out == f"{index}: nothing to merge\n"

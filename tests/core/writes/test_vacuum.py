@@ -1,0 +1,218 @@
+"""A vacuum removes the rows of deleted points, and changes nothing else."""
+
+import errno
+import itertools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.errors import BuildUnderWayError, StorageFullError
+from divgrpc.storage import arrays
+from divgrpc.storage.generations import staging
+from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
+from divgrpc.types.filters import Field
+from divgrpc.writes import committer, vacuum
+from support.data.written_points import (
+    DIMS,
+    Model,
+    a_collection,
+    check_exact,
+    check_points,
+    drawn_points,
+    same_answers,
+    upsert,
+)
+
+pytestmark = pytest.mark.usefixtures("no_syncs")
+
+ROWS = 300
+POINTS = drawn_points(2 * ROWS, 16)
+QUERIES = np.random.default_rng(14).normal(size=(4, DIMS)).astype(np.float32)
+NAMES: dict[str, list[Any]] = {
+    "integers": list(range(0, 20 * ROWS, 10)),
+    "texts": [f"point {number}" for number in range(2 * ROWS)],
+}
+every_kind = pytest.mark.parametrize(
+    ("family", "metric", "names"),
+    [
+        *itertools.product(
+            ["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"], ["integers", "texts"]
+        )
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be merged in the background; let blocks be small."""
+    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+    monkeypatch.setattr(vacuum, "_BLOCK_ROWS", 64)
+
+
+def a_written_collection(
+    path: Path, family: HashFamily, metric: Metric, names: list[Any]
+) -> tuple[Collection, Model]:
+    """Return a collection with points of Build, of a merge and of later writes, and its model."""
+    model: Model = dict(zip(names[:ROWS], POINTS, strict=False))
+    collection = a_collection(path, model, family, metric)
+    for first, last in ((40, 90), (250, 340)):
+        points = dict(zip(names[first:last], POINTS[ROWS + first :], strict=False))
+        upsert(collection, points, write_id=f"block {first}")
+        gone = names[first : last - 20 : 3] + names[first // 2 : first : 4]
+        collection.delete(gone)
+        model = {name: point for name, point in (model | points).items() if name not in gone}
+        if first == 40:
+            collection.compact()
+    return collection, model
+
+
+def answers_of(index: Index) -> list[Any]:
+    has_cells = index.engine.manifest.parameters.hash_family == "cells"
+    searches: Any = ["tables"] * has_cells + ["scan", "exact", "auto"]
+    return [
+        index.query(QUERIES, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
+        for search in searches
+        for condition in (None, Field("colour") == "red", Field("size") < 7)
+        for dial in (0.0, 0.4)
+    ]
+
+
+def check_same(index: Index, expected: list[Any]) -> None:
+    for result, truth in zip(answers_of(index), expected, strict=True):
+        assert same_answers(result, truth)
+        assert result.points_passing == truth.points_passing
+        assert result.sequence == truth.sequence
+
+
+@every_kind
+def test_a_vacuum_changes_no_answer(
+    family: HashFamily, metric: Metric, names: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, family, metric, NAMES[names])
+    expected, before = answers_of(collection), collection.info
+    assert before.writes is not None
+    assert before.writes.rows_dead > 0
+    assert collection.compact(vacuum=True)
+    after = collection.info
+    assert after.writes is not None
+    assert (after.writes.sequence, after.writes.rows_dead) == (before.writes.sequence, 0)
+    assert (after.rows, after.generation) == (before.rows, before.generation + 1)
+    assert not collection.compact(vacuum=True)
+    assert [folder.name for folder in path.iterdir() if folder.is_dir()] == ["2"]
+    check_points(collection, model)
+    check_same(collection, expected)
+    check_same(Index.open(path), expected)
+    collection.close()
+    with Collection.open(path) as again:
+        check_points(again, model)
+        check_same(again, expected)
+        check_exact(again, model, metric, QUERIES)
+
+
+@every_kind
+def test_writes_after_a_vacuum_are_those_without_it(
+    family: HashFamily, metric: Metric, names: str, tmp_path: Path
+) -> None:
+    collections = [
+        a_written_collection(tmp_path / f"{number}", family, metric, NAMES[names])[0]
+        for number in range(2)
+    ]
+    collections[0].compact(vacuum=True)
+    later = dict(zip(NAMES[names][20:420:5], POINTS, strict=False))
+    for collection in collections:
+        # A write of before the vacuum is not made again.
+        assert upsert(collection, {NAMES[names][0]: POINTS[9]}, write_id="block 40") == 1
+        upsert(collection, later)
+        collection.delete(filter=Field("colour") == "green")
+        upsert(collection, {NAMES[names][3]: POINTS[8]}, if_sequence=6)
+    expected = answers_of(collections[1])
+    check_same(collections[0], expected)
+    assert collections[0].compact(vacuum=True)
+    check_same(collections[0], expected)
+    for collection in collections:
+        collection.close()
+
+
+def test_writes_of_other_threads_wait(tmp_path: Path) -> None:
+    names = NAMES["integers"]
+    collection, model = a_written_collection(tmp_path / "points", "cells", "cosine", names)
+    errors: list[Exception] = []
+
+    def write(first: int) -> None:
+        try:
+            for name in range(first, first + 60):
+                upsert(collection, {name: POINTS[name % ROWS]})
+                assert collection.get([name])[0].id == name
+                collection.delete([name - 1])
+        except Exception as error:  # noqa: BLE001  # the test raises it
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in (100_000, 200_000)]
+    for thread in threads:
+        thread.start()
+    vacuums = 0
+    while any(thread.is_alive() for thread in threads):
+        vacuums += collection.compact(vacuum=True)
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert vacuums
+    check_points(collection, model | {name: POINTS[name % ROWS] for name in (100_059, 200_059)})
+    # The first deletion of each thread finds no point.
+    assert collection.sequence == 4 + 2 * (60 + 59)
+    collection.close()
+
+
+def test_nothing_to_remove_is_no_vacuum(tmp_path: Path) -> None:
+    model: Model = dict(zip(NAMES["integers"][:40], POINTS, strict=False))
+    with a_collection(tmp_path / "points", model) as collection:
+        assert not collection.compact(vacuum=True)
+        upsert(collection, {1: POINTS[50]})
+        assert collection.compact(vacuum=True)  # a merge
+        assert collection.generation == 1
+        collection.delete([*model, 1])
+        collection.compact(vacuum=True)
+        # A generation has at least one point.
+        assert (collection.generation, len(collection)) == (1, 0)
+        upsert(collection, {1: POINTS[50]})
+        assert collection.compact(vacuum=True)
+        assert collection.generation == 2
+        check_points(collection, {1: POINTS[50]})
+
+
+def test_defaults_stay(tmp_path: Path) -> None:
+    collection, _ = a_written_collection(tmp_path / "points", "cells", "cosine", NAMES["integers"])
+    collection.set_default(QueryDefault(0.7, "greedy", "corrected", "exact"))
+    collection.compact(vacuum=True)
+    assert collection.query(QUERIES, k=3).parameters.diversity == 0.7
+    collection.close()
+
+
+def test_a_failed_vacuum_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    expected = answers_of(collection)
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "reserve", fail)
+        with pytest.raises(StorageFullError):
+            collection.compact(vacuum=True)
+    with staging(path, replace=True), pytest.raises(BuildUnderWayError):
+        collection.compact(vacuum=True)
+    check_points(collection, model)
+    check_same(collection, expected)
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["points"]
+    stages: list[Progress] = []
+    assert collection.compact(stages.append, vacuum=True)
+    assert (stages[-1].stage, stages[-1].rows_done) == ("vacuuming", len(model))
+    check_same(collection, expected)
+    collection.close()
