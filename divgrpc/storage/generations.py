@@ -168,7 +168,10 @@ class IndexFolder:
             except IndexDamagedError:
                 number = max(_numbers(self.path), default=0)
             os.unlink(self.path / POINTER)
-            shutil.rmtree(self.path)
+            # Renamed first, because a writer may be adding files to it.
+            removed = self.path.parent / f".{self.name}.staging-{secrets.token_hex(8)}"
+            os.rename(self.path, removed)
+            shutil.rmtree(removed)
         return number
 
     def _read_current(self, read: Callable[[Path], _T]) -> _T:

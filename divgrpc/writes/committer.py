@@ -123,7 +123,14 @@ class Committer:
 
         Raises `IndexNotFoundError` and `IndexDamagedError`.
         """
-        return self._index.current() == self._engine.generation
+        if self._index.current() != self._engine.generation:
+            return False
+        # The numbers of an index that was deleted and built again begin at 1 again.
+        try:
+            found = os.stat(self._writes.path / _LOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self._lock_file))
 
     @property
     def state(self) -> State | None:
@@ -361,7 +368,7 @@ class Committer:
             raise StorageInUseError("the collection is closed")
         stamp = self._index.pointer_stamp()
         if stamp != self._stamp:
-            if self._index.current() != self._engine.generation:
+            if not self.is_current:
                 raise IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
             self._stamp = stamp
 
