@@ -1,6 +1,7 @@
 """Writes over the wire give the states that they give in process, and survive deaths."""
 
 import itertools
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -233,6 +234,31 @@ def test_a_build_replaces_what_was_written(client: Client, name: str) -> None:
     client.delete_index(name)
     with pytest.raises(IndexNotFoundError):
         client.upsert(name, [50], POINTS[:1])
+
+
+def test_an_index_is_deleted_and_built_again(client: Client) -> None:
+    """Its first generation has the number of the one before, and is another."""
+    for number in range(2):
+        client.build("again", POINTS[:50])
+        assert client.upsert("again", [60 + number], POINTS[:1]) == WriteResult(1, 1, 1)
+        assert [point.id for point in client.get("again", [60, 61])] == [60 + number]
+        client.delete_index("again")
+
+
+def test_the_writer_closes_the_files_of_indexes_that_are_gone(
+    server: RunningServer, client: Client
+) -> None:
+    for number in range(3):
+        client.build("gone", POINTS[:50], replace=True)
+        client.upsert("gone", [60], POINTS[number : number + 1])
+    client.delete_index("gone")
+    (writer,) = server.pids("writer")
+    files = Path(f"/proc/{writer}/fd")
+
+    def names() -> set[str]:
+        return {os.readlink(file) for file in files.iterdir() if file.is_symlink()}
+
+    eventually(lambda: not any("/gone/" in name or "gone.staging" in name for name in names()))
 
 
 def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
