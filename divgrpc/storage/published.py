@@ -6,6 +6,7 @@ older number show an older state.
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,9 +70,18 @@ class Published:
     def info(self, folder: Path) -> WritesInfo:
         """Return the description of the writes in `folder`."""
         sequence, _, live, rows, unmerged = self._numbers
-        log = folder / LOG
-        files = os.scandir(log) if log.is_dir() else ()
-        return WritesInfo(sequence, unmerged, rows - live, sum(f.stat().st_size for f in files))
+        return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
+
+
+def bytes_in(log: Path) -> int:
+    """Return the bytes of the files of a log, reserved ones included."""
+    size = 0
+    # The writer may remove files meanwhile, or the whole folder.
+    with suppress(FileNotFoundError):
+        for file in os.scandir(log):
+            with suppress(FileNotFoundError):
+                size += file.stat().st_size
+    return size
 
 
 class Writes(NamedTuple):

@@ -27,6 +27,7 @@ import numpy as np
 from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.platforms import reserve, sync_data
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
+from divgrpc.storage.published import bytes_in
 
 SUFFIX: Final = ".wal"
 _DRAFT_SUFFIX: Final = ".new"
@@ -126,7 +127,7 @@ class Log:
     @property
     def bytes(self) -> int:
         """Bytes of the files, reserved ones included."""
-        return sum(path.stat().st_size for _, path in self.files())
+        return bytes_in(self.folder)
 
     def drop(self, sequence: int) -> None:
         """Remove the files whose records are all at most `sequence`, except the last file."""

@@ -292,3 +292,20 @@ def test_drafts_of_files_are_removed(log: Log) -> None:
     (log.folder / "00000000000000000009.new").write_bytes(bytes(64))
     LogWriter(log, 0).close()
     assert list(log.folder.iterdir()) == []
+
+
+def test_files_may_be_removed_while_their_bytes_are_counted(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        (log.folder / f"{number:020d}.wal").write_bytes(bytes(10))
+    assert log.bytes == 20
+    scan = os.scandir
+
+    def early(folder: Path) -> list[os.DirEntry[str]]:
+        entries = list(scan(folder))
+        (log.folder / f"{1:020d}.wal").unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(os, "scandir", early)
+    assert log.bytes == 10
