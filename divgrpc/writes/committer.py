@@ -48,6 +48,10 @@ _INTERVAL_SECONDS: Final = 0.05
 _MERGED_ROWS_MIN: Final = 4_096
 _WRITTEN_SHARE: Final = 0.02
 _DELETED_SHARE: Final = 0.05
+# It also begins when the log has so many records since then, or bytes of them. Each start reads
+# them, each reader keeps their rows in memory, and some records have no rows.
+_MERGED_RECORDS: Final = 65_536
+_MERGED_BYTES: Final = 256 << 20
 _LOCK: Final = "LOCK"
 
 
@@ -98,6 +102,8 @@ class Committer:
         self._log: LogWriter | None = None
         self._snapshot: Engine = engine
         self._sequence = 0
+        # Bytes of the records since the last merge.
+        self._log_bytes = 0
         # The stamp of the pointer when it last named the generation of this object.
         self._stamp: tuple[int, int] | None = None
         self._is_closed = False
@@ -182,10 +188,12 @@ class Committer:
                     return False
                 # A layout never has a record that the log may lose.
                 self._sync()
-                source = state.source()
+                source, merged_bytes = state.source(), self._log_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", 0, len(source.alive)))
             self._merge(source)
+            with self._commit_lock:
+                self._log_bytes -= merged_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
@@ -320,7 +328,9 @@ class Committer:
             return self._result(state.sequence, 0)
         # Readers find the vectors of each record of the log.
         self._put_vectors(state, record)
-        sequence = log.append(pack(record))
+        body = pack(record)
+        sequence = log.append(body)
+        self._log_bytes += len(body)
         try:
             state.apply(sequence, record)
         except BaseException as error:
@@ -397,6 +407,7 @@ class Committer:
             record = unpack(body, attributes)
             self._put_vectors(state, record)
             state.apply(sequence, record)
+            self._log_bytes += len(body)
         log = LogWriter(self._writes.log, state.sequence)
         with self._state_lock:
             self._log = log
@@ -439,6 +450,8 @@ class Committer:
             written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
             or deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
             or state.room * 4 < info.capacity - info.rows
+            or state.sequence - info.sequence >= _MERGED_RECORDS
+            or self._log_bytes >= _MERGED_BYTES
         ):
             self._merging = threading.Thread(target=self._merge_in_background, daemon=True)
             self._merging.start()

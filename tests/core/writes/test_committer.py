@@ -321,6 +321,21 @@ def test_a_replaced_index_is_not_written_to(path: Path) -> None:
         assert again.delete([7]).sequence == 1
 
 
+@pytest.mark.parametrize(("limit", "least"), [("_MERGED_RECORDS", 5), ("_MERGED_BYTES", 1_000)])
+def test_records_without_rows_are_merged_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, least: int
+) -> None:
+    monkeypatch.setattr(committer, limit, least)
+    monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
+    with a_collection(path, OLD) as collection:
+        for number in range(200):
+            collection.delete([900], write_id=f"a deletion of nothing, {number}")
+        sizes = [file.stat().st_size for file in (path / "1" / "writes" / "log").iterdir()]
+    assert sum(sizes) < 200 * 100
+    with Collection.open(path) as again:
+        assert again.sequence == 200
+
+
 def test_a_default_may_be_set_between_writes(collection: Collection) -> None:
     upsert(collection, {1: POINTS[50]})
     collection.set_default(QueryDefault(1.0, "greedy", "corrected", "exact"))
