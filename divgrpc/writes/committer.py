@@ -409,6 +409,9 @@ class Committer:
             state.apply(sequence, record)
             self._log_bytes += len(body)
         log = LogWriter(self._writes.log, state.sequence)
+        if self._durability == "sync":
+            # No query sees a record that a loss of power could remove.
+            log.sync()
         with self._state_lock:
             self._log = log
             self._take(state)
