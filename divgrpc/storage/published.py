@@ -2,10 +2,15 @@
 
 The file needs no lock: the writer writes each number by one instruction, and readers that see an
 older number show an older state.
+
+The file is never synced. After a loss of power its numbers may be older or newer than the log, so
+the file also names the start of the system (boot) in which they were written.
 """
 
+import functools
 import mmap
 import os
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,7 +24,18 @@ LAYOUT: Final = "LAYOUT"
 PUBLISHED: Final = "PUBLISHED"
 LOG: Final = "log"
 _NUMBER_BYTES: Final = 8
-_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged")
+_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "boot")
+_BOOT: Final = _NUMBERS.index("boot")
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@functools.cache
+def boot_number() -> int:
+    """Return a number that differs after each start of the system; 1 where there is none."""
+    try:
+        return 1 + zlib.crc32(_BOOT_FILE.read_bytes())
+    except OSError:
+        return 1
 
 
 class Published:
@@ -30,6 +46,7 @@ class Published:
     layout: number of the current layout, whose files are complete.
     live, rows, unmerged: number of points; of rows, deleted ones included; of points that were
         written since the last merge.
+    boot: the start of the system in which the writer has set the numbers.
     """
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
@@ -61,15 +78,21 @@ class Published:
         """Number of points."""
         return self._numbers[2]
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the numbers were set since the system started."""
+        return self._numbers[_BOOT] == boot_number()
+
     def publish(self, sequence: int, **numbers: int) -> None:
-        """Set numbers by name, the sequence number last."""
+        """Set numbers by name, the sequence number after the others."""
         for name, value in numbers.items():
             self._numbers[_NUMBERS.index(name)] = value
         self._numbers[0] = sequence
+        self._numbers[_BOOT] = boot_number()
 
     def info(self, folder: Path) -> WritesInfo:
         """Return the description of the writes in `folder`."""
-        sequence, _, live, rows, unmerged = self._numbers
+        sequence, _, live, rows, unmerged, _ = self._numbers
         return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
 
 
@@ -101,3 +124,14 @@ def read_writes(generation: Path) -> Writes | None:
     except (OSError, ValueError):
         return None
     return Writes(published.live, published.info(folder))
+
+
+def is_recovered(generation: Path) -> bool:
+    """Whether a generation has no writes, or had a writer since the system started."""
+    folder = generation / WRITES
+    if not (folder / LAYOUT).exists():
+        return True
+    try:
+        return Published(folder).is_current
+    except (OSError, ValueError):
+        return False

@@ -1,5 +1,6 @@
 """A collection that another process may write to: its state follows the log."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +45,13 @@ class Replica:
     def follow(self) -> Engine:
         """Return the points as the writer has published them last."""
         if self._published is None:
-            self._published = Published(self._folder.path)
-        return self.snapshot(self._published)
+            # A loss of power may have left an empty file.
+            with suppress(FileNotFoundError, ValueError):
+                self._published = Published(self._folder.path)
+        if self._published is not None and self._published.is_current:
+            return self.snapshot(self._published)
+        # Nothing was written since the system started: all that is in the log is on the disk.
+        return self.snapshot() if self._snapshot is None else self._snapshot
 
     def snapshot(self, published: Published | None = None) -> Engine:
         """Return the points as they are now.

@@ -19,6 +19,7 @@ from divgrpc.errors import (
     UnfitIndexError,
     UnsupportedError,
 )
+from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import QueryResult, WriteResult
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
@@ -283,6 +284,23 @@ def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
         near = client.query("points", POINTS[:30], k=1, diversity=0, exclude_ids=list(range(ROWS)))
         assert near.ids[:, 0].tolist() == list(range(ROWS, ROWS + 30))
         assert client.upsert("points", [0], POINTS[:1]).sequence == near.sequence + 1
+
+
+@pytest.mark.parametrize("numbers", [b"", bytes(48)])
+def test_a_server_goes_on_after_a_loss_of_power(tmp_path: Path, numbers: bytes) -> None:
+    """The log of a write was synced; the vectors and the number of the write were not."""
+    data = tmp_path / "data"
+    with Collection.build(POINTS[:ROWS], path=data / "points") as collection:
+        collection.upsert([ROWS], POINTS[ROWS : ROWS + 1])
+    (data / "points" / "1" / "writes" / "PUBLISHED").write_bytes(numbers)
+    with (data / "points" / "1" / "vectors.npy").open("r+b") as file:
+        file.seek(HEADER_BYTES + 4 * DIMS * ROWS)
+        file.write(bytes(4 * DIMS))
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        assert client.get_index("points").rows == client.count("points") == ROWS + 1
+        near = client.query("points", POINTS[ROWS], k=1, search="exact")
+        assert (near.ids.tolist(), near.sequence) == ([[ROWS]], 1)
 
 
 def test_many_callers_write_at_once(client: Client, name: str) -> None:

@@ -3,8 +3,11 @@
 import threading
 from pathlib import Path
 
+import pytest
+
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
+from divgrpc.storage import published
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
 
@@ -24,6 +27,27 @@ def test_a_prepared_generation_may_have_been_written_to(tmp_path: Path) -> None:
         assert found(cache, is_open).rows == 51
         collection.upsert([51], POINTS[51:52])
         assert found(cache, is_open).rows == 52
+
+
+@pytest.mark.parametrize("numbers", [b"", bytes(48)])
+def test_a_loss_of_power_may_leave_old_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: bytes
+) -> None:
+    """The log was synced, and the file with the number of the last write was not."""
+    is_open = threading.Event()
+    path = tmp_path / "points"
+    with Collection.build(POINTS[:50], path=path) as collection:
+        collection.upsert([50], POINTS[50:51])
+    (path / "1" / "writes" / published.PUBLISHED).write_bytes(numbers)
+    monkeypatch.setattr(published, "boot_number", lambda: 7)
+    cache = IndexCache(tmp_path, is_open.set)
+    for _ in range(2):
+        engine = found(cache, is_open)
+        assert (engine.rows, engine.sequence) == (51, 1)
+    with Collection.open(path) as collection:
+        collection.upsert([51], POINTS[51:52])
+        engine = found(cache, is_open)
+        assert (engine.rows, engine.sequence) == (52, 2)
 
 
 def found(cache: IndexCache, is_open: threading.Event) -> Engine:
