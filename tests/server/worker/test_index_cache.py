@@ -8,6 +8,7 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.storage import published
+from divgrpc.writes import layout
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
 
@@ -48,6 +49,23 @@ def test_a_loss_of_power_may_leave_old_numbers(
         collection.upsert([51], POINTS[51:52])
         engine = found(cache, is_open)
         assert (engine.rows, engine.sequence) == (52, 2)
+
+
+def test_queries_after_a_merge_do_not_wait_for_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open = threading.Event()
+    cache = IndexCache(tmp_path, is_open.set)
+    with Collection.build(POINTS[:50], path=tmp_path / "points") as collection:
+        collection.upsert([50], POINTS[50:51])
+        collection.compact()
+        assert found(cache, is_open).rows == 51
+        collection.delete([0])
+        collection.compact()
+        read: list[object] = []
+        monkeypatch.setattr(layout, "checksum_of", read.append)
+        assert found(cache, is_open).rows == 50
+        assert not read
 
 
 def found(cache: IndexCache, is_open: threading.Event) -> Engine:
