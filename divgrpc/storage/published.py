@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from divgrpc.platforms import reserve
+from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.types import WritesInfo
 
 # Folder of the writes to a generation, in its folder (`divgrpc.writes.layout`).
@@ -50,13 +52,17 @@ class Published:
     """
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
-        """Map the file in `folder`, the folder of the writes; a writer creates it."""
+        """Map the file in `folder`, the folder of the writes; a writer creates it.
+
+        Raises `StorageFullError`.
+        """
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
         size = _NUMBER_BYTES * len(_NUMBERS)
         descriptor = os.open(folder / PUBLISHED, flags | os.O_CLOEXEC, 0o666)
         try:
             if writable:
-                os.ftruncate(descriptor, size)
+                with full_disk_errors():
+                    reserve(descriptor, size)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._memory = mmap.mmap(descriptor, size, access=access)
         finally:

@@ -23,6 +23,7 @@ from divgrpc.errors import (
     UnfitIndexError,
     UnsupportedError,
 )
+from divgrpc.storage import published
 from divgrpc.types import Durability, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
 from divgrpc.writes import committer, layout
@@ -427,6 +428,18 @@ def test_the_first_write_may_find_a_full_disk(path: Path, monkeypatch: pytest.Mo
             check_points(Index.open(path), OLD)
         upsert(collection, {1: POINTS[50]})
         check_points(collection, OLD | {1: POINTS[50]})
+
+
+def test_a_full_disk_may_have_no_room_for_the_published_numbers(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_collection(path, OLD) as collection:
+        upsert(collection, {1: POINTS[50]})
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "reserve", raising(errno.ENOSPC))
+        with pytest.raises(StorageFullError, match="no room"):
+            Collection.open(path)
+    Collection.open(path).close()
 
 
 def test_an_interrupted_write_ends_all_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
