@@ -101,9 +101,8 @@ class Committer:
         self._state: State | None = None
         self._log: LogWriter | None = None
         self._snapshot: Engine = engine
-        self._sequence = 0
-        # Bytes of the records since the last merge.
-        self._log_bytes = 0
+        # Number of the last write that queries see, and bytes of the log since the last merge.
+        self._sequence = self._log_bytes = 0
         # The stamp of the pointer when it last named the generation of this object.
         self._stamp: tuple[int, int] | None = None
         self._is_closed = False
