@@ -212,10 +212,10 @@ class ArrayFolder:
     """A folder of array files that are being written; a store of a build and of a merge."""
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder."""
+        """Create the folder, whose parent must exist."""
         self.folder = folder
         self._files: dict[str, ArrayFile] = {}
-        folder.mkdir(parents=True)
+        folder.mkdir()
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0

@@ -36,6 +36,7 @@ from typing import Any, Final, TypeVar
 from divgrpc.arrays import Array
 from divgrpc.errors import (
     BuildUnderWayError,
+    DivgrpcError,
     IndexChangedError,
     IndexDamagedError,
     IndexExistsError,
@@ -63,7 +64,7 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.published import LAYOUT, WRITES, read_writes
+from divgrpc.storage.published import LAYOUT, WRITES, is_recovered, read_writes
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -168,7 +169,10 @@ class IndexFolder:
             except IndexDamagedError:
                 number = max(_numbers(self.path), default=0)
             os.unlink(self.path / POINTER)
-            shutil.rmtree(self.path)
+            # Renamed first, because a writer may be adding files to it.
+            removed = self.path.parent / f".{self.name}.staging-{secrets.token_hex(8)}"
+            os.rename(self.path, removed)
+            shutil.rmtree(removed)
         return number
 
     def _read_current(self, read: Callable[[Path], _T]) -> _T:
@@ -225,6 +229,18 @@ def list_indexes(root: Path) -> list[str]:
         for entry in os.scandir(root)
         if INDEX_NAME.fullmatch(entry.name) and os.path.exists(os.path.join(entry.path, POINTER))
     )
+
+
+def indexes_to_recover(root: Path) -> list[str]:
+    """Return the names of the indexes that were written to, but not since the system started."""
+    names = []
+    for name in list_indexes(root):
+        # The first call for a damaged index reports it.
+        with contextlib.suppress(DivgrpcError):
+            index = IndexFolder(root / name)
+            if not is_recovered(index.path / str(index.current())):
+                names.append(name)
+    return names
 
 
 class Staging(ArrayFolder):

@@ -2,13 +2,21 @@
 
 The file needs no lock: the writer writes each number by one instruction, and readers that see an
 older number show an older state.
+
+The file is never synced. After a loss of power its numbers may be older or newer than the log, so
+the file also names the start of the system (boot) in which they were written.
 """
 
+import functools
 import mmap
 import os
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from divgrpc.platforms import reserve
+from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.types import WritesInfo
 
 # Folder of the writes to a generation, in its folder (`divgrpc.writes.layout`).
@@ -18,7 +26,18 @@ LAYOUT: Final = "LAYOUT"
 PUBLISHED: Final = "PUBLISHED"
 LOG: Final = "log"
 _NUMBER_BYTES: Final = 8
-_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged")
+_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "boot")
+_BOOT: Final = _NUMBERS.index("boot")
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@functools.cache
+def boot_number() -> int:
+    """Return a number that differs after each start of the system; 1 where there is none."""
+    try:
+        return 1 + zlib.crc32(_BOOT_FILE.read_bytes())
+    except OSError:
+        return 1
 
 
 class Published:
@@ -29,16 +48,21 @@ class Published:
     layout: number of the current layout, whose files are complete.
     live, rows, unmerged: number of points; of rows, deleted ones included; of points that were
         written since the last merge.
+    boot: the start of the system in which the writer has set the numbers.
     """
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
-        """Map the file in `folder`, the folder of the writes; a writer creates it."""
+        """Map the file in `folder`, the folder of the writes; a writer creates it.
+
+        Raises `StorageFullError`.
+        """
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
         size = _NUMBER_BYTES * len(_NUMBERS)
         descriptor = os.open(folder / PUBLISHED, flags | os.O_CLOEXEC, 0o666)
         try:
             if writable:
-                os.ftruncate(descriptor, size)
+                with full_disk_errors():
+                    reserve(descriptor, size)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._memory = mmap.mmap(descriptor, size, access=access)
         finally:
@@ -60,18 +84,33 @@ class Published:
         """Number of points."""
         return self._numbers[2]
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the numbers were set since the system started."""
+        return self._numbers[_BOOT] == boot_number()
+
     def publish(self, sequence: int, **numbers: int) -> None:
-        """Set numbers by name, the sequence number last."""
+        """Set numbers by name, the sequence number after the others."""
         for name, value in numbers.items():
             self._numbers[_NUMBERS.index(name)] = value
         self._numbers[0] = sequence
+        self._numbers[_BOOT] = boot_number()
 
     def info(self, folder: Path) -> WritesInfo:
         """Return the description of the writes in `folder`."""
-        sequence, _, live, rows, unmerged = self._numbers
-        log = folder / LOG
-        files = os.scandir(log) if log.is_dir() else ()
-        return WritesInfo(sequence, unmerged, rows - live, sum(f.stat().st_size for f in files))
+        sequence, _, live, rows, unmerged, _ = self._numbers
+        return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
+
+
+def bytes_in(log: Path) -> int:
+    """Return the bytes of the files of a log, reserved ones included."""
+    size = 0
+    # The writer may remove files meanwhile, or the whole folder.
+    with suppress(FileNotFoundError):
+        for file in os.scandir(log):
+            with suppress(FileNotFoundError):
+                size += file.stat().st_size
+    return size
 
 
 class Writes(NamedTuple):
@@ -91,3 +130,14 @@ def read_writes(generation: Path) -> Writes | None:
     except (OSError, ValueError):
         return None
     return Writes(published.live, published.info(folder))
+
+
+def is_recovered(generation: Path) -> bool:
+    """Whether a generation has no writes, or had a writer since the system started."""
+    folder = generation / WRITES
+    if not (folder / LAYOUT).exists():
+        return True
+    try:
+        return Published(folder).is_current
+    except (OSError, ValueError):
+        return False

@@ -49,6 +49,10 @@ _INTERVAL_SECONDS: Final = 0.05
 _MERGED_ROWS_MIN: Final = 4_096
 _WRITTEN_SHARE: Final = 0.02
 _DELETED_SHARE: Final = 0.05
+# It also begins when the log has so many records since then, or bytes of them. Each start reads
+# them, each reader keeps their rows in memory, and some records have no rows.
+_MERGED_RECORDS: Final = 65_536
+_MERGED_BYTES: Final = 256 << 20
 
 
 class _Pending:
@@ -93,7 +97,8 @@ class Committer:
         self._merging: threading.Thread | None = None
         self._merge_error: Exception | None = None
         self._snapshot: Engine = engine
-        self._sequence = 0
+        # Number of the last write that queries see, and bytes of the log since the last merge.
+        self._sequence = self._log_bytes = 0
         self._is_closed = False
         # Whether a merge begins when it is due; benchmarks switch this off.
         self.merges_by_itself = True
@@ -117,7 +122,14 @@ class Committer:
 
         Raises `IndexNotFoundError` and `IndexDamagedError`.
         """
-        return self._index.current() == self._engine.generation
+        if self._index.current() != self._engine.generation:
+            return False
+        # The numbers of an index that was deleted and built again begin at 1 again.
+        try:
+            lock = os.stat(self._writes.path / WRITER_LOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(lock, os.fstat(self._lock_file))
 
     @property
     def state(self) -> State | None:
@@ -169,10 +181,12 @@ class Committer:
                     return False
                 # A layout never has a record that the log may lose.
                 self._sync()
-                source = state.source()
+                source, merged_bytes = state.source(), self._log_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", 0, len(source.alive)))
             self._merge(source)
+            with self._commit_lock:
+                self._log_bytes -= merged_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
@@ -215,6 +229,7 @@ class Committer:
         assert self._log is not None  # noqa: S101  # writes were made
         self._log.close()
         self._close_files()
+        self._log_bytes = 0
         if not self._has_queries:
             self._snapshot = engine
         self._open(engine)
@@ -343,7 +358,9 @@ class Committer:
             return self._result(state.sequence, 0)
         # Readers find the vectors of each record of the log.
         self._put_vectors(state, record)
-        sequence = log.append(pack(record))
+        body = pack(record)
+        sequence = log.append(body)
+        self._log_bytes += len(body)
         try:
             state.apply(sequence, record)
         except BaseException as error:
@@ -391,7 +408,7 @@ class Committer:
             raise StorageInUseError("the collection is closed")
         stamp = self._index.pointer_stamp()
         if stamp != self._stamp:
-            if self._index.current() != self._engine.generation:
+            if not self.is_current:
                 raise IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
             self._stamp = stamp
 
@@ -420,7 +437,11 @@ class Committer:
             record = unpack(body, attributes)
             self._put_vectors(state, record)
             state.apply(sequence, record)
+            self._log_bytes += len(body)
         log = LogWriter(self._writes.log, state.sequence)
+        if self._durability == "sync":
+            # No query sees a record that a loss of power could remove.
+            log.sync()
         with self._state_lock:
             self._log = log
             self._take(state)
@@ -462,6 +483,8 @@ class Committer:
             written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
             or deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
             or state.room * 4 < info.capacity - info.rows
+            or state.sequence - info.sequence >= _MERGED_RECORDS
+            or self._log_bytes >= _MERGED_BYTES
         ):
             self._merging = threading.Thread(target=self._merge_in_background, daemon=True)
             self._merging.start()

@@ -252,7 +252,8 @@ class WritesFolder:
         before = self.read_info()
         with full_disk_errors():
             for name in ("layouts", "parts", LOG):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
+                # Without `parents`, because the generation may have been removed meanwhile.
+                (self.path / name).mkdir(exist_ok=True)
         number = 1 if before is None else before.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
         later = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))

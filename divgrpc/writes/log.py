@@ -4,13 +4,15 @@ A file is named after the sequence number of its first record, and is reserved i
 made, so that a full disk is met then. The rest of a file is zeros. A record is:
 
     sequence  uint64, one more than that of the record before
+    synced    uint64, sequence number of the last record known to be on the disk
     length    uint32, bytes of the body
-    checksum  uint32, CRC-32 of the sequence, the length and the body
+    checksum  uint32, CRC-32 of the numbers above and the body
     body      `divgrpc.writes.records`, then zeros up to a multiple of eight bytes
 
-A crash may leave a record incomplete at the end of the log. Such a record was never acknowledged,
-so it is overwritten. A valid record behind an invalid one means that the file was changed: this is
-damage, and nothing is overwritten.
+A crash may leave a record incomplete at the end of the log. A loss of power may leave any record
+incomplete that was not synced, also one before a complete one. The log ends before such a record,
+and it is overwritten with all that follows. If a valid record behind an invalid one says that the
+invalid one was synced, the file was changed: this is damage, and nothing is overwritten.
 """
 
 import itertools
@@ -27,28 +29,30 @@ import numpy as np
 from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.platforms import reserve, sync_data
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
+from divgrpc.storage.published import bytes_in
 
 SUFFIX: Final = ".wal"
 _DRAFT_SUFFIX: Final = ".new"
 FILE_BYTES: Final = 16 << 20
-_HEAD: Final = struct.Struct("<QII")
-_CHECKED: Final = struct.Struct("<QI")
+_HEAD: Final = struct.Struct("<QQII")
+_CHECKED: Final = struct.Struct("<QQI")
 _ALIGNMENT_BYTES: Final = 8
 # A record behind a broken one has a sequence number at most this far from the last valid one.
 _SEQUENCES_AHEAD_MAX: Final = 1 << 32
 
 
 class Entry(NamedTuple):
-    """A record in a file: its sequence number, its body, and the offset behind it."""
+    """A record in a file: its numbers, its body, and the offset behind it."""
 
     sequence: int
+    synced: int
     body: bytes
     end: int
 
 
-def frame(sequence: int, body: bytes) -> bytes:
+def frame(sequence: int, synced: int, body: bytes) -> bytes:
     """Return a record with its head."""
-    head = _HEAD.pack(sequence, len(body), _checksum(sequence, body))
+    head = _HEAD.pack(sequence, synced, len(body), _checksum(sequence, synced, body))
     return head + body + b"\0" * (-len(body) % _ALIGNMENT_BYTES)
 
 
@@ -56,40 +60,41 @@ def entry_at(data: bytes | memoryview, offset: int) -> Entry | None:
     """Return the record at an offset, or None if there is no valid one."""
     if offset + _HEAD.size > len(data):
         return None
-    sequence, length, checksum = _HEAD.unpack_from(data, offset)
+    sequence, synced, length, checksum = _HEAD.unpack_from(data, offset)
     start = offset + _HEAD.size
     if not sequence or start + length > len(data):
         return None
     body = bytes(data[start : start + length])
-    if _checksum(sequence, body) != checksum:
+    if _checksum(sequence, synced, body) != checksum:
         return None
-    return Entry(sequence, body, start + length + -length % _ALIGNMENT_BYTES)
+    return Entry(sequence, synced, body, start + length + -length % _ALIGNMENT_BYTES)
 
 
 def entries(data: bytes | memoryview, first: int) -> Iterator[Entry]:
     """Yield the records of a file whose first record has the sequence number `first`.
 
-    Raises `IndexDamagedError` if a valid record lies behind an invalid one.
+    Raises `IndexDamagedError` if a record is invalid that was synced.
     """
     offset, sequence = 0, first
     while (entry := entry_at(data, offset)) is not None and entry.sequence == sequence:
         yield entry
         offset, sequence = entry.end, sequence + 1
-    if _has_entry(data, offset, sequence):
+    if _was_synced(data, offset, sequence):
         raise IndexDamagedError(f"the log is damaged at record {sequence}")
 
 
-def _has_entry(data: bytes | memoryview, offset: int, sequence: int) -> bool:
-    """Return whether a record of at least this sequence number begins at or behind an offset."""
+def _was_synced(data: bytes | memoryview, offset: int, sequence: int) -> bool:
+    """Return whether a record at or behind an offset says that the record `sequence` was synced."""
     end = len(data) // _ALIGNMENT_BYTES * _ALIGNMENT_BYTES
     numbers = np.frombuffer(data[offset:end], np.uint64)
     likely = (numbers >= sequence) & (numbers < sequence + _SEQUENCES_AHEAD_MAX)
     places = offset + _ALIGNMENT_BYTES * np.flatnonzero(likely)
-    return any(entry_at(data, place) is not None for place in places.tolist())
+    candidates = (entry_at(data, place) for place in places.tolist())
+    return any(entry is not None and entry.synced >= sequence for entry in candidates)
 
 
-def _checksum(sequence: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(_CHECKED.pack(sequence, len(body))))
+def _checksum(sequence: int, synced: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_CHECKED.pack(sequence, synced, len(body))))
 
 
 class Log:
@@ -126,7 +131,7 @@ class Log:
     @property
     def bytes(self) -> int:
         """Bytes of the files, reserved ones included."""
-        return sum(path.stat().st_size for _, path in self.files())
+        return bytes_in(self.folder)
 
     def drop(self, sequence: int) -> None:
         """Remove the files whose records are all at most `sequence`, except the last file."""
@@ -163,7 +168,7 @@ class Tail:
         head = os.pread(self._descriptor, _HEAD.size, self._offset)
         if len(head) < _HEAD.size:
             return None
-        length = _HEAD.unpack(head)[1]
+        length = _HEAD.unpack(head)[2]
         data = os.pread(self._descriptor, _HEAD.size + length, self._offset)
         entry = entry_at(data, 0)
         return None if entry is None else entry._replace(end=self._offset + entry.end)
@@ -195,6 +200,8 @@ class LogWriter:
         self._log, self.sequence = log, sequence
         self._descriptor, self._offset, self._size = -1, 0, 0
         self._is_synced = True
+        # The last record that is known to be on the disk.
+        self._synced = 0
         # Held while the file is synced or closed, because another thread may do either.
         self._file_lock = threading.Lock()
         # After an error of the disk nothing is appended: what a file then holds is unknown.
@@ -208,7 +215,7 @@ class LogWriter:
     def append(self, body: bytes) -> int:
         """Append a record; return its sequence number. Raises `StorageFullError`."""
         self._check()
-        data = frame(self.sequence + 1, body)
+        data = frame(self.sequence + 1, self._synced, body)
         if self._offset + len(data) > self._size:
             self._begin(max(FILE_BYTES, len(data)))
         try:
@@ -235,9 +242,10 @@ class LogWriter:
             if self._is_synced:
                 return
             # Set first, because a record may be appended while the file is synced.
-            self._is_synced = True
+            self._is_synced, last = True, self.sequence
             try:
                 sync_data(self._descriptor)
+                self._synced = last
             except OSError as error:
                 self.error = error
                 self._check()
@@ -265,10 +273,11 @@ class LogWriter:
             return
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._offset, self._size = offset, len(data)
+        # The process that appended the last records may have ended before it synced them.
+        self._is_synced = False
         if any(data[offset:]):
-            # Remove an incomplete record, so that no part of it follows the next record.
+            # Remove incomplete records, so that no part of them follows the next record.
             os.pwrite(self._descriptor, bytes(len(data) - offset), offset)
-            self._is_synced = False
 
     def _begin(self, size: int) -> None:
         """Begin a file of `size` bytes; the records so far are synced first."""

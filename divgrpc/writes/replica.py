@@ -1,5 +1,6 @@
 """A collection that another process may write to: its state follows the log."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +45,13 @@ class Replica:
     def follow(self) -> Engine:
         """Return the points as the writer has published them last."""
         if self._published is None:
-            self._published = Published(self._folder.path)
-        return self.snapshot(self._published)
+            # A loss of power may have left an empty file.
+            with suppress(FileNotFoundError, ValueError):
+                self._published = Published(self._folder.path)
+        if self._published is not None and self._published.is_current:
+            return self.snapshot(self._published)
+        # Nothing was written since the system started: all that is in the log is on the disk.
+        return self.snapshot() if self._snapshot is None else self._snapshot
 
     def snapshot(self, published: Published | None = None) -> Engine:
         """Return the points as they are now.
@@ -72,14 +78,15 @@ class Replica:
                 self._apply(sequence, body)
             return
         if published.layout > self._state.layout.info.number:
-            self._open()
+            # The writer has just written the layout. Queries wait, so its arrays are not read.
+            self._open(verify=False)
         if published.sequence > self._state.sequence:
             assert self._tail is not None  # noqa: S101  # `_open` makes it
             for sequence, body in self._tail.read(published.sequence):
                 self._apply(sequence, body)
 
-    def _open(self) -> None:
-        layout = self._open_layout()
+    def _open(self, *, verify: bool = True) -> None:
+        layout = self._open_layout(verify=verify)
         self._state = State(self._generation, layout)
         self._shared = LayoutEngine(self._engine, self._generation, layout)
         if self._tail is not None:
@@ -87,12 +94,12 @@ class Replica:
         self._tail = Tail(self._folder.log, self._state.sequence)
         self._snapshot = None
 
-    def _open_layout(self) -> Layout:
+    def _open_layout(self, *, verify: bool) -> Layout:
         """Open the current layout; another merge may remove its files meanwhile."""
         for attempts_left in reversed(range(_OPEN_ATTEMPTS_MAX)):
             before = self._folder.read_info()
             try:
-                return self._folder.open_layout(self._generation, verify=True)
+                return self._folder.open_layout(self._generation, verify=verify)
             except IndexDamagedError:
                 if not attempts_left or before == self._folder.read_info():
                     raise

@@ -137,6 +137,7 @@ class Vacuum:
             displaced=before.displaced,
             requests=before.requests,
         )
+        (folder / WRITES).mkdir()
         info = WritesFolder(folder).merge(generation, source)
         Published(folder / WRITES, writable=True).publish(
             source.sequence, layout=info.number, live=info.live, rows=info.rows, unmerged=0

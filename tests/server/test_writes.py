@@ -1,6 +1,7 @@
 """Writes over the wire give the states that they give in process, and survive deaths."""
 
 import itertools
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from divgrpc.errors import (
     UnfitIndexError,
     UnsupportedError,
 )
+from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import QueryResult, WriteResult
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
@@ -243,6 +245,31 @@ def test_a_build_replaces_what_was_written(client: Client, name: str) -> None:
         client.upsert(name, [50], POINTS[:1])
 
 
+def test_an_index_is_deleted_and_built_again(client: Client) -> None:
+    """Its first generation has the number of the one before, and is another."""
+    for number in range(2):
+        client.build("again", POINTS[:50])
+        assert client.upsert("again", [60 + number], POINTS[:1]) == WriteResult(1, 1, 1)
+        assert [point.id for point in client.get("again", [60, 61])] == [60 + number]
+        client.delete_index("again")
+
+
+def test_the_writer_closes_the_files_of_indexes_that_are_gone(
+    server: RunningServer, client: Client
+) -> None:
+    for number in range(3):
+        client.build("gone", POINTS[:50], replace=True)
+        client.upsert("gone", [60], POINTS[number : number + 1])
+    client.delete_index("gone")
+    (writer,) = server.pids("writer")
+    files = Path(f"/proc/{writer}/fd")
+
+    def names() -> set[str]:
+        return {os.readlink(file) for file in files.iterdir() if file.is_symlink()}
+
+    eventually(lambda: not any("/gone/" in name or "gone.staging" in name for name in names()))
+
+
 def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
     """No write that was acknowledged is lost when the writer, a worker or the server is killed."""
     data = tmp_path / "data"
@@ -265,6 +292,23 @@ def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
         near = client.query("points", POINTS[:30], k=1, diversity=0, exclude_ids=list(range(ROWS)))
         assert near.ids[:, 0].tolist() == list(range(ROWS, ROWS + 30))
         assert client.upsert("points", [0], POINTS[:1]).sequence == near.sequence + 1
+
+
+@pytest.mark.parametrize("numbers", [b"", bytes(48)])
+def test_a_server_goes_on_after_a_loss_of_power(tmp_path: Path, numbers: bytes) -> None:
+    """The log of a write was synced; the vectors and the number of the write were not."""
+    data = tmp_path / "data"
+    with Collection.build(POINTS[:ROWS], path=data / "points") as collection:
+        collection.upsert([ROWS], POINTS[ROWS : ROWS + 1])
+    (data / "points" / "1" / "writes" / "PUBLISHED").write_bytes(numbers)
+    with (data / "points" / "1" / "vectors.npy").open("r+b") as file:
+        file.seek(HEADER_BYTES + 4 * DIMS * ROWS)
+        file.write(bytes(4 * DIMS))
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        assert client.get_index("points").rows == client.count("points") == ROWS + 1
+        near = client.query("points", POINTS[ROWS], k=1, search="exact")
+        assert (near.ids.tolist(), near.sequence) == ([[ROWS]], 1)
 
 
 def test_many_callers_write_at_once(client: Client, name: str) -> None:

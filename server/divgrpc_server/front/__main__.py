@@ -63,13 +63,6 @@ class Front:
         self._stop = asyncio.Event()
         self._health_is_stale = asyncio.Event()
         self._access = AccessLog(config)
-        self._pool = Pool(
-            config,
-            log,
-            report=lambda serial: self._send(control.Message("lost", serial)),
-            on_change=self._health_is_stale.set,
-            stamp=self._stamp,
-        )
         self._writer = Pool(
             config,
             log,
@@ -77,6 +70,14 @@ class Front:
             on_change=lambda: None,
             stamp=self._stamp,
             is_writer=True,
+        )
+        self._pool = Pool(
+            config,
+            log,
+            report=lambda serial: self._send(control.Message("lost", serial)),
+            on_change=self._health_is_stale.set,
+            stamp=self._stamp,
+            writer=self._writer,
         )
         self._writer.no_worker = "the writer is not up; retry"
         self._jobs = Jobs(config, process.channel, self._pool, root)

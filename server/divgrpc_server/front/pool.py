@@ -100,6 +100,7 @@ class Pool:
     stamp: returns, for the name of an index, a value that changes with every generation.
     is_writer: whether the only worker is the writer. Its requests are not tried twice, because the
         first try may have had an effect.
+    writer: the pool of the writer, which is notified of changes of indexes too.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Pool:
         on_change: Callable[[], None],
         stamp: Callable[[str], object],
         is_writer: bool = False,
+        writer: "Pool | None" = None,
     ) -> None:
         # The error message for calls that reach the time limit `worker_wait` while no worker is
         # running.
@@ -118,7 +120,7 @@ class Pool:
         self._config = config
         self._log = log
         self._report = report
-        self._is_writer = is_writer
+        self._is_writer, self._writer = is_writer, writer
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
@@ -215,8 +217,10 @@ class Pool:
         await asyncio.gather(*replies)
 
     def refresh(self, index: str) -> None:
-        """Notify every worker that an index was replaced or deleted."""
+        """Notify every worker and the writer that an index was replaced or deleted."""
         self._notify(Op.REFRESH, index)
+        if self._writer is not None:
+            self._writer.refresh(index)
 
     def _queue_of(self, call: PoolCall) -> OrderedDict[int, PoolCall]:
         return self._suspects if call.deaths else self._queues[call.kind]

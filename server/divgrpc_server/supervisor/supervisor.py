@@ -19,6 +19,7 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import DivgrpcError, UnavailableError
-from divgrpc.storage.generations import lock_root, sweep
+from divgrpc.storage.generations import indexes_to_recover, lock_root, sweep
 from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
@@ -326,6 +327,7 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
         except OSError as error:
             raise UnavailableError(f"the data directory cannot be used: {error}") from error
         _sweep(root, log)
+        _recover(root, log)
         yield root
 
 
@@ -338,6 +340,21 @@ def _sweep(root: Path, log: Logger) -> None:
         return
     if swept:
         log.info("removed what unfinished builds left", indexes=swept)
+
+
+def _recover(root: Path, log: Logger) -> None:
+    """After a loss of power, repair the indexes that were written to; a failure is only logged."""
+    names = indexes_to_recover(root)
+    if not names:
+        return
+    command = [sys.executable, "-P", "-m", "divgrpc_server.writer.recovery", str(root), *names]
+    outcome = subprocess.run(  # noqa: S603  # this interpreter, a module of this package
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if outcome.returncode:
+        log.warning("cannot repair indexes that were written to", reason=outcome.stderr.strip())
+    else:
+        log.info("repaired indexes that were written to", indexes=names)
 
 
 @contextlib.contextmanager

@@ -241,11 +241,15 @@ class Worker:
                 self._preparing[generation.folder] = (front, note)
                 self._indexes.prepare(generation.name, generation.folder)
             elif note.op == Op.REFRESH:
-                self._indexes.refresh(note.payload.decode())
+                self._refresh(note.payload.decode())
             elif note.op == Op.RECHECK:
                 self._indexes.recheck(note.payload.decode())
         if front.is_gone:
             self._detach(front)
+
+    def _refresh(self, name: str) -> None:
+        """Close what is not current of an index."""
+        self._indexes.refresh(name)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
         """Answer or start the requests of a packet; return whether the packet is large."""

@@ -68,10 +68,15 @@ class _Entry:
 
     def is_open_whole(self) -> bool:
         """Whether the current generation is open, with the writes to it if there are any."""
-        if self.index is None or self.index.manifest != self.serving_manifest():
+        if self.index is None or self.replica is None:
+            return self.index is not None and self.is_whole(self.index)
+        return self.index.manifest == self.serving_manifest()
+
+    def is_whole(self, index: Engine) -> bool:
+        """Whether `index` is the current generation, and nothing was written to it."""
+        if index.manifest != self.serving_manifest():
             return False
-        writes = self.folder.path / str(self.index.generation) / WRITES / LAYOUT
-        return self.replica is not None or not writes.exists()
+        return not (self.folder.path / str(index.generation) / WRITES / LAYOUT).exists()
 
     def serving_manifest(self) -> Manifest | None:
         """Return the manifest of the current generation, or None if it cannot be read."""
@@ -191,7 +196,7 @@ class IndexCache:
         generation open, only the defaults are read again. Otherwise, a thread opens the generation.
         """
         engine = self._prepared.pop(name, None)
-        if engine is not None and engine.manifest == entry.serving_manifest():
+        if engine is not None and entry.is_whole(engine):
             entry.set(stamp, _with_new_defaults(engine, entry.folder))
         elif entry.is_open_whole():
             assert entry.index is not None  # noqa: S101  # it is open

@@ -41,6 +41,10 @@ class Writer(Worker):
         super().run()
         self._collections.close()
 
+    def _refresh(self, name: str) -> None:
+        """Close a collection whose index was replaced or deleted."""
+        self._collections.refresh(name)
+
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
         """Answer the requests of a packet; return whether the packet is large."""
         front.begin_packet()

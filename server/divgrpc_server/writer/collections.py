@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from divgrpc.engine import Engine
+from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, WriteResult
@@ -49,6 +50,11 @@ class Collections:
             replies |= self._answer_group(name, group)
         return [replies[request.id] for request in requests]
 
+    def refresh(self, name: str) -> None:
+        """Close a collection if its index was replaced or deleted."""
+        with suppress(IndexNotFoundError, IndexDamagedError):
+            self._find_open(name)
+
     def close(self) -> None:
         """Close all collections."""
         for committer in self._open.values():
@@ -87,16 +93,24 @@ class Collections:
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
         folder = IndexFolder(self._root / name)
-        committer = self._open.get(name)
-        if committer is not None and not committer.is_current:
-            del self._open[name]
-            committer.close()
-            committer = None
+        committer = self._find_open(name)
         if committer is None:
             engine = Engine(folder.open(), name, folder.path)
             committer = Committer(engine, folder.path, self._durability, has_queries=False)
             self._open[name] = committer
         return committer
+
+    def _find_open(self, name: str) -> Committer | None:
+        """Return a collection if it is open at its current generation; else close it."""
+        committer = self._open.get(name)
+        is_current = False
+        try:
+            is_current = committer is not None and committer.is_current
+        finally:
+            if committer is not None and not is_current:
+                del self._open[name]
+                committer.close()
+        return committer if is_current else None
 
     def refuse(self, request: packets.Request, error: Exception) -> Reply:
         """Return the reply to a request that is not made."""

@@ -23,6 +23,7 @@ from divgrpc.errors import (
     UnfitIndexError,
     UnsupportedError,
 )
+from divgrpc.storage import published
 from divgrpc.types import Durability, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
 from divgrpc.writes import committer, layout
@@ -322,6 +323,21 @@ def test_a_replaced_index_is_not_written_to(path: Path) -> None:
         assert again.delete([7]).sequence == 1
 
 
+@pytest.mark.parametrize(("limit", "least"), [("_MERGED_RECORDS", 5), ("_MERGED_BYTES", 1_000)])
+def test_records_without_rows_are_merged_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, least: int
+) -> None:
+    monkeypatch.setattr(committer, limit, least)
+    monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
+    with a_collection(path, OLD) as collection:
+        for number in range(200):
+            collection.delete([900], write_id=f"a deletion of nothing, {number}")
+        sizes = [file.stat().st_size for file in (path / "1" / "writes" / "log").iterdir()]
+    assert sum(sizes) < 200 * 100
+    with Collection.open(path) as again:
+        assert again.sequence == 200
+
+
 def test_a_default_may_be_set_between_writes(collection: Collection) -> None:
     upsert(collection, {1: POINTS[50]})
     collection.set_default(QueryDefault(1.0, "greedy", "corrected", "exact"))
@@ -413,6 +429,18 @@ def test_the_first_write_may_find_a_full_disk(path: Path, monkeypatch: pytest.Mo
             check_points(Index.open(path), OLD)
         upsert(collection, {1: POINTS[50]})
         check_points(collection, OLD | {1: POINTS[50]})
+
+
+def test_a_full_disk_may_have_no_room_for_the_published_numbers(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_collection(path, OLD) as collection:
+        upsert(collection, {1: POINTS[50]})
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "reserve", raising(errno.ENOSPC))
+        with pytest.raises(StorageFullError, match="no room"):
+            Collection.open(path)
+    Collection.open(path).close()
 
 
 def test_an_interrupted_write_ends_all_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,8 @@ def put(log: Log, data: bytes, first: int = 1) -> Path:
 
 
 def framed(bodies: list[bytes], first: int = 1) -> bytes:
-    return b"".join(frame(sequence, body) for sequence, body in numbered(bodies, first))
+    """Return records, each of which was synced before the next one was appended."""
+    return b"".join(frame(n, n - 1, body) for n, body in numbered(bodies, first))
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_flipped_bit_never_gives_another_record(log: Log) -> None:
             assert rest == numbered(BODIES)[: len(rest)]
             assert len(rest) >= len(BODIES) - 1
     # A change of the last record cannot be told from a crash.
-    heads_and_bodies = sum(16 + len(body) for body in BODIES[:-1])
+    heads_and_bodies = sum(24 + len(body) for body in BODIES[:-1])
     assert damaged == 8 * heads_and_bodies
     assert prefixes == 8 * len(data) - damaged
 
@@ -135,6 +136,38 @@ def test_a_record_that_was_lost_in_the_middle_is_damage(log: Log) -> None:
     put(log, first + bytes(32) + last + bytes(64))
     with pytest.raises(IndexDamagedError, match="damaged at record 3"):
         list(log.read(0))
+
+
+def test_a_record_that_was_not_synced_may_be_lost_before_others(log: Log) -> None:
+    """A loss of power keeps any pages of the records since the last sync."""
+    unsynced = [frame(n, 2, body) for n, body in numbered(BODIES)[2:]]
+    for lost in range(len(unsynced)):
+        kept = [bytes(len(data)) if n == lost else data for n, data in enumerate(unsynced)]
+        put(log, framed(BODIES[:2]) + b"".join(kept) + bytes(256))
+        check_goes_on(log, 2 + lost)
+
+
+def test_a_record_says_which_one_was_synced(log: Log) -> None:
+    writer = LogWriter(log, 0)
+    for body in BODIES[:2]:
+        writer.append(body)
+    writer.sync()
+    writer.append(BODIES[2])
+    writer.append(BODIES[3])
+    writer.close()
+    ((_, path),) = log.files()
+    assert [entry.synced for entry in log_module.entries(path.read_bytes(), 1)] == [0, 0, 2, 2]
+
+
+def test_records_that_are_found_are_synced(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that appended them may have been killed before it synced them."""
+    written(log, BODIES)
+    synced: list[int] = []
+    monkeypatch.setattr(log_module, "sync_data", synced.append)
+    writer = reopened(log)
+    writer.sync()
+    writer.close()
+    assert len(synced) == 1
 
 
 def test_an_old_record_behind_the_last_one_is_no_record(log: Log) -> None:
@@ -292,3 +325,20 @@ def test_drafts_of_files_are_removed(log: Log) -> None:
     (log.folder / "00000000000000000009.new").write_bytes(bytes(64))
     LogWriter(log, 0).close()
     assert list(log.folder.iterdir()) == []
+
+
+def test_files_may_be_removed_while_their_bytes_are_counted(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        (log.folder / f"{number:020d}.wal").write_bytes(bytes(10))
+    assert log.bytes == 20
+    scan = os.scandir
+
+    def early(folder: Path) -> list[os.DirEntry[str]]:
+        entries = list(scan(folder))
+        (log.folder / f"{1:020d}.wal").unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(os, "scandir", early)
+    assert log.bytes == 10

@@ -1,0 +1,67 @@
+"""Collections whose index is deleted while they are open."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from divgrpc.errors import IndexChangedError
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.writes import layout
+from support.data.written_points import Model, a_collection, drawn_points, upsert
+
+POINTS = drawn_points(60, 3)
+OLD: Model = dict(enumerate(POINTS[:40]))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "points"
+
+
+def test_an_index_that_was_deleted_and_built_again_is_not_written_to(path: Path) -> None:
+    """Its generation has the same number."""
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    IndexFolder(path).delete()
+    with a_collection(path, OLD) as again:
+        assert again.generation == collection.generation
+        with pytest.raises(IndexChangedError, match="was replaced; open it again"):
+            upsert(collection, {2: POINTS[51]})
+        assert upsert(again, {3: POINTS[52]}) == 1
+    collection.close()
+
+
+def test_an_index_that_is_deleted_during_a_merge_stays_deleted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    write_layout = layout.WritesFolder.merge
+
+    def late(*arguments: Any) -> layout.LayoutInfo:  # noqa: ANN401  # those of `merge`
+        IndexFolder(path).delete()
+        return write_layout(*arguments)
+
+    monkeypatch.setattr(layout.WritesFolder, "merge", late)
+    with pytest.raises(FileNotFoundError):
+        collection.compact()
+    collection.close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_index_is_renamed_before_its_files_are_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a writer cannot add files meanwhile."""
+    a_collection(path, OLD).close()
+    remove_folder = shutil.rmtree
+
+    def late(folder: Path) -> None:
+        assert not path.exists()
+        remove_folder(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    IndexFolder(path).delete()
+    assert list(path.parent.iterdir()) == []
