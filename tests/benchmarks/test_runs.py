@@ -48,6 +48,14 @@ def _filters(tables: list[Table]) -> None:
     assert has_faiss == (not libraries.missing("faiss"))
 
 
+def _writes(tables: list[Table]) -> None:
+    queries, merge, rates, start, runbook, wire = tables
+    assert min(column(queries, "ratio")) > 0
+    assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
+    assert min(column(runbook, "difference")) >= -0.01
+    assert min(column(wire, "rows/s")) > 0
+
+
 def _sparse(tables: list[Table]) -> None:
     (table,) = tables
     rows = {row["contestant"]: row for row in table.rows}
@@ -149,6 +157,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
     "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
+    "writes": ("--points 3000 --seconds 0.1", _writes),
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),

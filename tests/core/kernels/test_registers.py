@@ -58,7 +58,7 @@ def made(record: type[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def test_kernels_read_and_write_the_registered_arrays() -> None:
     index = made(Index)
-    codes, terms, centres, squares, _, starts, rows, _ = index[-1]
+    codes, terms, centres, squares, _, starts, rows, *_ = index[-1]
     read = read_cells(register(index))
     assert read[:2] == (codes.shape, centres.shape)
     assert read[2:] == (codes[1, 2], terms[0], centres[-1, -1], squares[1], starts[2], rows[-1])

@@ -272,5 +272,5 @@ def test_hash_tables_are_refused(tmp_path: Path) -> None:
     with a_collection(tmp_path / "points", OLD, "lsh_div") as collection:
         assert collection.query(QUERIES, k=3, search="tables").counts.min() == 3
         upsert(collection, {3: POINTS[0]})
-        with pytest.raises(UnsupportedError, match="hash tables are not queried up to date"):
+        with pytest.raises(UnsupportedError, match="hash tables are not kept up to date"):
             collection.query(QUERIES, k=3, search="tables")
