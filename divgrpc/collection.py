@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from divgrpc.columns.filters import as_filter
+from divgrpc.columns.values import check_record
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
@@ -171,9 +172,7 @@ class Collection(Index):
 
     def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:
         for record in block:
-            for key in ("id", "vector"):
-                if key not in record:
-                    raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}")
+            check_record(record)
         names = {name for record in block for name in record} - {"id", "vector", "payload"}
         payloads = [record.get("payload") for record in block]
         return self.upsert(

@@ -546,6 +546,7 @@ def test_records_are_written_in_blocks(collection: Collection) -> None:
     for name in ("id", "vector"):
         with pytest.raises(InvalidArgumentError, match=f"{name} must be in each record") as fault:
             collection.upsert_records([{k: v for k, v in records[0].items() if k != name}])
+        assert ("upsert(ids, attributes=...)" in str(fault.value)) == (name == "vector")
         assert fault.value.field == name
     assert collection.sequence == 3
 
