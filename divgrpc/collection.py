@@ -105,7 +105,8 @@ class Collection(Index):
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
         write_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
-            one with this name, it is not made again, and its result is returned.
+            one with this name, it is not made again, and its result is returned. Raises
+            `ConditionFailedError` if that was another write.
 
         Either all points are written or none. Raises `InvalidArgumentError` with the name of the
         argument as its `field`, `ConditionFailedError`, `LimitExceededError` for more than 10,000
