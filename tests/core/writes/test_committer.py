@@ -181,7 +181,7 @@ def check_history(history: _History, results: list[tuple[bool, QueryResult]]) ->
 def check_names_are_taken(collection: Collection) -> None:
     """Other writes with the names of the writes of the test below are refused."""
     columns = columns_of(POINTS[50:52])
-    others: list[Callable[[], object]] = [
+    other_writes: list[Callable[[], object]] = [
         lambda: collection.upsert([3, 501], write_id="a", **columns),
         lambda: collection.upsert([3, 500], write_id="a", **columns_of(POINTS[51:53])),
         lambda: collection.upsert([3, 500], write_id="a", mode="update_only", **columns),
@@ -191,7 +191,7 @@ def check_names_are_taken(collection: Collection) -> None:
         lambda: collection.delete([3, 5], write_id="c"),
         lambda: collection.delete([3, 5, 900], filter=SMALL, write_id="c"),
     ]
-    for write in others:
+    for write in other_writes:
         with pytest.raises(ConditionFailedError, match="and other contents; give") as fault:
             write()
         assert fault.value.field == "write_id"

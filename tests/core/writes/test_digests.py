@@ -19,7 +19,7 @@ def test_a_digest_depends_on_what_a_request_writes() -> None:
     upsert = Upsert([1, 2], [[1, 0], [0, 1]], payloads=["a", None])
     same = Upsert(np.array([1, 2]), np.eye(2), {}, [b"a", b""], if_sequence=7, write_id="x")
     assert digest_of(upsert) == digest_of(same)
-    others = (
+    other_requests = (
         replace(upsert, ids=["1", "2"]),
         replace(upsert, vectors=None),
         replace(upsert, payloads=None),
@@ -31,7 +31,9 @@ def test_a_digest_depends_on_what_a_request_writes() -> None:
         Delete([1, 2], Filter(must=(HasId((1,)),))),
         Delete(None, Filter(must=(HasId((1,)),))),
     )
-    assert len({digest_of(request) for request in (upsert, *others)}) == 1 + len(others)
+    assert len({digest_of(request) for request in (upsert, *other_requests)}) == 1 + len(
+        other_requests
+    )
 
 
 def test_layouts_of_earlier_versions_have_no_digests() -> None:
