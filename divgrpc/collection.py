@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from divgrpc.columns.filters import as_filter
+from divgrpc.columns.values import check_record
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
@@ -104,7 +105,8 @@ class Collection(Index):
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
         write_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
-            one with this name, it is not made again, and its result is returned.
+            one with this name, it is not made again, and its result is returned. Raises
+            `ConditionFailedError` if that was another write.
 
         Either all points are written or none. Raises `InvalidArgumentError` with the name of the
         argument as its `field`, `ConditionFailedError`, `LimitExceededError` for more than 10,000
@@ -180,9 +182,7 @@ class Collection(Index):
 
     def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:
         for record in block:
-            for key in ("id", "vector"):
-                if key not in record:
-                    raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}")
+            check_record(record)
         names = {name for record in block for name in record} - {"id", "vector", "payload"}
         payloads = [record.get("payload") for record in block]
         return self.upsert(

@@ -28,8 +28,14 @@ _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_serv
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (
-        *("BuildUnderWayError", "DivgrpcError", "IndexChangedError", "IndexDamagedError"),
-        *("IndexExistsError", "IndexNotFoundError", "InvalidArgumentError", "LimitExceededError"),
+        *("BuildUnderWayError", "ConditionFailedError", "DivgrpcError", "IndexChangedError"),
+        *(
+            "IndexDamagedError",
+            "IndexExistsError",
+            "IndexNotFoundError",
+            "InvalidArgumentError",
+            "LimitExceededError",
+        ),
         *("OtherFormatError", "StorageFullError", "StorageInUseError", "UnavailableError"),
         *("UnfitIndexError", "UnsupportedError"),
     ),

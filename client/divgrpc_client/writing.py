@@ -65,7 +65,8 @@ class WriteMethods:
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
         write_id: a name for this write, at most 128 bytes. The server makes a write of the same
-            name once. Default: a random name, so that the client may try again.
+            name once, and refuses another write of that name. Default: a random name, so that the
+            client may try again.
 
         When the method returns, all later calls see the points, and the points are as safe as the
         server's option `durability` says. Rows that do not fit one message (4 MiB, 10,000 rows) are

@@ -135,6 +135,13 @@ def check_name(name: object) -> str:
     raise invalid("attributes", f"{rule}, got {name!r:.80}")
 
 
+def check_record(record: Mapping[str, Any]) -> None:
+    """Raise `InvalidArgumentError` with the field `id` or `vector` for a record without one."""
+    for key, hint in (("id", ""), ("vector", "; upsert(ids, attributes=...) keeps vectors")):
+        if key not in record:
+            raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}{hint}")
+
+
 def columns_of(
     attributes: Mapping[str, object],
     rows: int,

@@ -12,12 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
 from divgrpc.errors import (
+    ConditionFailedError,
     IndexChangedError,
     LimitExceededError,
     StorageInUseError,
@@ -31,6 +33,7 @@ from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, st
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
+from divgrpc.writes.digests import digest_of
 from divgrpc.writes.layout import Source, WritesFolder
 from divgrpc.writes.log import LogWriter, Tail
 from divgrpc.writes.model import RowEncoder
@@ -351,8 +354,10 @@ class Committer:
         assert state is not None  # noqa: S101  # callers begin first
         assert log is not None  # noqa: S101
         if request.write_id in state.requests:
-            return self._result(*state.requests[request.write_id])
+            return self._result(*_first_result(request, state))
         record = self._record(request, state)
+        if request.write_id:
+            record = replace(record, digest=digest_of(request))
         count = len(record.removed) if record.rows is None else len(record.rows)
         if not count and not request.write_id:
             return self._result(state.sequence, 0)
@@ -539,6 +544,18 @@ def _checked(durability: Durability) -> Durability:
         names = ", ".join(DURABILITIES)
         raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
     return durability
+
+
+def _first_result(request: Request, state: State) -> tuple[int, int]:
+    """Return sequence number and rows of the write that has the name of a request.
+
+    Raises `ConditionFailedError` if that was another write.
+    """
+    sequence, count, digest = state.requests[request.write_id]
+    if digest and digest != digest_of(request):
+        other = f"write {sequence} has the name {request.write_id!r} and other contents"
+        raise ConditionFailedError("write_id", f"{other}; give each write a name of its own")
+    return sequence, count
 
 
 def _lost() -> Exception:

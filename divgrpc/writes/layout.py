@@ -85,7 +85,7 @@ class LayoutInfo:
     live: number of points.
     displaced: whether a text id may have another key than its hash.
     arrays, parts: entries of the arrays, and of the columns.
-    requests: the request ids that were seen last, with sequence number and number of rows.
+    requests: the request ids that were seen last, with sequence number, number of rows and digest.
     """
 
     number: int
@@ -96,7 +96,7 @@ class LayoutInfo:
     displaced: bool
     arrays: dict[str, ArrayEntry]
     parts: tuple[PartEntry, ...]
-    requests: tuple[tuple[str, int, int], ...] = ()
+    requests: tuple[tuple[str, int, int, str], ...] = ()
 
     @classmethod
     def from_json(cls, text: bytes) -> "LayoutInfo":
@@ -109,7 +109,8 @@ class LayoutInfo:
                 PartEntry(**{**part, "arrays": _entries(part["arrays"])})
                 for part in document["parts"]
             )
-            requests = tuple(map(tuple, document["requests"]))
+            # Requests of earlier versions have no digest.
+            requests = tuple((*request, "")[:4] for request in document["requests"])
             arrays = _entries(document["arrays"])
             return cls(**{**document, "arrays": arrays, "parts": parts, "requests": requests})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -153,7 +154,7 @@ class Source:
     model: Mapping[str, Array]
     parts: Parts
     displaced: bool
-    requests: tuple[tuple[str, int, int], ...] = ()
+    requests: tuple[tuple[str, int, int, str], ...] = ()
 
     @classmethod
     def of_build(cls, generation: Generation, vectors: FloatArray) -> "Source":

@@ -57,11 +57,13 @@ class Record:
     removed: (m,) int64 keys of the points that are deleted. Points that `rows` replace are not
         among them.
     write_id: the name that the caller gave the request; a repeated request has the same one.
+    digest: `digest_of` the request, if it has a name.
     """
 
     rows: Rows | None
     removed: IntArray
     write_id: str = ""
+    digest: str = ""
 
     @property
     def kind(self) -> Literal["upsert", "delete"]:
@@ -75,6 +77,7 @@ def pack(record: Record) -> bytes:
     head: dict[str, Any] = {}
     if record.write_id:
         head["write_id"] = record.write_id
+        head["digest"] = record.digest
     if record.rows is not None:
         rows = record.rows
         arrays |= {
@@ -125,7 +128,7 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
             columns=columns,
             payloads=_take_texts(arrays, "payloads"),
         )
-    return Record(rows, arrays["removed"], head.get("write_id", ""))
+    return Record(rows, arrays["removed"], head.get("write_id", ""), head.get("digest", ""))
 
 
 def _put_texts(arrays: dict[str, Array], name: str, texts: Sequence[bytes]) -> None:

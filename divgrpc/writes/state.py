@@ -46,8 +46,8 @@ class State:
         self.displaced = info.displaced
         self.parts: Parts = layout.parts
         self.has_payloads = any(PAYLOAD + ENDS in part.arrays for part in layout.parts)
-        self.requests: dict[str, tuple[int, int]] = {
-            name: (sequence, count) for name, sequence, count in info.requests
+        self.requests: dict[str, tuple[int, int, str]] = {
+            name: (sequence, count, digest) for name, sequence, count, digest in info.requests
         }
         self._capacity = info.capacity
         self._keys: IntArray = arrays["ids"]
@@ -115,7 +115,7 @@ class State:
         self.sequence = sequence
         if record.write_id:
             count = len(removed) if record.rows is None else len(record.rows)
-            self.requests[record.write_id] = (sequence, count)
+            self.requests[record.write_id] = (sequence, count, record.digest)
             if len(self.requests) > REQUESTS_MAX:
                 del self.requests[next(iter(self.requests))]
 

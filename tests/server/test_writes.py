@@ -144,6 +144,8 @@ def test_a_write_is_named_once(ask: Stack, name: str) -> None:
     first = ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only", write_id="once")
     again = ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only", write_id="once")
     assert first == again == WriteResult(1, 1, 1)
+    with failing(FAILED, ConditionFailedError, field="write_id"):
+        ask("upsert", name, [ROWS], POINTS[1:2], mode="insert_only", write_id="once")
     with failing(FAILED, ConditionFailedError, reason="CONDITION_FAILED", field="ids"):
         ask("upsert", name, [ROWS], POINTS[:1], mode="insert_only")
     with failing(FAILED, ConditionFailedError, field="if_sequence"):

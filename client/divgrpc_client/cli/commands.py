@@ -97,6 +97,7 @@ def query(arguments: argparse.Namespace) -> None:
       divgrpc query images queries.npy --rows 0:3 -k 20
       divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
       divgrpc query images queries.npy --lose-at-most 0.05
+      divgrpc query shoes queries.npy --min-sequence 7     fails before write 7
       divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
     """
     condition, queries = where.filter_of(arguments), None
@@ -118,6 +119,7 @@ def query(arguments: argparse.Namespace) -> None:
     with session.connect(arguments) as client:
         exclude_ids, like = where.ids_of(client, arguments, "exclude_ids", "like")
         restriction: dict[str, Any] = {"filter": condition, "exclude_ids": exclude_ids}
+        restriction["min_sequence"] = arguments.min_sequence
         if queries is None:
             fields = options_in(arguments, QueryOptions)
             fields |= restriction | {"timeout": arguments.timeout}

@@ -236,6 +236,8 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
 def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb, nargs="?")
     options.add_flags(verb, options.rows_flag("Send"))
+    text = "Fail if the index has no write of this number (default 0)."
+    options.add_flags(verb, ("--min-sequence", "N", text), default=0)
     where.add_restriction(verb)
     options.add_options(verb, QueryOptions)
 

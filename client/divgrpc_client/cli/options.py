@@ -145,6 +145,19 @@ def add_name(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME", help="The name of the index.")
 
 
+def add_conditions(verb: argparse.ArgumentParser) -> None:
+    """Add --if-sequence and --write-id, which say when a write is made."""
+    add_flags(
+        verb,
+        ("--if-sequence", "N", "Write only if this is the number of the last write."),
+        (
+            "--write-id",
+            "NAME",
+            "Name the write; a write with a name that was used is not repeated.",
+        ),
+    )
+
+
 def add_file(
     verb: argparse.ArgumentParser,
     text: str = f"A file with one vector per row: {FORMATS}.",

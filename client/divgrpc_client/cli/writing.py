@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import Progress, WriteMode, WriteResult
 from divgrpc_client.cli import session
-from divgrpc_client.cli.options import add_file, add_flags, add_name
+from divgrpc_client.cli.options import add_conditions, add_file, add_flags, add_name
 from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.column_files import read_columns
@@ -42,38 +42,49 @@ def add_upsert(verb: argparse.ArgumentParser) -> None:
         default="upsert",
         help="Fail if a point exists (insert_only) or does not (update_only; default upsert).",
     )
+    add_conditions(verb)
 
 
 def upsert(arguments: argparse.Namespace) -> None:
     """Insert the points of FILE into an index, or replace the points that have their ids.
 
-    FILE is one that divgrpc build reads. Its points need ids and vectors. The attributes must be
-    among those that the index has. A point that is replaced loses the attributes and the payload
-    that FILE leaves out. Rows are written 1,000 at a time, each thousand as a whole or not
-    at all; if the command fails, it can be repeated.
+    FILE is one that divgrpc build reads. Its points need ids. The attributes must be among those
+    that the index has. A point that is replaced loses the attributes and the payload that FILE
+    leaves out.
+
+    The points of a .jsonl or .parquet file may all lack vectors. Then they must exist, and keep
+    their vectors, and also the attributes and payloads that FILE leaves out.
+
+    Rows are written 1,000 at a time, each thousand as a whole or not at all; if the command fails,
+    it can be repeated. With --if-sequence, all rows must fit one message.
 
     Examples:
       divgrpc upsert shoes new-shoes.jsonl
+      divgrpc upsert shoes prices.jsonl --if-sequence 7
+      divgrpc upsert shoes prices.jsonl --write-id prices-of-may
       divgrpc upsert shoes vectors.npy --ids ids.txt
       divgrpc upsert shoes vectors.npy --columns shoes.csv --mode update_only
     """
     vectors, fields = _read(arguments)
-    count, rows, result = row_count(vectors), 0, WriteResult(0, 0, 0)
+    count, rows, result = len(fields["ids"]), 0, WriteResult(0, 0, 0)
+    step = _ROWS_AT_A_TIME if arguments.if_sequence is None else max(1, count)
     with session.connect(arguments) as client, session.bar(arguments) as progress:
         info = client.get_index(arguments.name, timeout=arguments.timeout)
         if info.id_kind == "string":
             fields["ids"] = list(map(str, fields["ids"]))
         types = {a.name: a.type for a in info.attributes if a.name in fields["attributes"]}
-        for start in range(0, count, _ROWS_AT_A_TIME):
-            stop = min(count, start + _ROWS_AT_A_TIME)
+        for start in range(0, count, step):
+            stop = min(count, start + step)
             result = client.upsert(
                 arguments.name,
                 fields["ids"][start:stop],
-                take(vectors, start, stop),
+                None if vectors is None else take(vectors, start, stop),
                 attributes={n: c[start:stop] for n, c in fields["attributes"].items()},
                 attribute_types=types,
                 payloads=fields["payloads"] and fields["payloads"][start:stop],
                 mode=arguments.mode,
+                if_sequence=arguments.if_sequence,
+                write_id=_name_of(arguments.write_id, start),
                 timeout=arguments.timeout or _SECONDS,
             )
             rows += result.rows
@@ -87,6 +98,7 @@ def add_delete(verb: argparse.ArgumentParser) -> None:
     add_name(verb)
     verb.add_argument("ids", metavar="ID", nargs="*", help="The ids of the points.")
     add_filter(verb)
+    add_conditions(verb)
 
 
 def delete(arguments: argparse.Namespace) -> None:
@@ -97,6 +109,7 @@ def delete(arguments: argparse.Namespace) -> None:
     Examples:
       divgrpc delete shoes a-17 b-4
       divgrpc delete shoes --where 'price>500'
+      divgrpc delete shoes a-17 --if-sequence 7
     """
     condition = filter_of(arguments)
     if not arguments.ids and condition is None:
@@ -107,7 +120,12 @@ def delete(arguments: argparse.Namespace) -> None:
             info = client.get_index(arguments.name, timeout=arguments.timeout)
             ids = typed_ids(arguments.ids, info.id_kind, "ids")
         result = client.delete(
-            arguments.name, ids, filter=condition, timeout=arguments.timeout or _SECONDS
+            arguments.name,
+            ids,
+            filter=condition,
+            if_sequence=arguments.if_sequence,
+            write_id=arguments.write_id,
+            timeout=arguments.timeout or _SECONDS,
         )
     _show(arguments, "deleted", result)
 
@@ -142,12 +160,17 @@ def compact(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{arguments.name}: {outcome}\n")
 
 
+def _name_of(write_id: str | None, start: int) -> str | None:
+    """Return the name of the write of the rows from `start` on, which is the same in each run."""
+    return f"{write_id}:{start}" if write_id and start else write_id
+
+
 def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Return vectors, and ids, attributes and payloads by name."""
+    """Return vectors or None, and ids, attributes and payloads by name."""
     path = Path(arguments.file)
     fields: dict[str, Any] = {"ids": None, "attributes": {}, "payloads": None}
     if has_records(path):
-        points = read_records(path)
+        points = read_records(path, needs_vectors=False)
         vectors: Any = points.vectors
         fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
     else:
@@ -159,6 +182,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         fields["ids"] = read_ids(arguments.ids, path)
     if fields["ids"] is None:
         raise invalid("ids", f"must be given: {path} has none, and --ids reads them from a file")
+    if vectors is not None and row_count(vectors) != len(fields["ids"]):
+        counts = f"got {len(fields['ids'])} for {row_count(vectors)} vectors"
+        raise invalid("ids", f"must be as many as the vectors, {counts}")
     return vectors, fields
 
 

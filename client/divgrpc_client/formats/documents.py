@@ -140,7 +140,7 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         if has_records(path):
             _refuse_options(path, arguments)
             points = read_records(path)
-            rows = points.vectors
+            rows = cast(Matrix, points.vectors)
             columns = {"ids": points.ids, "payloads": points.payloads}
             columns |= with_types(points.attributes)
         else:

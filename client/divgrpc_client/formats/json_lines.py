@@ -4,7 +4,8 @@
 
 `vector` is a list of numbers or, for a sparse vector, an object with `indices`, `values` and
 `dims`. `payload` is any JSON value: a text is stored as it is, and any other value as its JSON
-text. `payload_base64` is a payload that is no text. Only `vector` is required.
+text. `payload_base64` is a payload that is no text. Only `vector` is required. To change points
+that keep their vectors, all lines leave it out.
 """
 
 import base64
@@ -29,36 +30,48 @@ _KEYS: Final = ("id", "vector", "attributes", "payload", "payload_base64")
 class PointLines:
     """The points of a file, as arguments of `Client.build`.
 
-    Attributes that some points lack have None there. `ids` and `payloads` are None if no point has
-    them.
+    Attributes that some points lack have None there. `vectors`, `ids` and `payloads` are None if no
+    point has them.
     """
 
-    vectors: Matrix
+    vectors: Matrix | None
     ids: list[Any] | None = None
     attributes: dict[str, list[Any]] = field(default_factory=dict)
     payloads: list[bytes | None] | None = None
 
 
-def read_points(path: Path) -> PointLines:
-    """Return the points of a file; raises `InvalidArgumentError` with the line at fault."""
+def read_points(path: Path, *, needs_vectors: bool = True) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` with the line at fault.
+
+    Without `needs_vectors`, all points may lack a vector. Then they must all give the same
+    attributes, because an attribute that some points lack would be removed from these.
+    """
     vectors: list[Any] = []
+    first: dict[str, Any] = {}
     ids: list[Any] = []
     payloads: list[bytes | None] = []
     attributes: dict[str, list[Any]] = {}
     for number, line in _lines(path):
         point = _object(path, number, line)
+        first = first or point
         ids.append(_id(path, number, point, ids))
-        vectors.append(_vector(path, number, point))
-        _check_like(path, number, vectors[0], vectors[-1])
+        if not needs_vectors:
+            _check_parts(path, number, first, point)
+        if needs_vectors or "vector" in point:
+            vectors.append(_vector(path, number, point))
+            _check_like(path, number, vectors[0], vectors[-1])
         payloads.append(_payload(path, number, point))
         _add_values(path, number, point, attributes, len(ids) - 1)
-    if not vectors:
+    if not ids:
         raise InvalidArgumentError("file", f"{path} has no points")
+    has_payloads = any(payload is not None for payload in payloads)
+    if not vectors:
+        has_payloads = "" in _parts(first)
     return PointLines(
-        _matrix(vectors),
+        _matrix(vectors) if vectors else None,
         None if ids[0] is None else ids,
         attributes,
-        payloads if any(payload is not None for payload in payloads) else None,
+        payloads if has_payloads else None,
     )
 
 
@@ -243,6 +256,31 @@ def _check_like(path: Path, number: int, first: Any, vector: Any) -> None:  # no
     dims, before = ((row[2] if isinstance(row, tuple) else len(row)) for row in (vector, first))
     if dims != before:
         raise _wrong(path, number, f"`vector` has {dims} dimensions, and the first has {before}")
+
+
+def _check_parts(path: Path, number: int, first: dict[str, Any], point: dict[str, Any]) -> None:
+    """Raise if only one of two points has a vector, or if both lack one and differ in other parts.
+
+    Raises `InvalidArgumentError` with the number of the line.
+    """
+    if ("vector" in point) != ("vector" in first):
+        has = "has a `vector`, and the first point has none"
+        if "vector" in first:
+            has = "has no `vector`, and the first point has one"
+        rule = "put points with vectors and points without into different files"
+        raise _wrong(path, number, f"{has}; {rule}")
+    if "vector" not in first and _parts(point) != _parts(first):
+        rule = (
+            "without vectors, all points must have the same attributes, and all or none a payload"
+        )
+        raise _wrong(path, number, f"{rule}; null removes a value")
+
+
+def _parts(point: dict[str, Any]) -> set[str]:
+    """Return the names of the attributes of a point, and "" if it has a payload."""
+    attributes = point.get("attributes", {})
+    names = set(attributes) if isinstance(attributes, dict) else set()
+    return names | ({""} if point.keys() & {"payload", "payload_base64"} else set())
 
 
 def _matrix(rows: list[Any]) -> Matrix:

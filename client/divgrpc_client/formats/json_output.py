@@ -34,10 +34,11 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
     """Print a result without padding; `rows` are the numbers of its rows in the file."""
-    passing = getattr(result, "points_passing", None)
+    passing, sequence = (getattr(result, n, None) for n in ("points_passing", "sequence"))
     show(
         {
             "generation": result.generation,
+            **({} if sequence is None else {"sequence": sequence}),
             "parameters": result.parameters,
             "warnings": result.warnings,
             **({} if passing is None else {"points_passing": passing}),

@@ -21,13 +21,16 @@ PARQUET: Final = (".parquet",)
 _ID, _VECTOR, _PAYLOAD = "id", "vector", "payload"
 
 
-def read_parquet(path: Path) -> PointLines:
-    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
+def read_parquet(path: Path, *, needs_vectors: bool = True) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`.
+
+    Without `needs_vectors`, the file may lack the column of vectors.
+    """
     columns = _columns(path)
-    if _VECTOR not in columns:
+    if needs_vectors and _VECTOR not in columns:
         names = ", ".join(columns) or "none"
         raise InvalidArgumentError("file", f"{path} has no column {_VECTOR!r}, but {names}")
-    vectors = _vectors(path, columns.pop(_VECTOR))
+    vectors = _vectors(path, columns.pop(_VECTOR)) if _VECTOR in columns else None
     ids, payloads = (
         columns.pop(name).to_pylist() if name in columns else None for name in (_ID, _PAYLOAD)
     )

@@ -20,11 +20,15 @@ def has_records(path: Path) -> bool:
     return path.suffix in (*JSON_LINES, *PARQUET) or is_archive(path)
 
 
-def read_records(path: Path) -> PointLines:
-    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
+def read_records(path: Path, *, needs_vectors: bool = True) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`.
+
+    Without `needs_vectors`, the points of JSON Lines and Parquet may lack vectors.
+    """
     if path.suffix == ARCHIVE:
         return read_archive(path)
-    return read_parquet(path) if path.suffix in PARQUET else read_points(path)
+    read = read_parquet if path.suffix in PARQUET else read_points
+    return read(path, needs_vectors=needs_vectors)
 
 
 @contextmanager

@@ -130,6 +130,8 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
         f"{parameters.search} search, {parameters.selector} selector, {answer.dial}, "
         f"candidates_limit {parameters.candidates_limit}"
     )
+    if answer.sequence:
+        details += f", write {answer.sequence}"
     if len(answer.duality_gaps):
         greatest = f"{answer.duality_gaps.max():.1e}"
         details += f"\nduality gap at most {greatest} of the objective's range"

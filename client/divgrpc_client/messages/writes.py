@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
-from divgrpc.columns.values import Column, check_row_bytes, columns_of
+from divgrpc.columns.values import Column, check_record, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
@@ -171,9 +171,7 @@ def rows_of_records(records: Iterable[Mapping[str, Any]]) -> RowArguments:
     """
     rows = list(records)
     for record in rows:
-        for key in ("id", "vector"):
-            if key not in record:
-                raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}")
+        check_record(record)
     names = sorted({name for record in rows for name in record} - {"id", "vector", "payload"})
     payloads = [record.get("payload") for record in rows]
     vectors: Any = [record["vector"] for record in rows]

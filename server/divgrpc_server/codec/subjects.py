@@ -33,7 +33,8 @@ class Subject(NamedTuple):
     """What the access log says about a call.
 
     name: the name of the index, "" if the call has none.
-    rows, k: the number of rows and the value of k, None if unknown.
+    rows, k: the number of rows and the value of k, None if unknown. The rows of an upsert are its
+        ids. Those of a deletion are the points that it deleted or, if it failed, its ids.
     """
 
     name: str = ""
@@ -51,7 +52,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "Get": (points_pb2.GetRequest, "", "", 0),
     "Count": (points_pb2.CountRequest, "", "", 0),
     "Scroll": (points_pb2.ScrollRequest, "", "", 0),
-    "Upsert": (writes_pb2.UpsertRequest, "vectors", "", 0),
+    "Upsert": (writes_pb2.UpsertRequest, "", "", 0),
     "Delete": (writes_pb2.DeleteRequest, "", "", 0),
     "Compact": (writes_pb2.CompactRequest, "", "", 0),
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
@@ -70,8 +71,8 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
 }
 
 
-def read(method: str, payload: bytes) -> Subject:
-    """Return the subject of a request."""
+def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
+    """Return the subject of a request; `response` is None if the call failed."""
     if method not in _METHODS:
         return NO_SUBJECT
     kind, rows, k, default_k = _METHODS[method]
@@ -79,6 +80,8 @@ def read(method: str, payload: bytes) -> Subject:
         request: Any = kind.FromString(payload)
     except DecodeError:
         return NO_SUBJECT
+    if method in ("Upsert", "Delete"):
+        return Subject(request.index, _written(request, response))
     if not rows:
         return Subject(request.index)
     count = _rows(getattr(request, rows))
@@ -140,6 +143,15 @@ def fingerprint(op: int, payload: bytes) -> bytes:
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()
     return hashlib.blake2b(payload, digest_size=16).digest()
+
+
+def _written(
+    request: writes_pb2.UpsertRequest | writes_pb2.DeleteRequest, response: bytes | None
+) -> int | None:
+    """Return the rows of a write; None for a deletion by a filter that failed."""
+    if isinstance(request, writes_pb2.DeleteRequest) and response is not None:
+        return writes_pb2.DeleteResponse.FromString(response).rows
+    return len(request.ids) or len(request.string_ids) or None
 
 
 def _rows(vectors: vectors_pb2.Vectors) -> int:

@@ -150,7 +150,10 @@ class Service:
                 _check_size(method, request)
                 return answer(request, request_id, deadline)
 
-            return await self._run(method, context, serve, lambda: self._subject(method, request))
+            def subject(response: bytes | None) -> subjects.Subject:
+                return self._subject(method, request, response)
+
+            return await self._run(method, context, serve, subject)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -185,27 +188,27 @@ class Service:
             finally:
                 self._streams.discard(stream)
 
-        await self._run("QueryStream", context, serve, lambda: queries.subject)
+        await self._run("QueryStream", context, serve, lambda _: queries.subject)
 
     def _upload(
         self, method: str, kind: Callable[[Read, Write], Build]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(_: object, context: _Context) -> None:
             job = kind(_checked_reader(method, context), context.write)
-            await self._run(method, context, self._relay(job), lambda: job.subject)
+            await self._run(method, context, self._relay(job), lambda _: job.subject)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)
         serve = self._relay(build, "BuildOnce", request)
-        await self._run("BuildOnce", context, serve, lambda: build.subject)
+        await self._run("BuildOnce", context, serve, lambda _: build.subject)
         return build.response
 
     def _evaluate(self, method: str, frame: Frame) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
             serve = self._relay(Evaluation(frame, request, context.write), method, request)
-            await self._run(method, context, serve, lambda: self._subject(method, request))
+            await self._run(method, context, serve, lambda _: self._subject(method, request))
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -218,15 +221,19 @@ class Service:
 
         return serve
 
-    def _subject(self, method: str, request: bytes) -> subjects.Subject:
-        return subjects.read(method, request) if self._access.enabled else subjects.NO_SUBJECT
+    def _subject(
+        self, method: str, request: bytes, response: bytes | None = None
+    ) -> subjects.Subject:
+        if not self._access.enabled:
+            return subjects.NO_SUBJECT
+        return subjects.read(method, request, response)
 
     async def _run(
         self,
         method: str,
         context: _Context,
         serve: Callable[[str, float], Awaitable[_T]],
-        subject: Callable[[], subjects.Subject],
+        subject: Callable[[_T | None], subjects.Subject],
     ) -> _T:
         """Serve a call until it ends, log it, and convert errors to statuses.
 
@@ -234,7 +241,8 @@ class Service:
 
         serve: serves the call, given its request id and its deadline in seconds of
             `time.monotonic`.
-        subject: returns the subject for the access line; it is called at the end.
+        subject: returns the subject for the access line; it is called at the end, with the answer
+            or, if the call failed, None.
         """
         start = time.monotonic()
         request_id = self._request_id(context)
@@ -247,7 +255,7 @@ class Service:
             code = _CODES[status.code]
             seconds = time.monotonic() - start
             self._access.add(
-                method, code.name, seconds, request_id, context.peer(), subject=subject()
+                method, code.name, seconds, request_id, context.peer(), subject=subject(None)
             )
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
@@ -255,7 +263,7 @@ class Service:
             await context.abort(code, status.message, details)
             raise AssertionError("abort raises") from error
         seconds = time.monotonic() - start
-        self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject())
+        self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject(answer))
         return answer
 
     def _status(self, error: BaseException, request_id: str, *, is_late: bool) -> status_pb2.Status:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from divgrpc_client import Client
+from divgrpc_client.cli import writing
 from support.processes.command_line import Run
 
 ROWS = 30
@@ -68,6 +69,64 @@ def test_vectors_of_a_file_need_ids(run: Run, client: Client, index: str, tmp_pa
     assert client.get(index, ["17"])[0].attributes["brand"] == "c"
     wrong = run("upsert", index, vectors)
     assert (wrong.code, "--ids reads them from a file" in wrong.err) == (2, True)
+
+
+def lines(path: Path, *points: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(point) + "\n" for point in points))
+    return path
+
+
+def test_points_without_vectors_keep_them(
+    run: Run, client: Client, index: str, tmp_path: Path
+) -> None:
+    """What the file leaves out is kept; null removes a value."""
+    before = client.get(index, ["shoe-3", "shoe-4"], with_vectors=True)
+    changes = ({"id": f"shoe-{n}", "attributes": {"price": p}} for n, p in ((3, 7), (4, None)))
+    file = lines(tmp_path / "prices.jsonl", *changes)
+    assert run("upsert", index, file, "--mode", "update_only").out == "2 points written, write 1\n"
+    after = client.get(index, ["shoe-3", "shoe-4"], with_vectors=True)
+    for old, new in zip(before, after, strict=True):
+        assert isinstance(old.vector, np.ndarray)
+        assert isinstance(new.vector, np.ndarray)
+        assert np.array_equal(old.vector, new.vector)
+    assert [record.attributes for record in after] == [
+        {"brand": "b", "price": 7},
+        {"brand": "a", "price": None},
+    ]
+    assert {record.payload for record in after} == {b"old"}
+    run("upsert", index, lines(file, {"id": "shoe-3", "payload": None}))
+    (record,) = client.get(index, "shoe-3")
+    assert (record.payload, record.attributes["price"]) == (b"", 7)
+    absent = run("upsert", index, lines(file, {"id": "boot-9"}), "--json")
+    assert (absent.code, "boot-9" in absent.error["message"]) == (1, True)
+
+
+def test_a_write_is_made_on_a_condition_and_once(run: Run, index: str, tmp_path: Path) -> None:
+    file = written_to(tmp_path / "new.jsonl", range(3))
+    assert run("upsert", index, file, "--if-sequence", 0, "--write-id", "first").code == 0
+    again = run("upsert", index, file, "--write-id", "first", "--json").json
+    assert (again["sequence"], again["rows"]) == (1, 3)
+    refusal = run("delete", index, "shoe-1", "--if-sequence", 0, "--json")
+    assert (refusal.code, refusal.error["reason"]) == (1, "CONDITION_FAILED")
+    for _ in range(2):
+        gone = run("delete", index, "shoe-1", "--if-sequence", 1, "--write-id", "second")
+        assert gone.out == "1 point deleted, write 2\n"
+
+
+def test_parts_of_a_file_have_names_of_their_own() -> None:
+    assert [writing._name_of("may", start) for start in (0, 1_000)] == ["may", "may:1000"]
+    assert writing._name_of(None, 1_000) is None
+
+
+def test_a_query_shows_the_last_write(run: Run, index: str) -> None:
+    query = ("query", index, "--like", "shoe-2")
+    assert run(*query, "--json").json["sequence"] == 0
+    assert "write" not in run(*query).out
+    run("delete", index, "shoe-1")
+    assert run(*query, "--json", "--min-sequence", 1).json["sequence"] == 1
+    assert ", write 1" in run(*query).out
+    refusal = run(*query, "--min-sequence", 2, "--json")
+    assert (refusal.code, refusal.error["reason"]) == (1, "CONDITION_FAILED")
 
 
 def test_points_are_deleted(run: Run, client: Client, index: str) -> None:

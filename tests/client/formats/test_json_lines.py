@@ -86,6 +86,7 @@ def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None
         points = read_points(path)
     assert points.ids == ids.tolist()
     numbers = points.vectors
+    assert numbers is not None
     values = numbers.data if isinstance(numbers, Csr) else numbers.ravel()
     assert values.tobytes() == dense.tobytes()
     assert points.attributes == {"n": list(range(count)), "tags": [["x"]] * count}
@@ -130,6 +131,34 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None
         read_points(path)
     assert error_info.value.field == "file"
     assert str(path) in str(error_info.value)
+
+
+def test_all_points_may_lack_vectors(tmp_path: Path) -> None:
+    lines = ({"id": n, "attributes": {"n": n or None}, "payload": None} for n in range(2))
+    points = read_points(written(tmp_path / "points.jsonl", *lines), needs_vectors=False)
+    assert (points.vectors, points.ids, points.payloads) == (None, [0, 1], [None, None])
+    assert points.attributes == {"n": [None, 1]}
+
+
+WITHOUT = {"id": 1, "attributes": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"vector": [1]}, {}, "line 2: has no `vector`, and .* into different files"),
+        ({}, {"vector": [1]}, "line 2: has a `vector`, and .* into different files"),
+        ({}, {"attributes": {}}, "line 2: without vectors, all .* null removes a value"),
+        ({}, {"payload": "b"}, "line 2: without vectors, all .* null removes a value"),
+        ({}, {"attributes": 1}, "line 2: "),
+    ],
+)
+def test_points_without_vectors_are_alike(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], words: str
+) -> None:
+    path = written(tmp_path / "points.jsonl", WITHOUT | first, WITHOUT | second)
+    with pytest.raises(InvalidArgumentError, match=words):
+        read_points(path, needs_vectors=False)
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", 5), (5, "a"), ("a", None)])

@@ -82,6 +82,14 @@ def test_files_of_other_programs_are_read(pyarrow: ModuleType, tmp_path: Path) -
     assert points.attributes == {"when": [moment, None], "brand": ["x", "y"]}
 
 
+def test_a_file_may_lack_vectors(pyarrow: ModuleType, tmp_path: Path) -> None:
+    table = pyarrow.table({"id": [7, 5], "price": [1.5, None]})
+    pyarrow.parquet.write_table(table, tmp_path / "points.parquet")
+    points = read_records(tmp_path / "points.parquet", needs_vectors=False)
+    assert (points.vectors, points.ids, points.payloads) == (None, [7, 5], None)
+    assert points.attributes == {"price": [1.5, None]}
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

@@ -179,6 +179,25 @@ def check_history(history: _History, results: list[tuple[bool, QueryResult]]) ->
 # Conditions and repeated writes.
 
 
+def check_names_are_taken(collection: Collection) -> None:
+    """Other writes with the names of the writes of the test below are refused."""
+    columns = columns_of(POINTS[50:52])
+    other_writes: list[Callable[[], object]] = [
+        lambda: collection.upsert([3, 501], write_id="a", **columns),
+        lambda: collection.upsert([3, 500], write_id="a", **columns_of(POINTS[51:53])),
+        lambda: collection.upsert([3, 500], write_id="a", mode="update_only", **columns),
+        lambda: collection.upsert([3, 500], write_id="a", **columns | {"payloads": [b"", b"z"]}),
+        lambda: collection.upsert([3, 500], write_id="a"),
+        lambda: collection.delete([3, 500], write_id="a"),
+        lambda: collection.delete([3, 5], write_id="c"),
+        lambda: collection.delete([3, 5, 900], filter=SMALL, write_id="c"),
+    ]
+    for write in other_writes:
+        with pytest.raises(ConditionFailedError, match="and other contents; give") as fault:
+            write()
+        assert fault.value.field == "write_id"
+
+
 def test_a_named_write_is_made_once(path: Path) -> None:
     with a_collection(path, OLD) as collection:
         first = collection.upsert([3, 500], write_id="a", **columns_of(POINTS[50:52]))
@@ -189,10 +208,10 @@ def test_a_named_write_is_made_once(path: Path) -> None:
         upsert(collection, {700: POINTS[60]})
         model[700] = POINTS[60]
         for number in range(3):
-            # What is written under a name that was used does not matter.
-            assert collection.upsert([8], write_id="a", **columns_of(POINTS[70:71])) == first
+            assert collection.upsert([3, 500], write_id="a", **columns_of(POINTS[50:52])) == first
             assert collection.delete([700], write_id="b") == no_rows
-            assert collection.delete(list(OLD), write_id="c", if_sequence=77) == deleted
+            assert collection.delete([3, 5, 900], write_id="c", if_sequence=77) == deleted
+            check_names_are_taken(collection)
             check_points(collection, model)
             if number == 0:
                 collection.compact()
@@ -215,7 +234,8 @@ def test_only_the_last_names_are_remembered(
         for n in range(5)
     ]
     for n in (4, 3, 2):
-        again = collection.delete([1], write_id=f"r{n}")
+        columns = columns_of(POINTS[n : n + 1])
+        again = collection.upsert([100 + n], write_id=f"r{n}", **columns)
         assert (again.sequence, again.rows) == (sequences[n], 1)
     assert collection.count() == len(OLD) + 5
     assert collection.delete([1], write_id="r1").sequence == sequences[-1] + 1
@@ -366,7 +386,7 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
             upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost")
     for write in (
         lambda: upsert(collection, {3: POINTS[53]}),
-        lambda: upsert(collection, {2: POINTS[51]}, write_id="lost"),
+        lambda: upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost"),
         lambda: collection.delete([1]),
         collection.compact,
     ):
@@ -574,6 +594,7 @@ def test_records_are_written_in_blocks(collection: Collection) -> None:
     for name in ("id", "vector"):
         with pytest.raises(InvalidArgumentError, match=f"{name} must be in each record") as fault:
             collection.upsert_records([{k: v for k, v in records[0].items() if k != name}])
+        assert ("upsert(ids, attributes=...)" in str(fault.value)) == (name == "vector")
         assert fault.value.field == name
     assert collection.sequence == 3
 

@@ -142,7 +142,7 @@ def test_a_record_that_was_not_synced_may_be_lost_before_others(log: Log) -> Non
     """A loss of power keeps any pages of the records since the last sync."""
     unsynced = [frame(n, 2, body) for n, body in numbered(BODIES)[2:]]
     for lost in range(len(unsynced)):
-        kept = [bytes(len(data)) if n == lost else data for n, data in enumerate(unsynced)]
+        blocks = [bytes(len(data)) if n == lost else data for n, data in enumerate(unsynced)]
         put(log, framed(BODIES[:2]) + b"".join(blocks) + bytes(256))
         check_goes_on(log, 2 + lost)
 

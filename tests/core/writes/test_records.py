@@ -81,12 +81,12 @@ def check_equal(rows: Rows, expected: Rows) -> None:
 @pytest.mark.parametrize("stop", [0, 1, COUNT])
 def test_rows_are_unpacked_as_they_were_packed(stop: int, texts: bool, payloads: bool) -> None:
     record = Record(
-        some_rows(0, stop, texts=texts, payloads=payloads), np.array([4, 2**62]), "ref é"
+        some_rows(0, stop, texts=texts, payloads=payloads), np.array([4, 2**62]), "ref é", "5a"
     )
     body = pack(record)
     assert len(body) % 8 == 0
     result = unpack(body, ATTRIBUTES)
-    assert (result.kind, result.write_id) == ("upsert", "ref é")
+    assert (result.kind, result.write_id, result.digest) == ("upsert", "ref é", "5a")
     np.testing.assert_array_equal(result.removed, record.removed, strict=True)
     assert result.rows is not None
     assert record.rows is not None

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import (
+    evaluate_pb2,
+    index_pb2,
+    predict_pb2,
+    query_pb2,
+    vectors_pb2,
+    writes_pb2,
+)
 from divgrpc_server.codec.subjects import (
     NO_SUBJECT,
     StreamSubject,
@@ -17,7 +24,15 @@ from divgrpc_server.codec.subjects import (
 )
 from divgrpc_server.ipc.packets import Op
 
-METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "DeleteIndex"]
+METHODS = [
+    "Query",
+    "PredictLabels",
+    "Evaluate",
+    "EvaluateLabels",
+    "GetIndex",
+    "DeleteIndex",
+    "Delete",
+]
 
 
 def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
@@ -53,6 +68,20 @@ def test_subjects_of_other_methods() -> None:
     get_index_request = index_pb2.GetIndexRequest(index="papers")
     assert read("GetIndex", get_index_request.SerializeToString()) == ("papers", None, None)
     assert read("ListIndexes", b"") is NO_SUBJECT
+
+
+def test_the_rows_of_a_write_are_its_points() -> None:
+    """A deletion has the points that were deleted or, if it failed, its ids."""
+    for ids in ({"ids": [1, 2]}, {"string_ids": ["a", "b"]}):
+        upsert = writes_pb2.UpsertRequest(index="shoes", **ids).SerializeToString()
+        assert read("Upsert", upsert) == ("shoes", 2, None)
+        delete = writes_pb2.DeleteRequest(index="shoes", **ids).SerializeToString()
+        assert read("Delete", delete) == ("shoes", 2, None)
+        for rows in (0, 7):
+            response = writes_pb2.DeleteResponse(rows=rows).SerializeToString()
+            assert read("Delete", delete, response) == ("shoes", rows, None)
+    by_filter = writes_pb2.DeleteRequest(index="shoes").SerializeToString()
+    assert read("Delete", by_filter) == ("shoes", None, None)
 
 
 INDEXES, COUNTS = st.sampled_from(["images", "papers"]), st.sampled_from([None, 0, 5, 10])

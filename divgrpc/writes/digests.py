@@ -1,0 +1,54 @@
+"""Digests of write requests, which tell a repeated request from another one of the same name."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+
+from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts
+from divgrpc.columns.writer import check_payloads
+from divgrpc.vectors import as_rows
+from divgrpc.writes.writer import Delete, Upsert
+
+
+def digest_of(request: Upsert | Delete) -> str:
+    """Return 16 hexadecimal digits for what a request writes, whatever its name and `if_sequence`.
+
+    Raises `InvalidArgumentError` for a request that cannot be read.
+    """
+    summary = blake2b(digest_size=8)
+    for part in _parts(request):
+        summary.update(len(part).to_bytes(8, "little"))
+        summary.update(part)
+    return summary.hexdigest()
+
+
+def _parts(request: Upsert | Delete) -> Iterator[bytes]:
+    if isinstance(request, Delete):
+        yield repr(request.condition).encode(errors="surrogatepass")
+        if request.ids is not None:
+            yield from _ids(request.ids)
+        return
+    yield request.mode.encode()
+    yield from _ids(request.ids)
+    if request.vectors is not None:
+        yield np.asarray(as_rows("vectors", request.vectors, None)).tobytes()
+    columns = (request.columns or {}).items()
+    for attribute, column in sorted(columns, key=lambda item: item[0].name):
+        yield f"{attribute.name} {len(column.words)}".encode()
+        yield from (word.encode() for word in column.words)
+        yield column.values.tobytes()
+        yield column.ends.tobytes()
+    if request.payloads is not None:
+        yield b"payloads"
+        yield from check_payloads(request.payloads, len(as_ids(request.ids)))
+
+
+def _ids(ids: object) -> Iterator[bytes]:
+    """Yield the number of ids, and the ids."""
+    several = as_ids(ids)
+    yield str(len(several)).encode()
+    if is_texts(several):
+        yield from encode_texts(several)
+    else:
+        yield as_integers(several, "ids").tobytes()
