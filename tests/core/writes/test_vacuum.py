@@ -127,7 +127,8 @@ def test_writes_after_a_vacuum_are_those_without_it(
     later = dict(zip(NAMES[names][20:420:5], POINTS, strict=False))
     for collection in collections:
         # A write of before the vacuum is not made again.
-        assert upsert(collection, {NAMES[names][0]: POINTS[9]}, write_id="block 40") == 1
+        first = dict(zip(NAMES[names][40:90], POINTS[ROWS + 40 :], strict=False))
+        assert upsert(collection, first, write_id="block 40") == 1
         upsert(collection, later)
         collection.delete(filter=Field("colour") == "green")
         upsert(collection, {NAMES[names][3]: POINTS[8]}, if_sequence=6)
