@@ -1,0 +1,145 @@
+"""Errors of the disk: no write that was acknowledged is lost, and earlier points are served."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.errors import StorageFullError
+from divgrpc.storage import published
+from divgrpc.writes import layout
+from divgrpc.writes import log as log_module
+from support.data.written_points import (
+    DIMS,
+    Model,
+    a_collection,
+    check_exact,
+    check_points,
+    drawn_points,
+    upsert,
+)
+
+POINTS = drawn_points(600, 3)
+OLD: Model = dict(enumerate(POINTS[:40]))
+QUERIES = np.random.default_rng(4).normal(size=(2, DIMS)).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "points"
+
+
+def raising(number: int) -> Callable[..., None]:
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = a_collection(path, OLD)
+    upsert(collection, {1: POINTS[50]})
+    model = OLD | {1: POINTS[50]}
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "sync_data", raising(errno.EIO))
+        with pytest.raises(StorageFullError, match=os.strerror(errno.EIO)):
+            upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost")
+    for write in (
+        lambda: upsert(collection, {3: POINTS[53]}),
+        lambda: upsert(collection, {2: POINTS[51], 900: POINTS[52]}, write_id="lost"),
+        lambda: collection.delete([1]),
+        collection.compact,
+    ):
+        with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+            write()
+    assert collection.sequence == 1
+    check_points(collection, model)
+    check_exact(collection, model, "cosine", QUERIES)
+    collection.close()
+    with Collection.open(path) as again:
+        # Whether a failed write is on the disk is unknown, but it is there in full or not at all.
+        written = model | {2: POINTS[51], 900: POINTS[52]}
+        check_points(again, written if again.sequence == 2 else model)
+        upsert(again, {3: POINTS[53]})
+
+
+def test_a_full_disk_refuses_writes_for_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
+    with a_collection(path, OLD) as collection:
+        model = dict(OLD)
+        for number in range(100, 104):
+            upsert(collection, {number: POINTS[number]})
+            model[number] = POINTS[number]
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "reserve", raising(errno.ENOSPC))
+            for number in range(104, 200):
+                try:
+                    upsert(collection, {number: POINTS[number]})
+                except StorageFullError:
+                    break
+                model[number] = POINTS[number]
+            assert len(model) < 100
+            with pytest.raises(StorageFullError, match="no room"):
+                upsert(collection, {1: POINTS[1]})
+            check_points(collection, model)
+        with monkeypatch.context() as patch:
+            patch.setattr(layout, "reserve", raising(errno.ENOSPC))
+            with pytest.raises(StorageFullError, match="no room"):
+                collection.compact()
+        check_exact(collection, model, "cosine", QUERIES)
+        for number in range(300, 330):
+            upsert(collection, {number: POINTS[number]})
+            model[number] = POINTS[number]
+        collection.compact()
+        check_exact(collection, model, "cosine", QUERIES)
+    with Collection.open(path) as again:
+        check_points(again, model)
+
+
+def test_the_first_write_may_find_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_collection(path, OLD) as collection:
+        for module in (layout, log_module):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "reserve", raising(errno.ENOSPC))
+                with pytest.raises(StorageFullError, match="no room"):
+                    upsert(collection, {1: POINTS[50]})
+            check_points(collection, OLD)
+            check_points(Index.open(path), OLD)
+        upsert(collection, {1: POINTS[50]})
+        check_points(collection, OLD | {1: POINTS[50]})
+
+
+def test_a_full_disk_may_have_no_room_for_the_published_numbers(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_collection(path, OLD) as collection:
+        upsert(collection, {1: POINTS[50]})
+    with monkeypatch.context() as patch:
+        patch.setattr(published, "reserve", raising(errno.ENOSPC))
+        with pytest.raises(StorageFullError, match="no room"):
+            Collection.open(path)
+    Collection.open(path).close()
+
+
+def test_an_interrupted_write_ends_all_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_collection(path, OLD) as collection:
+        upsert(collection, {1: POINTS[50]})
+
+        def interrupt(*_arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("divgrpc.writes.state.State.apply", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                upsert(collection, {2: POINTS[51]})
+        with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+            upsert(collection, {2: POINTS[51]})
+        check_points(collection, OLD | {1: POINTS[50]})
+    with Collection.open(path) as again:
+        check_points(again, OLD | {1: POINTS[50], 2: POINTS[51]})
