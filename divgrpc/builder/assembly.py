@@ -21,8 +21,9 @@ from typing import Final
 import numpy as np
 
 from divgrpc.builder.class_hyperplanes import dense_queries
-from divgrpc.builder.encoder import Encoding, Report, encode_points, searcher_of
+from divgrpc.builder.encoder import Encoding, encode_points, searcher_of
 from divgrpc.builder.near_copies import near_copy_threshold
+from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import Sample
 from divgrpc.builder.tuning import Tuning, tune
 from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, dims_after

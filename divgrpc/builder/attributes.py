@@ -7,13 +7,13 @@ Values come in the order of the rows, or with the ids of their points. With ids,
 first stored in the order in which they come, and then put in the order of the rows.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from divgrpc.builder.progress import StageReport
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.reader import RowReader, array_name
 from divgrpc.columns.values import (
@@ -64,8 +64,7 @@ class AttributeAdder:
         self._rows = manifest.rows
         self._reader = RowReader(generation.arrays, self._rows, manifest.attributes)
         self._expected_rows = expected_rows or 0
-        self._on_progress = on_progress
-        self._stage_start = time.monotonic()
+        self._report = StageReport(on_progress)
         self._rows_received = 0
         # Whether blocks have ids; None before the first block.
         self._has_ids: bool | None = None
@@ -192,17 +191,6 @@ class AttributeAdder:
         if attribute.multi:
             ends = self._scratch.read(array_name(number, "ends"))
         return Column(values, ends, self._writer.words(number))
-
-    def _report(self, stage: str, count: int, total: int) -> None:
-        """Report that `count` of `total` rows passed the `stage`; a count of 0 starts the stage."""
-        if count == 0:
-            self._stage_start = time.monotonic()
-        if self._on_progress is None:
-            return
-        seconds_left = None
-        if 0 < count <= total:
-            seconds_left = (time.monotonic() - self._stage_start) * (total - count) / count
-        self._on_progress(Progress(stage, count, total, seconds_left))
 
 
 def check_new(

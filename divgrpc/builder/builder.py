@@ -6,7 +6,6 @@ assembles the index (`assembly`) and publishes it.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.labels import LabelBuilder
+from divgrpc.builder.progress import StageReport
 from divgrpc.columns.ids import encode_texts, is_texts, plain
 from divgrpc.columns.values import (
     Column,
@@ -91,7 +91,7 @@ class IndexBuilder:
         self._store = store
         self._parameters = parameters
         self._expect(expected_rows or 0)
-        self._on_progress = on_progress
+        self._report = StageReport(on_progress)
         self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
@@ -99,7 +99,6 @@ class IndexBuilder:
         self._nonzeros = 0
         self._rows_received = 0
         self._rows_skipped = 0
-        self._stage_start = time.monotonic()
 
     def append(
         self,
@@ -315,17 +314,6 @@ class IndexBuilder:
             return ()
         sentence = f"{self._rows_skipped} vectors of length zero were left out"
         return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
-
-    def _report(self, stage: str, count: int, total: int) -> None:
-        """Report that `count` of `total` rows passed the `stage`; a count of 0 starts the stage."""
-        if count == 0:
-            self._stage_start = time.monotonic()
-        if self._on_progress is None:
-            return
-        seconds_left = None
-        if 0 < count <= total:
-            seconds_left = (time.monotonic() - self._stage_start) * (total - count) / count
-        self._on_progress(Progress(stage, count, total, seconds_left))
 
 
 def _check_row_count(rows: int) -> None:

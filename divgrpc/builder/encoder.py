@@ -7,7 +7,7 @@ A margin of a point is its inner product with a hyperplane's normal, minus a thr
 stores the margins of a point with a few bits each.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, release
+from divgrpc.builder.progress import Report
 from divgrpc.hashing import codes, hyperplanes, lists, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.kernels import normalise
@@ -39,7 +40,6 @@ from divgrpc.vectors import (
     take,
 )
 
-Report = Callable[[str, int, int], None]
 # Maximum numbers of margins (_BLOCK_MARGINS) and values (_BLOCK_NUMBERS) in a block of one core.
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19

@@ -23,7 +23,7 @@ import numpy as np
 
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
-from divgrpc.builder.encoder import Report
+from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import SAMPLE_QUERIES
 from divgrpc.errors import invalid
 from divgrpc.labels import LabelModel, train

@@ -27,8 +27,8 @@ from divgrpc_server.ipc import packets as frames
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker import __main__ as worker
 from divgrpc_server.worker import index_cache
+from divgrpc_server.worker import process as worker
 from support.data.served_index import DIMS, random_points
 from support.processes.fake_front import Front, code_of
 

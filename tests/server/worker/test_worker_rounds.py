@@ -14,8 +14,8 @@ from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker import __main__ as worker
 from divgrpc_server.worker import kernel_progress
+from divgrpc_server.worker import process as worker
 from support.processes.fake_front import Front
 
 

@@ -1,0 +1,365 @@
+"""The worker process, which answers queries with compiled kernels and does not use gRPC.
+
+Theory of operation. A single thread waits for messages from the supervisor and the fronts. In each
+round it takes one packet from each front, in order of arrival. If this packet is large, it also
+takes the next packet of the front. Before each round it reads all new packets, so that most
+withdrawn requests are never started. A query of many rows becomes a batch. A batch is answered in
+slices, one slice per round, so that it delays a small query by at most one slice. Answers are sent
+at the end of their packet, or after a few milliseconds. While single queries arrive in quick
+succession, the worker polls between them, because waking up takes longer than polling.
+
+Invariants. Each request gets exactly one reply unless it is withdrawn. The credit of each packet is
+returned exactly once. If a credit was lent for the packet, the lent credit is taken back at the
+same time. A front with requests in this worker receives a packet at least once per second, because
+otherwise it would consider the worker dead.
+"""
+
+import gc
+import os
+import select
+import time
+from collections import deque
+from typing import Final, NamedTuple, NoReturn, TypeAlias
+
+from divgrpc_server.codec.statuses import LateError
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.job_frames import StagedGeneration
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker import batches
+from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
+from divgrpc_server.worker.index_cache import IndexCache
+from divgrpc_server.worker.kernel_progress import warm
+from divgrpc_server.worker.readings import READS, Reading, parse_reading
+
+# An answer is sent immediately if no answers were sent for this many seconds.
+_GATHER_SECONDS: Final = 0.006
+_SEND_SECONDS: Final = 10.0
+_ALIVE_SECONDS: Final = 1.0
+# The worker reads packets at most this many times before it answers. Fewer reads are enough to
+# receive all packets that the credits of a front allow.
+_READS_MAX: Final = 16
+# While this worker answers more than this number of a front's batches in slices, it returns no
+# small credits to the front. The next small packets then wait at the front, where another worker
+# can take them.
+_BATCHES_MAX: Final = 1
+_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.COMPACT)  # to the writer, which is a kind of worker
+_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
+# The work of one request.
+Work: TypeAlias = QueryBatch | PredictionBatch | Reading
+
+
+class FrontLink:
+    """A worker's view of a front: its requests, the credits to return to it, and its answers."""
+
+    def __init__(self, link: packets.Link) -> None:
+        self.link = link
+        self.packets: deque[list[Request]] = deque()
+        self.pending: dict[int, Request] = {}
+        # Batches that were started, by request id. They are answered in slices or wait for their
+        # index.
+        self.batches: dict[int, Work] = {}
+        self.sliced = 0
+        self.owed_small = 0
+        self.owed_large = 0
+        self.loan = 0
+        self.is_gone = False
+        self._items: list[bytes] = []
+        self._size = 0
+        self._send_time = time.monotonic()
+
+    def read(self) -> list[Request]:
+        """Read a packet and queue its queries; return its requests if they are not queries."""
+        packet, memfd = self.link.receive()
+        if not packet:
+            self.is_gone = True
+            return []
+        requests = list(packets.unpack_requests(packet, memfd))
+        if requests[0].op not in _QUERIES:
+            return requests  # a packet contains either queries or other requests
+        self.packets.append(requests)
+        self.pending.update((request.id, request) for request in requests)
+        return []
+
+    def withdraw(self, number: int) -> None:
+        """Drop a request whose caller no longer waits."""
+        self.pending.pop(number, None)
+        if number in self.batches:
+            self.batches[number].is_withdrawn = True
+
+    def reply(self, reply: Reply) -> None:
+        """Queue a reply to be sent with the next `flush`; a large reply is sent alone."""
+        if len(reply.payload) > packets.REPLY_MAX:
+            self.flush()
+            with packets.memory_file(reply.payload) as memfd:
+                item = packets.pack_reply(reply, in_memfd=True)
+                self._send(packets.pack_credits(0, 0) + item, memfd)
+            return
+        item = packets.pack_reply(reply)
+        if self._size + len(item) > packets.PACKET_BYTES - packets.CREDITS_BYTES:
+            self.flush()
+        self._items.append(item)
+        self._size += len(item)
+        if time.monotonic() - self._send_time > _GATHER_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the queued replies, and return the credits that are due."""
+        small = self.owed_small if self.sliced <= _BATCHES_MAX else 0
+        large, self.owed_large = self.owed_large, 0
+        loan, self.loan = self.loan, 0
+        self.owed_small -= small
+        if self._items or small or large or loan:
+            items, self._items, self._size = self._items, [], 0
+            self._send(packets.pack_credits(small, large, loan) + b"".join(items), -1)
+
+    def show_life(self) -> None:
+        """Send an empty packet if none was sent for `_ALIVE_SECONDS`."""
+        if time.monotonic() - self._send_time > _ALIVE_SECONDS:
+            self._send(packets.pack_credits(0, 0), -1)
+
+    def begin_packet(self) -> None:
+        """Restart the timer that sends answers before their packet ends."""
+        self._send_time = time.monotonic()
+
+    def _send(self, packet: bytes, memfd: int) -> None:
+        self._send_time = time.monotonic()
+        try:
+            self.link.send_waiting(packet, memfd, _SEND_SECONDS)
+        except OSError:
+            self.is_gone = True
+
+
+class Task(NamedTuple):
+    """A batch, the front that sent it, and whether its packet was large."""
+
+    front: FrontLink
+    batch: Work
+    is_large: bool
+
+
+class Worker:
+    """Serves fronts until the supervisor closes the control channel."""
+
+    def __init__(self, process: control.Process, log: logs.Logger) -> None:
+        self._control = process.channel
+        self._log = log
+        self._fronts: dict[int, FrontLink] = {}
+        self._tasks: deque[Task] = deque()
+        # Tasks that wait until their index is open, by the name of the index.
+        self._parked: dict[str, list[Task]] = {}
+        # Requests of builds that wait until a generation is open, by the folder of the generation.
+        self._preparing: dict[str, tuple[FrontLink, Request]] = {}
+        self._awake_seconds = process.config.worker_awake
+        # `_is_single` is whether the last packet had a single query. `_is_quick` is whether the
+        # last packet arrived within the time that the worker stays awake.
+        self._is_single = self._is_quick = False
+        self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._indexes = IndexCache(process.root, lambda: os.eventfd_write(self._opened, 1))
+        self._poller = select.poll()
+        self._poller.register(self._control, select.POLLIN)
+        self._poller.register(self._opened, select.POLLIN)
+
+    def run(self) -> None:
+        """Answer queries until the control channel closes."""
+        while self._take_in():
+            for front in list(self._fronts.values()):
+                # After a large packet, also serve the next packet. If the next packet is small, it
+                # is answered before the slices of the large packet.
+                while front.packets and self._serve_packet(front, front.packets.popleft()):
+                    pass
+            if self._tasks:
+                self._serve_slice(self._tasks.popleft())
+        for front in self._fronts.values():
+            front.link.close()
+
+    def _take_in(self) -> bool:
+        """Wait for messages and read them; return False if the control channel is closed."""
+        for front in [front for front in self._fronts.values() if front.is_gone]:
+            self._detach(front)
+        ready = self._wait()
+        for _ in range(_READS_MAX):
+            for descriptor, _ in ready:
+                if descriptor == self._control.fileno():
+                    if not self._obey():
+                        return False
+                elif descriptor == self._opened:
+                    os.eventfd_read(self._opened)
+                    self._take_opened()
+                else:
+                    self._read(self._fronts[descriptor])
+            ready = self._poller.poll(0)
+            if not ready:
+                break
+        for front in self._fronts.values():
+            if front.batches or self._preparing:
+                front.show_life()
+        return True
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """Return the descriptors that are ready to read.
+
+        If the next query may arrive soon, poll for a while before going to sleep.
+        """
+        if self._tasks or any(front.packets for front in self._fronts.values()):
+            return self._poller.poll(0)
+        sleep_time = time.monotonic() + self._awake_seconds
+        while self._is_quick and self._is_single and time.monotonic() < sleep_time:
+            if ready := self._poller.poll(0):
+                return ready
+            os.sched_yield()
+        is_opening = self._parked or self._preparing
+        ready = self._poller.poll(_ALIVE_SECONDS * 1000 if is_opening else None)
+        self._is_quick = time.monotonic() < sleep_time
+        return ready
+
+    def _obey(self) -> bool:
+        delivery = self._control.receive()
+        if delivery is None:
+            return False
+        message, descriptor = delivery
+        if message.kind == "front" and descriptor >= 0:
+            front = FrontLink(packets.Link(packets.adopt(descriptor)))
+            self._fronts[front.link.fileno()] = front
+            self._poller.register(front.link.fileno(), select.POLLIN)
+        return True
+
+    def _detach(self, front: FrontLink) -> None:
+        del self._fronts[front.link.fileno()]
+        self._poller.unregister(front.link.fileno())
+        front.link.close()
+        self._indexes.forget_prepared()
+        for batch in front.batches.values():
+            batch.is_withdrawn = True
+
+    def _read(self, front: FrontLink) -> None:
+        for note in front.read():
+            if note.op == Op.CANCEL:
+                front.withdraw(note.id)
+            elif note.op == Op.PREPARE:
+                generation = StagedGeneration.unpack(note.payload)
+                self._preparing[generation.folder] = (front, note)
+                self._indexes.prepare(generation.name, generation.folder)
+            elif note.op == Op.REFRESH:
+                self._refresh(note.payload.decode())
+            elif note.op == Op.RECHECK:
+                self._indexes.recheck(note.payload.decode())
+        if front.is_gone:
+            self._detach(front)
+
+    def _refresh(self, name: str) -> None:
+        """Close what is not current of an index."""
+        self._indexes.refresh(name)
+
+    def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
+        """Answer or start the requests of a packet; return whether the packet is large."""
+        front.begin_packet()
+        self._is_single = len(packet) == 1
+        first = packet[0]
+        is_large = first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
+        is_over = True
+        for request in packet:
+            if front.pending.pop(request.id, None) is None:
+                continue  # withdrawn
+            parse = parse_reading if request.op in READS else batches.parse
+            batch = parse(request, self._log)
+            if isinstance(batch, Reply):
+                front.reply(batch)
+            else:
+                is_over = self._begin(Task(front, batch, is_large))
+        if not is_large:
+            front.owed_small += 1
+        elif is_over:
+            front.owed_large += 1
+        front.flush()
+        return is_large
+
+    def _begin(self, task: Task) -> bool:
+        """Answer a batch, or queue it; return whether it is finished."""
+        front, batch, _ = task
+        try:
+            _check_deadline(batch)
+            index = self._indexes.find(batch.name)
+            reply = None if index is None else batch.start(index)
+            if reply is not None:
+                front.reply(reply)
+                return True
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            front.reply(batch.pack_error(error, self._log))
+            return True
+        front.batches[batch.id] = batch
+        if index is None:
+            self._parked.setdefault(batch.name, []).append(task)
+        else:
+            front.sliced += 1
+            self._tasks.append(task)
+        return False
+
+    def _serve_slice(self, task: Task) -> None:
+        front, batch, is_large = task
+        loan = 0
+        try:
+            if not batch.is_withdrawn:
+                _check_deadline(batch)
+                if is_large and batch.ends_soon:
+                    # Lend a credit, so that the next batch arrives while this batch ends. Waiting
+                    # for the next batch would cost a fifth of the throughput.
+                    loan = front.loan = 1
+                    front.flush()
+                reply = batch.answer_slice()
+                if reply is None:
+                    self._tasks.append(task)
+                    return
+                front.reply(reply)
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            front.reply(batch.pack_error(error, self._log))
+        front.sliced -= 1
+        front.loan -= loan
+        self._end(task)
+
+    def _end(self, task: Task) -> None:
+        front, batch, is_large = task
+        del front.batches[batch.id]
+        front.owed_large += is_large
+        if not front.is_gone:
+            front.flush()
+
+    def _take_opened(self) -> None:
+        """Continue the requests that waited for an index to open."""
+        for name, folder in self._indexes.collect():
+            if folder:
+                front, request = self._preparing.pop(folder)
+                front.reply(Reply(request.id, Outcome.ANSWER, b""))
+                front.flush()
+                if front.is_gone:
+                    self._indexes.forget_prepared()
+                continue
+            for task in self._parked.pop(name, []):
+                if task.front.is_gone:
+                    continue
+                if task.batch.is_withdrawn or self._begin(task):
+                    self._end(task)
+
+
+def _check_deadline(batch: Work) -> None:
+    if batch.deadline < time.monotonic():
+        raise LateError("the deadline had passed before the query was begun")
+
+
+def run_process(role: str, kind: type[Worker]) -> NoReturn:
+    """Run a process that the supervisor has started, until the control channel closes.
+
+    role: name of the process in logs. kind: class of the process, `Worker` or derived from it.
+    """
+    process = control.enter()
+    log = logs.configure(process.config, role, process.serial)
+    with logs.edge(log):
+        warm(process.channel, log)
+        # Exclude the objects created so far from garbage collection, because they live as long as
+        # the process.
+        gc.collect()
+        gc.freeze()
+        process.channel.send(control.Message("ready"))
+        kind(process, log).run()
+    # Skip a normal exit, because unloading the compiler is slow.
+    os._exit(0)

@@ -1,0 +1,70 @@
+"""The writer process, which makes the writes of all callers, one collection after another.
+
+Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
+to one collection are committed with one sync of its log. While the log is synced, requests gather
+at the fronts, so a slow disk makes packets larger and not more frequent.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, cast
+
+from divgrpc.types import Durability
+from divgrpc_server.codec.statuses import LateError
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.packets import Reply, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker.process import FrontLink, Worker
+from divgrpc_server.writer.collections import Collections
+
+# Seconds between signs of life while writes are made. A large collection takes long to open, to
+# merge and to vacuum.
+_LIFE_SECONDS: Final = 1.0
+
+
+class Writer(Worker):
+    """Serves the writes of fronts until the supervisor closes the control channel."""
+
+    def __init__(self, process: control.Process, log: logs.Logger) -> None:
+        super().__init__(process, log)
+        config = process.config
+        # Without a data directory, indexes end with the server, so there is nothing to sync.
+        durability = config.durability if config.data_dir else "process"
+        self._thread = ThreadPoolExecutor(1)
+        self._collections = Collections(process.root, cast(Durability, durability), log)
+
+    def run(self) -> None:
+        """Make writes until the control channel closes."""
+        super().run()
+        self._collections.close()
+
+    def _refresh(self, name: str) -> None:
+        """Close a collection whose index was replaced or deleted."""
+        self._collections.refresh(name)
+
+    def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
+        """Answer the requests of a packet; return whether the packet is large."""
+        front.begin_packet()
+        self._is_single = len(packet) == 1
+        is_large = len(packet[0].payload) > packets.SMALL_MAX
+        requests = [r for r in packet if front.pending.pop(r.id, None) is not None]
+        late = [request for request in requests if request.deadline < time.monotonic()]
+        for request in late:
+            error = LateError("the deadline had passed before the write was begun")
+            front.reply(self._collections.refuse(request, error))
+        for reply in self._answer([r for r in requests if r not in late]):
+            front.reply(reply)
+        if is_large:
+            front.owed_large += 1
+        else:
+            front.owed_small += 1
+        front.flush()
+        return is_large
+
+    def _answer(self, requests: list[Request]) -> list[Reply]:
+        """Make writes in a thread; show the fronts meanwhile that this process is alive."""
+        answers = self._thread.submit(self._collections.answer, requests)
+        while not wait([answers], _LIFE_SECONDS).done:
+            for front in self._fronts.values():
+                front.show_life()
+        return answers.result()
