@@ -157,7 +157,7 @@ class Collection(Index):
         """
         condition = None if filter is None else as_filter(filter)
         if filter is not None and condition is None:
-            raise invalid("filter", "must have a condition, because it deletes what passes")
+            raise invalid("filter", "must have a condition: the points that pass it are deleted")
         return self._committer.commit(Delete(ids, condition, if_sequence, check_write_id(write_id)))
 
     def compact(
@@ -177,7 +177,7 @@ class Collection(Index):
         return self._committer.merge(progress)
 
     def close(self) -> None:
-        """Finish what is under way, and let other processes write to the index."""
+        """Wait for a merge that is under way, and let other processes write to the index."""
         self._committer.close()
 
     def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:

@@ -125,7 +125,7 @@ class WriteMethods:
         """
         fields = filters.filter_fields(filter)
         if filter is not None and not fields:
-            raise invalid("filter", "must have a condition, because it deletes what passes")
+            raise invalid("filter", "must have a condition: the points that pass it are deleted")
         exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
         return self._ask("Delete", exchange, timeout, request_id)
 
@@ -139,7 +139,9 @@ class WriteMethods:
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
-        """Merge the writes to an index into what searches read; return whether there were any.
+        """Merge the writes to an index into the arrays that searches read.
+
+        Returns whether there were any.
 
         Merges happen by themselves. Answers stay the same.
 

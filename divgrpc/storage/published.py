@@ -1,4 +1,4 @@
-"""What the writer of a collection tells its readers, in a file that they map.
+"""Numbers that the writer of a collection gives its readers, in a file that they map.
 
 The file needs no lock: the writer writes each number by one instruction, and readers that see an
 older number show an older state.

@@ -1,4 +1,4 @@
-"""Ids, attributes and payloads of a collection: those of Build, of each merge, and of later writes.
+"""Ids, attributes and payloads of a collection, from Build, from merges and from later writes.
 
 The rows of a collection are divided into parts, each a run of rows with its own arrays. Build makes
 the first part, and each merge makes one more. Later writes are parts in memory. Small parts are

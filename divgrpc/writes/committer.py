@@ -297,7 +297,7 @@ class Committer:
                     pending.error = error
 
     def _commit(self, batch: list[_Pending]) -> list[_Pending]:
-        """Commit requests; return those from the first one on that lacks room."""
+        """Commit requests up to the first one that lacks room; return this one and all after it."""
         self._check_open()
         self._check_merge()
         if self._state is None:

@@ -1,6 +1,6 @@
 """The files of the writes to a generation, and the merge that makes them.
 
-    <generation>/vectors.npy            the vectors of Build, followed by those of later writes
+    <generation>/vectors.npy            the vectors of Build, then of later writes
     <generation>/writes/LAYOUT          the current layout, replaced by a rename
     <generation>/writes/layouts/<n>/    the arrays of a layout, never changed
     <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
@@ -135,7 +135,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What a merge reads: the rows of a collection at one sequence number.
+    """The rows of a collection at one sequence number, which a merge reads.
 
     alive: (rows,) whether the point of a row exists.
     places: (rows,) int32, where the code of a row is; `cells` (rows,) int32 the cell of a row,

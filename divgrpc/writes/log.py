@@ -3,7 +3,7 @@
 A file is named after the sequence number of its first record, and is reserved in full when it is
 made, so that a full disk is met then. The rest of a file is zeros. A record is:
 
-    sequence  uint64, one more than that of the record before
+    sequence  uint64, one more than in the record before
     synced    uint64, sequence number of the last record known to be on the disk
     length    uint32, bytes of the body
     checksum  uint32, CRC-32 of the numbers above and the body
@@ -204,7 +204,7 @@ class LogWriter:
         self._synced = 0
         # Held while the file is synced or closed, because another thread may do either.
         self._file_lock = threading.Lock()
-        # After an error of the disk nothing is appended: what a file then holds is unknown.
+        # After an error of the disk nothing is appended, because the state of the file is unknown.
         self.error: BaseException | None = None
         for draft in log.folder.glob(f"*{_DRAFT_SUFFIX}"):
             draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What encodes the rows of an upsert as Build encodes points."""
+"""Encodes the rows of an upsert as Build encodes points."""
 
 from collections.abc import Mapping
 from typing import Final

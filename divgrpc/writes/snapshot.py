@@ -1,4 +1,4 @@
-"""What a query reads: the points of a collection at one sequence number."""
+"""The points of a collection at one sequence number, which queries read."""
 
 import functools
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _CACHED_FLAGS_BYTES_MAX: Final = 64 << 20
 
 
 class LayoutEngine:
-    """What all snapshots of one layout share: the searcher, and flags of filters.
+    """The searcher and the flags of filters, which all snapshots of one layout share.
 
     `clean`: an engine for a snapshot in which every row has a point, and no row was written since
     the merge; it searches as fast as if nothing could be written.

@@ -171,7 +171,7 @@ class Requests:
         """
         check_sequence(request.if_sequence, state)
         if request.ids is None and request.condition is None:
-            raise invalid("ids", "must be given, or a filter")
+            raise invalid("ids", "must be given if there is no filter")
         rows: IntArray | None = None
         if request.ids is not None:
             ids = as_ids(request.ids)
@@ -258,7 +258,7 @@ def check_sequence(expected: int | None, state: State) -> None:
     """Raise `ConditionFailedError` unless the last write has the number `expected`."""
     if expected is not None and expected != state.sequence:
         raise ConditionFailedError(
-            "if_sequence", f"if_sequence is {expected}, but the last write has {state.sequence}"
+            "if_sequence", f"if_sequence is {expected}, but the last write is {state.sequence}"
         )
 
 

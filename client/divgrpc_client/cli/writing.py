@@ -181,7 +181,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if arguments.ids is not None:
         fields["ids"] = read_ids(arguments.ids, path)
     if fields["ids"] is None:
-        raise invalid("ids", f"must be given: {path} has none, and --ids reads them from a file")
+        raise invalid(
+            "ids", f"must be given, because {path} has none: name a file of ids with --ids"
+        )
     if vectors is not None and row_count(vectors) != len(fields["ids"]):
         counts = f"got {len(fields['ids'])} for {row_count(vectors)} vectors"
         raise invalid("ids", f"must be as many as the vectors, {counts}")

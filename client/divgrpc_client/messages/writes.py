@@ -117,7 +117,7 @@ def upsert(
     }
     ends = rows.ends()
     if len(ends) > 1 and conditions.if_sequence is not None:
-        raise invalid("if_sequence", "needs rows that fit one message; send fewer")
+        raise invalid("if_sequence", "needs all rows in one message: send fewer rows")
     starts = [0, *ends[:-1]]
 
     def messages() -> Iterator[writes_pb2.UpsertRequest]:
@@ -136,7 +136,7 @@ def delete(
 ) -> WriteExchange:
     """Return the exchange of a deletion; raises `InvalidArgumentError` with the argument's name."""
     if ids is None and not filter_fields:
-        raise invalid("ids", "must be given, or a filter")
+        raise invalid("ids", "must be given if there is no filter")
     numbers, texts = _ids(ids) if ids is not None else ([], [])
     request = writes_pb2.DeleteRequest(
         index=index_name(name),

@@ -82,9 +82,9 @@ def parse_delete(message: writes_pb2.DeleteRequest, manifest: Manifest) -> Delet
     ids = _ids(message, manifest)
     condition = filters.parse_filter(message.filter)
     if message.HasField("filter") and condition is None:
-        raise invalid("filter", "must have a condition, because it deletes what passes")
+        raise invalid("filter", "must have a condition: the points that pass it are deleted")
     if not ids and condition is None:
-        raise invalid("ids", "must be given, or a filter")
+        raise invalid("ids", "must be given if there is no filter")
     return Delete(
         ids=ids or None,
         condition=condition,

@@ -68,7 +68,7 @@ def test_vectors_of_a_file_need_ids(run: Run, client: Client, index: str, tmp_pa
     assert run("upsert", index, vectors, "--columns", columns).code == 0
     assert client.get(index, ["17"])[0].attributes["brand"] == "c"
     wrong = run("upsert", index, vectors)
-    assert (wrong.code, "--ids reads them from a file" in wrong.err) == (2, True)
+    assert (wrong.code, "name a file of ids with --ids" in wrong.err) == (2, True)
 
 
 def lines(path: Path, *points: dict[str, Any]) -> Path:
