@@ -27,7 +27,7 @@ from divgrpc.errors import (
     invalid,
 )
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.platforms import lock_exclusively
+from divgrpc.platforms import lock_exclusively, write_at
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
 from divgrpc.storage.manifest import Manifest
@@ -403,10 +403,7 @@ class Committer:
         if record.rows is None:
             return
         start = HEADER_BYTES + 4 * self._engine.dims * state.rows
-        view = memoryview(record.rows.vectors.tobytes())
-        while view:
-            written = os.pwrite(self._vectors_file, view, start)
-            view, start = view[written:], start + written
+        write_at(self._vectors_file, record.rows.vectors.tobytes(), start)
 
     def _check_open(self) -> None:
         if self._is_closed:

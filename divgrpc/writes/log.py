@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from divgrpc.errors import IndexDamagedError, StorageFullError
-from divgrpc.platforms import reserve, sync_data
+from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
 from divgrpc.storage.published import bytes_in
 
@@ -219,11 +219,7 @@ class LogWriter:
         if self._offset + len(data) > self._size:
             self._begin(max(FILE_BYTES, len(data)))
         try:
-            view = memoryview(data)
-            offset = self._offset
-            while view:
-                written = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            write_at(self._descriptor, data, self._offset)
         except OSError as error:
             self.error = error
             self._check()
@@ -277,7 +273,7 @@ class LogWriter:
         self._is_synced = False
         if any(data[offset:]):
             # Remove incomplete records, so that no part of them follows the next record.
-            os.pwrite(self._descriptor, bytes(len(data) - offset), offset)
+            write_at(self._descriptor, bytes(len(data) - offset), offset)
 
     def _begin(self, size: int) -> None:
         """Begin a file of `size` bytes; the records so far are synced first."""
