@@ -1,12 +1,14 @@
 """The class `Collection`: an index that can be written to while it is searched."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from divgrpc.columns.filters import as_filter
-from divgrpc.columns.values import check_record
+from divgrpc.columns.values import arguments_of_records
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
@@ -17,6 +19,9 @@ from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
 from divgrpc.vectors import RowsLike
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.writer import Delete, Upsert, check_write_id, columns_from
+
+# Number of records that `upsert_records` writes at once.
+_RECORDS_AT_ONCE: Final = 1_000
 
 
 class Collection(Index):
@@ -127,16 +132,12 @@ class Collection(Index):
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
             attributes. They are written 1,000 at a time.
         """
-        block: list[Mapping[str, Any]] = []
         result, rows = WriteResult(self.generation, self.sequence, 0), 0
-        for record in records:
-            block.append(record)
-            if len(block) == _RECORDS_AT_ONCE:
-                result = self._upsert_block(block, mode)
-                rows, block = rows + result.rows, []
-        if block:
-            result = self._upsert_block(block, mode)
-        return WriteResult(result.generation, result.sequence, rows + len(block))
+        source = iter(records)
+        while block := list(islice(source, _RECORDS_AT_ONCE)):
+            result = self.upsert(**arguments_of_records(block), mode=mode)
+            rows += result.rows
+        return replace(result, rows=rows)
 
     def delete(
         self,
@@ -179,20 +180,3 @@ class Collection(Index):
     def close(self) -> None:
         """Wait for a merge that is under way, and let other processes write to the index."""
         self._committer.close()
-
-    def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:
-        for record in block:
-            check_record(record)
-        names = {name for record in block for name in record} - {"id", "vector", "payload"}
-        payloads = [record.get("payload") for record in block]
-        return self.upsert(
-            [record["id"] for record in block],
-            [record["vector"] for record in block],
-            attributes={name: [record.get(name) for record in block] for name in sorted(names)},
-            payloads=payloads if any(p is not None for p in payloads) else None,
-            mode=mode,
-        )
-
-
-# Number of records that `upsert_records` writes at once.
-_RECORDS_AT_ONCE = 1_000

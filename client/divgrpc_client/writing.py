@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from divgrpc.columns.values import arguments_of_records
 from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
@@ -97,7 +98,7 @@ class WriteMethods:
             attributes.
         mode, write_id: as in `upsert`.
         """
-        rows = writes.rows_of_records(records)
+        rows = RowArguments(**arguments_of_records(list(records)))
         exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))
         return self._ask("Upsert", exchange, timeout, request_id)
 

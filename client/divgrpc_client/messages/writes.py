@@ -1,13 +1,13 @@
 """Makes the messages of writes, and joins their responses."""
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
-from divgrpc.columns.values import Column, check_record, check_row_bytes, columns_of
+from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
@@ -162,25 +162,6 @@ def delete_request(name: str, ids: IdsOf) -> writes_pb2.DeleteRequest:
     """Return a deletion without a `write_id`, so that it is made each time that it is sent."""
     numbers, texts = _ids(ids)
     return writes_pb2.DeleteRequest(index=index_name(name), ids=numbers, string_ids=texts)
-
-
-def rows_of_records(records: Iterable[Mapping[str, Any]]) -> RowArguments:
-    """Return ids, vectors, attributes and payloads of records.
-
-    Raises `InvalidArgumentError` with the field `id` or `vector` for a record without one.
-    """
-    rows = list(records)
-    for record in rows:
-        check_record(record)
-    names = sorted({name for record in rows for name in record} - {"id", "vector", "payload"})
-    payloads = [record.get("payload") for record in rows]
-    vectors: Any = [record["vector"] for record in rows]
-    return RowArguments(
-        ids=[record["id"] for record in rows],
-        vectors=vectors,
-        attributes={name: [record.get(name) for record in rows] for name in names},
-        payloads=payloads if any(p is not None for p in payloads) else None,
-    )
 
 
 def _nothing() -> filters_pb2.Filter:
