@@ -8,7 +8,7 @@ every processor.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +64,6 @@ class Record:
     removed: IntArray
     write_id: str = ""
     digest: str = ""
-
-    @property
-    def kind(self) -> Literal["upsert", "delete"]:
-        """What the caller asked for."""
-        return "delete" if self.rows is None else "upsert"
 
 
 def pack(record: Record) -> bytes:
