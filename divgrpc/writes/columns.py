@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.columns.filters import FilterReader
+from divgrpc.columns.filters import FilterReader, Flags
 from divgrpc.columns.ids import (
     ID_TEXTS,
     as_integers,
@@ -34,7 +34,6 @@ from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
 from divgrpc.writes.records import Rows, join
 
-Flags = npt.NDArray[np.bool_]
 _ABSENT: Final = -1
 # So many parts of about the same size are joined to one.
 _FANOUT: Final = 16

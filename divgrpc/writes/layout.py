@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
@@ -56,8 +57,6 @@ _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
 _LATER_BYTES_MAX: Final = 256 << 20
 _COPIED_ROWS: Final = 65_536
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import hash_of
 from divgrpc.columns.reader import PAYLOAD
 from divgrpc.columns.texts import ENDS
@@ -21,14 +22,14 @@ from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import lengths
-from divgrpc.writes.columns import Flags, LiveIds, LiveReader, Parts
+from divgrpc.writes.columns import LiveIds, LiveReader, Parts
 from divgrpc.writes.layout import Layout, Source
 from divgrpc.writes.model import CENTRE, CENTRE_MARGINS
 from divgrpc.writes.records import Record, Rows
 
 # Number of request ids that are remembered.
 REQUESTS_MAX: Final = 10_000
-_NO_OVERFLOW: Final = np.empty(0, np.int32)
+_NO_CELLS: Final = np.empty(0, np.int32)
 
 
 class State:
@@ -173,9 +174,9 @@ class State:
         if self._has_cells:
             places = self._places[rows]
             self._flags[places] = 0
-            np.subtract.at(self._counts, self._cells_of(places), 1)
+            np.subtract.at(self._counts, self.cells_of(places), 1)
 
-    def _cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the cell of each place."""
         tiles = places // TILE_POINTS - self._first_tile
         stored = np.searchsorted(self._starts, places, side="right").astype(np.int32) - 1
@@ -240,7 +241,7 @@ class State:
             sequence=self.sequence,
             alive=self._alive[:rows].copy(),
             places=places,
-            cells=self._cells_of(places) if self._has_cells else _NO_OVERFLOW,
+            cells=self.cells_of(places) if self._has_cells else _NO_CELLS,
             arrays={name: arrays[name] for name in names if name in arrays},
             model={name: arrays[name] for name in (CENTRE, CENTRE_MARGINS)},
             parts=self.parts,
@@ -254,7 +255,7 @@ class State:
         codes = np.empty((len(rows), self._codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
         take_codes(read_only(self._codes), read_only(places), codes)
         terms = np.zeros(len(rows), np.uint32) if self._terms is None else self._terms[places]
-        cells = self._cells_of(places) if self._has_cells else np.full(len(rows), -1, np.int32)
+        cells = self.cells_of(places) if self._has_cells else np.full(len(rows), -1, np.int32)
         return cells, terms, codes
 
     # What `GrownOrder` reads.
@@ -277,10 +278,6 @@ class State:
     def overflow_cells(self) -> tuple[int, npt.NDArray[np.int32]]:
         """Return the first place of the overflow tiles, and the cell of each tile in use."""
         return self._first_tile * TILE_POINTS, self._tile_cells[: int(self._used[0])]
-
-    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the cell of each place."""
-        return self._cells_of(places)
 
 
 class GrownOrder(CodeOrder):
