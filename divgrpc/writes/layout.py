@@ -16,7 +16,7 @@ number of a row does not change either.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -209,8 +209,9 @@ class WritesFolder:
     def sweep(self) -> None:
         """Remove what interrupted merges have left, and what the current layout does not use."""
         info = self.read_info()
-        used = set() if info is None else {f"layouts/{info.number}"}
-        used |= set() if info is None else {f"parts/{part.number}" for part in info.parts}
+        used: set[str] = set()
+        if info is not None:
+            used = {f"layouts/{info.number}", *(f"parts/{part.number}" for part in info.parts)}
         for kind in ("layouts", "parts"):
             for folder in (self.path / kind).glob("*"):
                 if f"{kind}/{folder.name}" not in used:
@@ -297,18 +298,10 @@ class WritesFolder:
     def _write_layout(
         self, number: int, generation: Generation, source: Source, capacity: int
     ) -> dict[str, ArrayEntry]:
-        folder = self.path / "layouts" / str(number)
-        shutil.rmtree(folder, ignore_errors=True)
-        with full_disk_errors():
-            store = ArrayFolder(folder)
-        try:
+        def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
-            entries = store.close()
-            sync_folder(folder)
-        except BaseException:
-            store.discard()
-            raise
-        return entries
+
+        return _write_arrays(self.path / "layouts" / str(number), fill)
 
     def _write_part(
         self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]
@@ -319,19 +312,31 @@ class WritesFolder:
         if not rows:
             return ()
         blocks = [b for part in source.parts if isinstance(part, MemoryPart) for b in part.blocks]
-        folder = self.path / "parts" / str(number)
-        shutil.rmtree(folder, ignore_errors=True)
-        with full_disk_errors():
-            store = ArrayFolder(folder)
-        try:
+
+        def fill(store: ArrayFolder) -> None:
             columns_in(store, blocks, generation.manifest.attributes)
-            entries = store.close()
-            sync_folder(folder)
-        except BaseException:
-            store.discard()
-            raise
+
+        entries = _write_arrays(self.path / "parts" / str(number), fill)
         vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
         return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
+
+
+def _write_arrays(folder: Path, fill: Callable[[ArrayFolder], None]) -> dict[str, ArrayEntry]:
+    """Create a folder with the arrays that `fill` writes, sync it, and return their entries.
+
+    Raises `StorageFullError`. After an error, the folder does not exist.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    with full_disk_errors():
+        store = ArrayFolder(folder)
+    try:
+        fill(store)
+        entries = store.close()
+        sync_folder(folder)
+    except BaseException:
+        store.discard()
+        raise
+    return entries
 
 
 def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: int) -> None:
