@@ -32,7 +32,7 @@ from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
-from divgrpc.writes.records import Rows, join
+from divgrpc.writes.records import Rows, join_rows
 
 _ABSENT: Final = -1
 # So many parts of about the same size are joined to one.
@@ -87,10 +87,10 @@ class MemoryPart(Part):
         """The arrays of the columns."""
         return columns_in(MemoryStore(), self.blocks, self._attributes)
 
-    def joined(self, parts: Sequence["MemoryPart"]) -> "MemoryPart":
+    def join(self, parts: Sequence["MemoryPart"]) -> "MemoryPart":
         """Return this part and those that follow it as one."""
         blocks = [block for part in (self, *parts) for block in part.blocks]
-        return MemoryPart(self.first, [join(blocks, self._attributes)], self._attributes)
+        return MemoryPart(self.first, [join_rows(blocks, self._attributes)], self._attributes)
 
 
 def columns_in(
@@ -151,8 +151,8 @@ class Parts:
     def with_rows(self, rows: Rows, attributes: Sequence[Attribute]) -> "Parts":
         """Return these parts and one more of new rows."""
         parts = [*self._parts, MemoryPart(self.rows, [rows], attributes)]
-        while (tail := _alike(parts)) is not None:
-            parts[-len(tail) :] = [tail[0].joined(tail[1:])]
+        while (tail := _parts_to_join(parts)) is not None:
+            parts[-len(tail) :] = [tail[0].join(tail[1:])]
         return Parts(parts)
 
     def __iter__(self) -> Iterator[Part]:
@@ -170,8 +170,8 @@ class Parts:
         return self._parts[bisect_right(self._firsts, row) - 1]
 
 
-def _alike(parts: Sequence[Part]) -> list[MemoryPart] | None:
-    """Return the last parts if they are to be joined."""
+def _parts_to_join(parts: Sequence[Part]) -> list[MemoryPart] | None:
+    """Return the last parts if they are of about the same size, else None."""
     tail = parts[-_FANOUT:]
     if len(tail) < _FANOUT or not all(isinstance(part, MemoryPart) for part in tail):
         return None
@@ -217,7 +217,7 @@ class LiveIds:
 
     @property
     def keys(self) -> IntArray:
-        """The key of each row (capacity,)."""
+        """The key of each row (capacity,), int64."""
         return self._keys
 
     def of_rows(self, rows: IntArray) -> IdArray:
@@ -299,7 +299,7 @@ class LiveIds:
 
     def after(self, key: int, count: int) -> tuple[IntArray, IntArray]:
         """Return the rows and the keys of the next `count` keys above `key`, ascending."""
-        old = self._after_of_merged(key, count)
+        old = self._merged_rows_after(key, count)
         new = self._rows_written
         keys = self._keys[new]
         start = int(np.searchsorted(keys, key, side="right"))
@@ -307,7 +307,8 @@ class LiveIds:
         rows = rows[np.argsort(self._keys[rows], kind="stable")][:count]
         return rows, self._keys[rows]
 
-    def _after_of_merged(self, key: int, count: int) -> IntArray:
+    def _merged_rows_after(self, key: int, count: int) -> IntArray:
+        """Return the next `count` live rows of the last merge above `key`, ascending by key."""
         rows: list[IntArray] = []
         order = self._order
         start = int(np.searchsorted(self._ascending, key, side="right"))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
@@ -43,7 +43,6 @@ from divgrpc.writes.state import State
 from divgrpc.writes.vacuum import Vacuum
 from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 
-DURABILITIES: Final = ("sync", "interval", "process")
 Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
@@ -90,7 +89,7 @@ class Committer:
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        self._durability = _checked(durability)
+        self._durability = _check_durability(durability)
         self._has_queries = has_queries
         self._index = IndexFolder(folder)
         # Held while requests are committed, and while the state is read or changed.
@@ -164,7 +163,9 @@ class Committer:
                     self._commit_queue()
             if not pending.is_done:
                 self._merge_for(pending)
-        return pending.error or pending.result or _lost()
+        outcome = pending.error or pending.result
+        assert outcome is not None  # noqa: S101  # it is done
+        return outcome
 
     def snapshot(self) -> Engine:
         """Return the points as they are now."""
@@ -433,7 +434,7 @@ class Committer:
     def _recover(self) -> None:
         """Open the current layout, and apply the records of the log."""
         self._writes.sweep()
-        state = self._opened()
+        state = self._open_state()
         attributes = self._generation.manifest.attributes
         for sequence, body in self._writes.log.read(state.sequence):
             record = unpack(body, attributes)
@@ -450,7 +451,7 @@ class Committer:
             self._publish()
             self._snapshot = self._new_snapshot(state)
 
-    def _opened(self, *, verify: bool = True) -> State:
+    def _open_state(self, *, verify: bool = True) -> State:
         return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
 
     def _take(self, state: State) -> None:
@@ -500,7 +501,7 @@ class Committer:
     def _merge(self, source: Source) -> None:
         """Write a layout, and use it; the lock of merges is held."""
         self._writes.merge(self._generation, source)
-        state = self._opened(verify=False)
+        state = self._open_state(verify=False)
         attributes = self._generation.manifest.attributes
         tail = Tail(self._writes.log, state.sequence)
         try:
@@ -536,10 +537,11 @@ class Committer:
                     log.sync()
 
 
-def _checked(durability: Durability) -> Durability:
-    if durability not in DURABILITIES:
-        names = ", ".join(DURABILITIES)
-        raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
+def _check_durability(durability: Durability) -> Durability:
+    names = get_args(Durability)
+    if durability not in names:
+        rule = f"must be one of {', '.join(names)}"
+        raise invalid("durability", f"{rule}, got {durability!r:.80}")
     return durability
 
 
@@ -553,7 +555,3 @@ def _first_result(request: Request, state: State) -> tuple[int, int]:
         other = f"write {sequence} has the name {request.write_id!r} and other contents"
         raise ConditionFailedError("write_id", f"{other}; give each write a name of its own")
     return sequence, count
-
-
-def _lost() -> Exception:
-    return AssertionError("a request got neither a result nor an error")

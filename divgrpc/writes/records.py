@@ -145,7 +145,7 @@ def _padding(size: int) -> bytes:
     return b"\0" * (-size % _ALIGNMENT_BYTES)
 
 
-def join(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
+def join_rows(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
     """Return several blocks of rows as one."""
     if len(parts) == 1:
         return parts[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, Rows
 from divgrpc.writes.state import State
 
-MODES: Final = ("upsert", "insert_only", "update_only")
+_MODES: Final = get_args(WriteMode)
 NO_KEYS: Final = np.empty(0, np.int64)
 
 
@@ -109,7 +109,7 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
             raise unknown_attribute(name, manifest.attributes)
         attribute, values = declared[name], plain(value)
         if attribute.multi and not isinstance(values, str) and isinstance(values, Sequence):
-            values = [_listed(item) for item in values]
+            values = [_as_list(item) for item in values]
         ((got, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()
         if got.multi and not attribute.multi:
             raise invalid(f"attributes.{name}", "must have one value per row, got a list")
@@ -122,7 +122,7 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 
 
-def _listed(item: object) -> object:
+def _as_list(item: object) -> object:
     """Return the values of a row as a list."""
     if item is None:
         return []
@@ -141,8 +141,8 @@ class Requests:
         Raises `InvalidArgumentError`, `ConditionFailedError` and `LimitExceededError`.
         """
         check_sequence(request.if_sequence, state)
-        if request.mode not in MODES:
-            raise invalid("mode", f"must be one of {', '.join(MODES)}, got {request.mode!r:.80}")
+        if request.mode not in _MODES:
+            raise invalid("mode", f"must be one of {', '.join(_MODES)}, got {request.mode!r:.80}")
         ids = state.ids()
         keys, texts, rows = self._find(request.ids, ids)
         count = len(keys)

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from divgrpc_protos.v1 import filters_pb2, writes_pb2
 _CHUNK_BYTES: Final = 1 << 20
 _ROWS_MAX: Final = 10_000
 _ID_BYTES: Final = 12
-_MODES: Final = ("upsert", "insert_only", "update_only")
+_MODES: Final = get_args(WriteMode)
 
 Response: TypeAlias = writes_pb2.UpsertResponse | writes_pb2.DeleteResponse
 WriteExchange: TypeAlias = Exchange[Any, Response, WriteResult]
@@ -128,7 +128,7 @@ def upsert(
                 **fields, **rows.fields(start, stop), **named.fields(part)
             )
 
-    return _joined(messages())
+    return _send_all(messages())
 
 
 def delete(
@@ -148,7 +148,7 @@ def delete(
     if ids is not None and not (numbers or texts):
         # An empty list selects nothing, with or without a filter.
         request.filter.CopyFrom(_nothing())
-    return _joined(iter((request,)))
+    return _send_all(iter((request,)))
 
 
 def upsert_request(name: str, ids: IdsOf, vectors: VectorsLike) -> writes_pb2.UpsertRequest:
@@ -170,7 +170,7 @@ def _nothing() -> filters_pb2.Filter:
     return filters_pb2.Filter(must=[no_id])
 
 
-def _joined(messages: Iterator[Any]) -> WriteExchange:
+def _send_all(messages: Iterator[Any]) -> WriteExchange:
     """Send messages one at a time; return the last sequence number and the sum of the rows."""
     result, rows = WriteResult(0, 0, 0), 0
     for message in messages:

@@ -4,7 +4,7 @@ Errors name the field by its path in the .proto files.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,20 +24,20 @@ def parse_upsert(message: writes_pb2.UpsertRequest, manifest: Manifest) -> Upser
     vectors: Any = None
     if message.HasField("vectors"):
         vectors = requests.parse_vectors("vectors", message.vectors)
-    mode: Any = "upsert"
+    mode: WriteMode = "upsert"
     if message.mode:
-        mode = word_of(fields_of(writes_pb2.UpsertRequest)["mode"], message.mode)
+        word = word_of(fields_of(writes_pb2.UpsertRequest)["mode"], message.mode)
+        mode = cast(WriteMode, word)
     ids = _ids(message, manifest)
     if message.payloads and len(message.payloads) != len(ids):
         count = len(message.payloads)
         raise invalid("payloads", f"must have one entry per id, {len(ids)}, got {count}")
-    write_mode: WriteMode = mode
     return Upsert(
         ids=ids,
         vectors=vectors,
         columns=_columns(message.attributes, manifest.attributes),
         payloads=list(message.payloads) if message.payloads else None,
-        mode=write_mode,
+        mode=mode,
         if_sequence=message.if_sequence if message.HasField("if_sequence") else None,
         write_id=check_write_id(message.write_id),
     )
