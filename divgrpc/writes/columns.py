@@ -25,10 +25,9 @@ from divgrpc.columns.ids import (
 )
 from divgrpc.columns.reader import RowReader
 from divgrpc.columns.texts import Texts
-from divgrpc.columns.writer import ColumnWriter
+from divgrpc.columns.writer import ColumnStore, ColumnWriter
 from divgrpc.errors import invalid
-from divgrpc.storage.arrays import ArrayFolder
-from divgrpc.storage.writers import MemoryStore, Store
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
@@ -94,9 +93,7 @@ class MemoryPart(Part):
 
 
 def columns_in(
-    store: Store | ArrayFolder,
-    blocks: Sequence[Rows],
-    attributes: Sequence[Attribute],
+    store: ColumnStore, blocks: Sequence[Rows], attributes: Sequence[Attribute]
 ) -> dict[str, Array]:
     """Write the columns of blocks of rows into a store, and return the arrays by name."""
     has_texts = any(block.texts for block in blocks)
@@ -113,7 +110,7 @@ def columns_in(
 class _Recorder:
     """Passes calls to a store, and keeps the names of the arrays."""
 
-    def __init__(self, store: Store | ArrayFolder) -> None:
+    def __init__(self, store: ColumnStore) -> None:
         self._store = store
         self.names: list[str] = []
 
