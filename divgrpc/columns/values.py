@@ -488,14 +488,14 @@ def as_lists(attribute: Attribute, column: Column) -> Column:
 def rows_of_column(attribute: Attribute, column: Column, entries: IntArray) -> Column:
     """Return the values at `entries` (m,) of a column; an entry of -1 has no value."""
     has_entry = entries >= 0
-    stored = entries[has_entry]
+    places = entries[has_entry]
     if not attribute.multi:
         values = np.full(len(entries), MISSING[attribute.type], DTYPES[attribute.type])
-        values[has_entry] = column.values[stored]
+        values[has_entry] = column.values[places]
         return column._replace(values=values).compact()
-    starts = np.where(stored > 0, column.ends[stored - 1], 0)
+    starts = np.where(places > 0, column.ends[places - 1], 0)
     widths = np.zeros(len(entries), np.int64)
-    widths[has_entry] = counts = column.ends[stored] - starts
+    widths[has_entry] = counts = column.ends[places] - starts
     offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     values = column.values[offsets + np.arange(len(offsets))]
     return column._replace(values=values, ends=np.cumsum(widths)).compact()

@@ -227,8 +227,10 @@ class LiveIds:
         texts = np.full(len(flat), "", object)
         places = np.flatnonzero(flat >= 0)
         for part, group in self._parts.groups(flat[places]):
-            some = places[group]
-            texts[some] = [t.decode() for t in part.texts.take(flat[some] - part.first)]
+            group_places = places[group]
+            texts[group_places] = [
+                t.decode() for t in part.texts.take(flat[group_places] - part.first)
+            ]
         return texts.reshape(rows.shape)
 
     def bytes_of_rows(self, rows: IntArray) -> IntArray:
@@ -250,8 +252,8 @@ class LiveIds:
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each key, -1 where there is none; `keys` may have any shape."""
         if keys.size <= _FEW_KEYS:
-            few = [self._row_of_key(key) for key in keys.ravel().tolist()]
-            return np.array(few, np.int64).reshape(keys.shape)
+            row_list = [self._row_of_key(key) for key in keys.ravel().tolist()]
+            return np.array(row_list, np.int64).reshape(keys.shape)
         rows = np.full(keys.shape, _ABSENT, np.int64)
         if len(self._order):
             places = np.searchsorted(self._ascending, keys)
@@ -296,11 +298,11 @@ class LiveIds:
 
     def after(self, key: int, count: int) -> tuple[IntArray, IntArray]:
         """Return the rows and the keys of the next `count` keys above `key`, ascending."""
-        old = self._merged_rows_after(key, count)
-        new = self._rows_written
-        keys = self._keys[new]
+        merged_rows = self._merged_rows_after(key, count)
+        later_rows = self._rows_written
+        keys = self._keys[later_rows]
         start = int(np.searchsorted(keys, key, side="right"))
-        rows = np.concatenate((old, new[start : start + count]))
+        rows = np.concatenate((merged_rows, later_rows[start : start + count]))
         rows = rows[np.argsort(self._keys[rows], kind="stable")][:count]
         return rows, self._keys[rows]
 
@@ -311,9 +313,9 @@ class LiveIds:
         start = int(np.searchsorted(self._ascending, key, side="right"))
         while count > 0 and start < len(order):
             block = order[start : start + count]
-            kept = block[self._alive[block]]
-            rows.append(kept)
-            count, start = count - len(kept), start + len(block)
+            live_rows = block[self._alive[block]]
+            rows.append(live_rows)
+            count, start = count - len(live_rows), start + len(block)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     @cached_property
@@ -378,9 +380,9 @@ class LiveReader:
         """Return the payloads of `rows` (m,); empty if none of these points has a payload."""
         payloads, has_any = [b""] * len(rows), False
         for part, group in self._parts.groups(rows):
-            found_in_part = part.reader.payloads(rows[group] - part.first)
-            has_any = has_any or bool(found_in_part)
-            for place, payload in zip(group.tolist(), found_in_part, strict=False):
+            part_payloads = part.reader.payloads(rows[group] - part.first)
+            has_any = has_any or bool(part_payloads)
+            for place, payload in zip(group.tolist(), part_payloads, strict=False):
                 payloads[place] = payload
         return tuple(payloads) if has_any else ()
 

@@ -456,11 +456,11 @@ class Committer:
 
     def _take(self, state: State) -> None:
         """Use a state; the locks are held."""
-        shared = LayoutEngine(self._engine, self._generation, state.layout)
+        layout_engine = LayoutEngine(self._engine, self._generation, state.layout)
         arrays = self._generation.arrays | state.layout.arrays
-        encoder = RowEncoder(shared.searcher, arrays, self._engine.manifest)
+        encoder = RowEncoder(layout_engine.searcher, arrays, self._engine.manifest)
         self._requests = Requests(self._engine.manifest, encoder)
-        self._state, self._shared = state, shared
+        self._state, self._shared = state, layout_engine
 
     def _renew(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""
@@ -480,11 +480,11 @@ class Committer:
         if state is None or is_merging or not self.merges_by_itself:
             return
         info = state.layout.info
-        written = state.rows - info.rows
-        deleted = (state.rows - state.live) - (info.rows - info.live)
+        rows_written = state.rows - info.rows
+        rows_deleted = (state.rows - state.live) - (info.rows - info.live)
         if (
-            written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
-            or deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
+            rows_written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
+            or rows_deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
             or state.room * 4 < info.capacity - info.rows
             or state.sequence - info.sequence >= _MERGED_RECORDS
             or self._log_bytes >= _MERGED_BYTES

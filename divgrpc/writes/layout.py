@@ -163,7 +163,7 @@ class Source:
         rows = manifest.rows
         ids = arrays.get("ids", np.arange(rows))
         names = ("codes", "scan_terms", "inverse_lengths")
-        kept = {name: arrays[name] for name in names if name in arrays}
+        code_arrays = {name: arrays[name] for name in names if name in arrays}
         places, cells = np.arange(rows, dtype=np.int32), np.empty(0, np.int32)
         if "cell_rows" in arrays:
             order, sizes = arrays["cell_rows"], np.diff(arrays["cell_starts"])
@@ -175,7 +175,7 @@ class Source:
             alive=np.ones(rows, np.bool_),
             places=places,
             cells=cells,
-            arrays=kept | {"ids": ids},
+            arrays=code_arrays | {"ids": ids},
             model=model_arrays(arrays, manifest, vectors),
             parts=Parts([Part(0, rows, arrays, manifest.attributes)]),
             displaced=manifest.id_kind == "string" and bool((np.diff(np.sort(ids)) == 1).any()),
@@ -209,12 +209,15 @@ class WritesFolder:
     def sweep(self) -> None:
         """Remove what interrupted merges have left, and what the current layout does not use."""
         info = self.read_info()
-        used: set[str] = set()
+        used_folders: set[str] = set()
         if info is not None:
-            used = {f"layouts/{info.number}", *(f"parts/{part.number}" for part in info.parts)}
+            used_folders = {
+                f"layouts/{info.number}",
+                *(f"parts/{part.number}" for part in info.parts),
+            }
         for kind in ("layouts", "parts"):
             for folder in (self.path / kind).glob("*"):
-                if f"{kind}/{folder.name}" not in used:
+                if f"{kind}/{folder.name}" not in used_folders:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def open_layout(self, generation: Generation, *, verify: bool) -> Layout:
@@ -250,17 +253,17 @@ class WritesFolder:
 
         Raises `StorageFullError`; the layout before then stays current.
         """
-        before = self.read_info()
+        old_info = self.read_info()
         with full_disk_errors():
             for name in ("layouts", "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
-        number = 1 if before is None else before.number + 1
+        number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
-        later = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
-        later = min(later, max(_LATER_ROWS_MIN, rows))
+        later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+        later_rows = min(later_rows, max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
-        capacity = -(-(rows + later + 1) // TILE_POINTS) * TILE_POINTS
+        capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
         with full_disk_errors():
             descriptor = self.open_vectors()
             try:
@@ -269,7 +272,7 @@ class WritesFolder:
             finally:
                 os.close(descriptor)
         arrays = self._write_layout(number, generation, source, capacity)
-        parts = () if before is None else before.parts
+        parts = () if old_info is None else old_info.parts
         parts += self._write_part(number, generation, source, parts)
         info = LayoutInfo(
             number=number,
@@ -347,15 +350,17 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     store.create("alive", np.bool_, (rows,))[:] = source.alive
     ids = source.arrays["ids"]
     store.create("ids", np.int64, (capacity,))[:rows] = ids[:rows]
-    living = np.flatnonzero(source.alive)
-    keys = ids[living]
-    order = living if ascends(keys) else living[np.argsort(keys, kind="stable")]
+    live_rows = np.flatnonzero(source.alive)
+    keys = ids[live_rows]
+    order = live_rows if ascends(keys) else live_rows[np.argsort(keys, kind="stable")]
     store.create("order", np.int64, order.shape)[:] = order
     if "inverse_lengths" in source.arrays:
         inverse_lengths = store.create("inverse_lengths", np.float32, (capacity,))
         inverse_lengths[:rows] = source.arrays["inverse_lengths"][:rows]
     if len(source.cells):
-        _fill_cells(store, source, living, capacity - rows, len(generation.arrays["cell_centres"]))
+        _fill_cells(
+            store, source, live_rows, capacity - rows, len(generation.arrays["cell_centres"])
+        )
         return
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
     tiles = -(-rows // TILE_POINTS)
@@ -366,12 +371,12 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
 
 
 def _fill_cells(
-    store: ArrayFolder, source: Source, living: IntArray, room: int, cells: int
+    store: ArrayFolder, source: Source, live_rows: IntArray, room: int, cells: int
 ) -> None:
-    """Write the codes of the rows `living` by cell, with room for so many more rows."""
+    """Write the codes of the rows `live_rows` by cell, with room for `room` more rows."""
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
-    by_cell = living[np.argsort(source.cells[living], kind="stable")]
-    sizes = np.bincount(source.cells[living], minlength=cells)
+    by_cell = live_rows[np.argsort(source.cells[live_rows], kind="stable")]
+    sizes = np.bincount(source.cells[live_rows], minlength=cells)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     store.create("cell_starts", np.int64, starts.shape)[:] = starts
     tiles = -(-len(by_cell) // TILE_POINTS)
@@ -390,7 +395,7 @@ def _fill_cells(
     packed = np.empty((_COPIED_ROWS, codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
     for start in range(0, len(by_cell), _COPIED_ROWS):
         block = old_places[start : start + _COPIED_ROWS]
-        part = packed[: len(block)]
-        take_codes(read_only(codes), read_only(block), part)
-        at = np.arange(start, start + len(block), dtype=np.int32)
-        put_codes(read_only(part), read_only(at), new_codes)
+        packed_block = packed[: len(block)]
+        take_codes(read_only(codes), read_only(block), packed_block)
+        places_of_block = np.arange(start, start + len(block), dtype=np.int32)
+        put_codes(read_only(packed_block), read_only(places_of_block), new_codes)

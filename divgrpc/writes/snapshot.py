@@ -149,12 +149,12 @@ class Snapshot(Engine):
         key, flags = repr(condition), np.zeros(len(self._alive), np.bool_)
         merged = self._shared.layout.info.rows
         for part in self._parts:
-            known = self._shared.cached(key, part) if part.first < merged else None
-            if known is None:
-                known = part.flags(condition, self._live_ids)
+            part_flags = self._shared.cached(key, part) if part.first < merged else None
+            if part_flags is None:
+                part_flags = part.flags(condition, self._live_ids)
                 if part.first < merged and not _names_ids(condition):
-                    self._shared.keep(key, part, known)
-            flags[part.first : part.first + part.rows] = known
+                    self._shared.keep(key, part, part_flags)
+            flags[part.first : part.first + part.rows] = part_flags
         flags &= self._alive
         if self._visible is None:
             return PassingRows(flags[: self._written])

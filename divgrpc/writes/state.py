@@ -109,41 +109,41 @@ class State:
     def apply(self, sequence: int, record: Record) -> None:
         """Apply a record, the one after the last."""
         assert sequence == self.sequence + 1  # noqa: S101  # callers read records in order
-        removed = self.rows_of_keys(record.removed)
-        self._remove(removed[removed >= 0])
+        rows = self.rows_of_keys(record.removed)
+        self._remove(rows[rows >= 0])
         if record.rows is not None:
             self._add(record.rows)
         self.sequence = sequence
         if record.write_id:
-            count = len(removed) if record.rows is None else len(record.rows)
+            count = len(rows) if record.rows is None else len(record.rows)
             self.requests[record.write_id] = (sequence, count, record.digest)
             if len(self.requests) > REQUESTS_MAX:
                 del self.requests[next(iter(self.requests))]
 
-    def _add(self, added: Rows) -> None:
-        first, count = self.rows, len(added)
+    def _add(self, block: Rows) -> None:
+        first, count = self.rows, len(block)
         rows = np.arange(first, first + count, dtype=np.int32)
-        before = self.rows_of_keys(added.keys)
-        self._remove(before[before >= 0])
-        self._keys[first : first + count] = added.keys
-        for row, key in zip(rows.tolist(), added.keys.tolist(), strict=True):
+        old_rows = self.rows_of_keys(block.keys)
+        self._remove(old_rows[old_rows >= 0])
+        self._keys[first : first + count] = block.keys
+        for row, key in zip(rows.tolist(), block.keys.tolist(), strict=True):
             self._former[row] = self._later.get(key, -1)
             self._later[key] = row
         if self._inverse_lengths is not None:
-            sizes = lengths(added.vectors)
+            sizes = lengths(block.vectors)
             part = self._inverse_lengths[first : first + count]
             np.divide(1, sizes, out=part, where=sizes > 0)
-        places = self._add_to_cells(added.cells, rows) if self._has_cells else rows
+        places = self._add_to_cells(block.cells, rows) if self._has_cells else rows
         self._places[first : first + count] = places
-        put_codes(read_only(added.codes), read_only(places), self._codes)
+        put_codes(read_only(block.codes), read_only(places), self._codes)
         if self._terms is not None:
-            self._terms[places] = added.terms
+            self._terms[places] = block.terms
         self._alive[first : first + count] = True
-        self.parts = self.parts.with_rows(added, self.generation.manifest.attributes)
-        self.has_payloads = self.has_payloads or any(added.payloads)
-        if added.texts and not self.displaced:
-            hashes = np.fromiter(map(hash_of, added.texts), np.int64, count)
-            self.displaced = bool((hashes != added.keys).any())
+        self.parts = self.parts.with_rows(block, self.generation.manifest.attributes)
+        self.has_payloads = self.has_payloads or any(block.payloads)
+        if block.texts and not self.displaced:
+            hashes = np.fromiter(map(hash_of, block.texts), np.int64, count)
+            self.displaced = bool((hashes != block.keys).any())
         self.rows += count
         self.live += count
 

@@ -152,11 +152,13 @@ def compact(arguments: argparse.Namespace) -> None:
       divgrpc compact shoes --vacuum
     """
     with session.connect(arguments) as client:
-        merged = client.compact(arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout)
+        has_merged = client.compact(
+            arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout
+        )
     if arguments.json:
-        json_output.show({"name": arguments.name, "merged": merged})
+        json_output.show({"name": arguments.name, "merged": has_merged})
     else:
-        outcome = "merged" if merged else "nothing to merge"
+        outcome = "merged" if has_merged else "nothing to merge"
         sys.stdout.write(f"{arguments.name}: {outcome}\n")
 
 

@@ -122,10 +122,10 @@ def upsert(
 
     def messages() -> Iterator[writes_pb2.UpsertRequest]:
         # A random name must be the same for all messages of this write.
-        named = conditions._replace(write_id=conditions.fields()["write_id"])
+        named_conditions = conditions._replace(write_id=conditions.fields()["write_id"])
         for part, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             yield writes_pb2.UpsertRequest(
-                **fields, **rows.fields(start, stop), **named.fields(part)
+                **fields, **rows.fields(start, stop), **named_conditions.fields(part)
             )
 
     return _send_all(messages())
@@ -193,11 +193,10 @@ def _rows_of(
         raise invalid("ids", "must have at least one id")
     matrix = None if vectors is None else as_matrix("vectors", vectors)
     if matrix is not None and row_count(matrix) != count:
-        got = row_count(matrix)
-        raise invalid("vectors", f"must have one row per id, {count}, got {got}")
+        raise invalid("vectors", f"must have one row per id, {count}, got {row_count(matrix)}")
     columns = {} if attributes is None else columns_of(attributes, count, attribute_types)
-    stored = [] if payloads is None else check_payloads(payloads, count)
-    return _Rows(numbers, texts, matrix, columns, stored)
+    payload_list = [] if payloads is None else check_payloads(payloads, count)
+    return _Rows(numbers, texts, matrix, columns, payload_list)
 
 
 def _ids(ids: Any) -> tuple[list[int], list[str]]:  # noqa: ANN401  # one id or several

@@ -52,16 +52,20 @@ def _columns(
     for an attribute that may have several.
     """
     by_name: Mapping[str, Attribute] = {attribute.name: attribute for attribute in declared}
-    fitting = [_with_numbers(message, by_name.get(message.name)) for message in messages]
-    scalar = {
+    typed_messages = [_with_numbers(message, by_name.get(message.name)) for message in messages]
+    scalar_names = {
         message.name
-        for message in fitting
+        for message in typed_messages
         if message.name in by_name and by_name[message.name].multi and not message.ends
     }
-    whole = tuple(Attribute(a.name, a.type) if a.name in scalar else a for a in by_name.values())
-    columns = points.parse_columns(fitting, whole)
+    declarations = tuple(
+        Attribute(a.name, a.type) if a.name in scalar_names else a for a in by_name.values()
+    )
+    columns = points.parse_columns(typed_messages, declarations)
     return {
-        by_name[attribute.name]: as_lists(attribute, column) if attribute.name in scalar else column
+        by_name[attribute.name]: as_lists(attribute, column)
+        if attribute.name in scalar_names
+        else column
         for attribute, column in columns.items()
     }
 

@@ -75,19 +75,19 @@ class Collections:
             committer = self._find(name)
         except Exception as error:  # noqa: BLE001  # becomes the status of the calls
             return {request.id: self.refuse(request, error) for request, _ in group}
-        writing: list[tuple[packets.Request, Request]] = []
+        calls: list[tuple[packets.Request, Request]] = []
         for request, message in group:
             try:
                 if request.op == Op.COMPACT:
                     replies[request.id] = _compact(committer, request, vacuum=message.vacuum)
                 elif request.op == Op.UPSERT:
-                    writing.append((request, writes.parse_upsert(message, committer.manifest)))
+                    calls.append((request, writes.parse_upsert(message, committer.manifest)))
                 else:
-                    writing.append((request, writes.parse_delete(message, committer.manifest)))
+                    calls.append((request, writes.parse_delete(message, committer.manifest)))
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
                 replies[request.id] = self.refuse(request, error)
-        outcomes = committer.commit_all([write for _, write in writing]) if writing else []
-        for (request, _), outcome in zip(writing, outcomes, strict=True):
+        outcomes = committer.commit_all([write for _, write in calls]) if calls else []
+        for (request, _), outcome in zip(calls, outcomes, strict=True):
             replies[request.id] = self._reply(request, outcome)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
