@@ -130,7 +130,11 @@ class Collection(Index):
         """Insert or replace points that are given one by one, and return the last result.
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
-            attributes. They are written 1,000 at a time.
+            attributes. They are written 1,000 at a time, each thousand as a whole or not at all.
+        mode: as for `upsert`.
+
+        The result has the number of all records. Raises the errors of `upsert`, and
+        `InvalidArgumentError` with the field `id` or `vector` for a record without one.
         """
         result, rows = WriteResult(self.generation, self.sequence, 0), 0
         source = iter(records)
@@ -153,6 +157,7 @@ class Collection(Index):
         filter: conditions as in `query`.
         if_sequence, write_id: as for `upsert`.
 
+        The result has the number of points that were deleted. Either all are deleted or none.
         Raises `InvalidArgumentError`, `ConditionFailedError`, `StorageFullError` and
         `IndexChangedError`.
         """
@@ -168,10 +173,13 @@ class Collection(Index):
 
         Merges happen by themselves in the background. Answers stay the same.
 
+        progress: called with a `divgrpc.types.Progress` several times.
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
             new generation; queries go on meanwhile, and writes wait. Numbers of writes and answers
-            stay the same. The disk needs room for both generations. Raises `BuildUnderWayError`
-            during a build, and `StorageFullError`.
+            stay the same. The disk needs room for both generations.
+
+        Raises `StorageFullError`, `IndexChangedError` if the index was built anew,
+        `StorageInUseError` after `close`, and, with `vacuum`, `BuildUnderWayError` during a build.
         """
         if vacuum and self._committer.vacuum(progress):
             return True

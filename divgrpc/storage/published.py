@@ -133,7 +133,10 @@ def read_writes(generation: Path) -> Writes | None:
 
 
 def is_recovered(generation: Path) -> bool:
-    """Whether a generation has no writes, or had a writer since the system started."""
+    """Whether a generation has no writes, or had a writer since the system started.
+
+    generation: its folder.
+    """
     folder = generation / WRITES
     if not (folder / LAYOUT).exists():
         return True

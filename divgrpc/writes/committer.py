@@ -176,7 +176,10 @@ class Committer:
             return self._renew()
 
     def merge(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
-        """Merge all rows now; return whether there was anything to merge."""
+        """Merge all rows now; return whether there was anything to merge.
+
+        Raises `StorageFullError`, `StorageInUseError` after `close`, and `IndexChangedError`.
+        """
         with self._merge_lock:
             with self._commit_lock:
                 self._check_open()

@@ -250,7 +250,10 @@ class State:
         )
 
     def encoded(self, rows: IntArray) -> tuple[Array, Array, Array]:
-        """Return the cells (m,), scan terms (m,) and codes (m, bits / 8) of existing rows."""
+        """Return cells (m,) int32, scan terms (m,) uint32 and codes (m, bits / 8) uint8.
+
+        rows: (m,) rows whose points exist. Without cells, all cells are -1.
+        """
         places = self._places[rows]
         codes = np.empty((len(rows), self._codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
         take_codes(read_only(self._codes), read_only(places), codes)
