@@ -1,12 +1,14 @@
 """The class `Collection`: an index that can be written to while it is searched."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from divgrpc.columns.filters import as_filter
-from divgrpc.columns.values import check_record
+from divgrpc.columns.values import arguments_of_records
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
@@ -17,6 +19,9 @@ from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
 from divgrpc.vectors import RowsLike
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.writer import Delete, Upsert, check_write_id, columns_from
+
+# Number of records that `upsert_records` writes at once.
+_RECORDS_AT_ONCE: Final = 1_000
 
 
 class Collection(Index):
@@ -125,18 +130,18 @@ class Collection(Index):
         """Insert or replace points that are given one by one, and return the last result.
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
-            attributes. They are written 1,000 at a time.
+            attributes. They are written 1,000 at a time, each thousand as a whole or not at all.
+        mode: as for `upsert`.
+
+        The result has the number of all records. Raises the errors of `upsert`, and
+        `InvalidArgumentError` with the field `id` or `vector` for a record without one.
         """
-        block: list[Mapping[str, Any]] = []
         result, rows = WriteResult(self.generation, self.sequence, 0), 0
-        for record in records:
-            block.append(record)
-            if len(block) == _RECORDS_AT_ONCE:
-                result = self._upsert_block(block, mode)
-                rows, block = rows + result.rows, []
-        if block:
-            result = self._upsert_block(block, mode)
-        return WriteResult(result.generation, result.sequence, rows + len(block))
+        source = iter(records)
+        while block := list(islice(source, _RECORDS_AT_ONCE)):
+            result = self.upsert(**arguments_of_records(block), mode=mode)
+            rows += result.rows
+        return replace(result, rows=rows)
 
     def delete(
         self,
@@ -152,12 +157,13 @@ class Collection(Index):
         filter: conditions as in `query`.
         if_sequence, write_id: as for `upsert`.
 
+        The result has the number of points that were deleted. Either all are deleted or none.
         Raises `InvalidArgumentError`, `ConditionFailedError`, `StorageFullError` and
         `IndexChangedError`.
         """
         condition = None if filter is None else as_filter(filter)
         if filter is not None and condition is None:
-            raise invalid("filter", "must have a condition, because it deletes what passes")
+            raise invalid("filter", "must have a condition: the points that pass it are deleted")
         return self._committer.commit(Delete(ids, condition, if_sequence, check_write_id(write_id)))
 
     def compact(
@@ -167,32 +173,18 @@ class Collection(Index):
 
         Merges happen by themselves in the background. Answers stay the same.
 
+        progress: called with a `divgrpc.types.Progress` several times.
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
             new generation; queries go on meanwhile, and writes wait. Numbers of writes and answers
-            stay the same. The disk needs room for both generations. Raises `BuildUnderWayError`
-            during a build, and `StorageFullError`.
+            stay the same. The disk needs room for both generations.
+
+        Raises `StorageFullError`, `IndexChangedError` if the index was built anew,
+        `StorageInUseError` after `close`, and, with `vacuum`, `BuildUnderWayError` during a build.
         """
         if vacuum and self._committer.vacuum(progress):
             return True
         return self._committer.merge(progress)
 
     def close(self) -> None:
-        """Finish what is under way, and let other processes write to the index."""
+        """Wait for a merge that is under way, and let other processes write to the index."""
         self._committer.close()
-
-    def _upsert_block(self, block: Sequence[Mapping[str, Any]], mode: WriteMode) -> WriteResult:
-        for record in block:
-            check_record(record)
-        names = {name for record in block for name in record} - {"id", "vector", "payload"}
-        payloads = [record.get("payload") for record in block]
-        return self.upsert(
-            [record["id"] for record in block],
-            [record["vector"] for record in block],
-            attributes={name: [record.get(name) for record in block] for name in sorted(names)},
-            payloads=payloads if any(p is not None for p in payloads) else None,
-            mode=mode,
-        )
-
-
-# Number of records that `upsert_records` writes at once.
-_RECORDS_AT_ONCE = 1_000

@@ -150,7 +150,7 @@ class Engine(StoredPoints):
         if self.sequence < least:
             latest = self.sequence
             raise ConditionFailedError(
-                "min_sequence", f"min_sequence is {least}, but the last write has {latest}"
+                "min_sequence", f"min_sequence is {least}, but the last write is {latest}"
             )
 
     def passing(

@@ -62,6 +62,14 @@ def reserve(descriptor: int, size_bytes: int) -> None:
         os.ftruncate(descriptor, size_bytes)
 
 
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of `data` to a file at an offset in bytes; raises `OSError`."""
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+
+
 def sync_data(descriptor: int) -> None:
     """Flush a file's data to the disk, without the file's timestamps if possible."""
     getattr(os, "fdatasync", os.fsync)(descriptor)

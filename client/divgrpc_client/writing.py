@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from divgrpc.columns.values import arguments_of_records
 from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
@@ -97,7 +98,7 @@ class WriteMethods:
             attributes.
         mode, write_id: as in `upsert`.
         """
-        rows = writes.rows_of_records(records)
+        rows = RowArguments(**arguments_of_records(list(records)))
         exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))
         return self._ask("Upsert", exchange, timeout, request_id)
 
@@ -125,7 +126,7 @@ class WriteMethods:
         """
         fields = filters.filter_fields(filter)
         if filter is not None and not fields:
-            raise invalid("filter", "must have a condition, because it deletes what passes")
+            raise invalid("filter", "must have a condition: the points that pass it are deleted")
         exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
         return self._ask("Delete", exchange, timeout, request_id)
 
@@ -139,7 +140,9 @@ class WriteMethods:
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
-        """Merge the writes to an index into what searches read; return whether there were any.
+        """Merge the writes to an index into the arrays that searches read.
+
+        Returns whether there were any.
 
         Merges happen by themselves. Answers stay the same.
 

@@ -112,8 +112,8 @@ class AttributeAdder:
     def build(self) -> Generation:
         """Publish the new generation and return it.
 
-        Raises `InvalidArgumentError` if no values came, or if values without ids are not those of
-        all points.
+        Raises `InvalidArgumentError` if no values came, or if values without ids came for fewer
+        points than the index has.
         """
         if self._has_ids is None:
             raise invalid("attributes", "must have values of at least one point")

@@ -220,7 +220,7 @@ class _Encoder:
         if not self.parameters.centred and self.parameters.metric != "inner_product":
             # Subtracting a centre changes no distance. Without the part that all points share, the
             # four bits of each projection of a query resolve differences more finely.
-            self._centre = (_sum(sample, self._dims) / len(sample)).astype(np.float32)
+            self._centre = _mean_of_sample(sample)
         if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
             self.parameters = replace(self.parameters, n_components=n_components)
@@ -446,18 +446,21 @@ def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:
     """Return the centre (d,) that hashing subtracts from `points` (n, d), as Build computes it."""
     if parameters.centred:
         return _mean(points)
-    dims = points.shape[1]
     if parameters.hash_family != "cells" or parameters.metric == "inner_product":
-        return np.zeros(dims, np.float32)
-    sample = _sample(points, parameters.seed)
-    centre: FloatArray = (_sum(sample, dims) / len(sample)).astype(np.float32)
-    return centre
+        return np.zeros(points.shape[1], np.float32)
+    return _mean_of_sample(_sample(points, parameters.seed))
 
 
 def _sample(points: Rows, seed: int) -> Rows:
+    """Return the rows that the centre and the components are computed from."""
     rows, dims = points.shape
     count = min(rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // dims))
     return take(points, draw_numbers(rows, count, np.random.default_rng((seed, 3))))
+
+
+def _mean_of_sample(sample: Rows) -> FloatArray:
+    mean: FloatArray = (_sum(sample, sample.shape[1]) / len(sample)).astype(np.float32)
+    return mean
 
 
 def _mean(points: Rows) -> FloatArray:

@@ -54,7 +54,7 @@ class RowReader:
         return sizes + self.bytes_beside_ids(rows, attributes=attributes, payload=payload)
 
     def bytes_beside_ids(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
-        """Return the same without the ids."""
+        """Return an upper bound of the bytes that each of `rows` (m,) takes without its id."""
         sizes = np.zeros(len(rows), np.int64)
         if payload and self._payloads is not None:
             sizes += self._payloads.lengths(rows) + _HEAD_BYTES

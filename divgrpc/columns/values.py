@@ -135,11 +135,26 @@ def check_name(name: object) -> str:
     raise invalid("attributes", f"{rule}, got {name!r:.80}")
 
 
-def check_record(record: Mapping[str, Any]) -> None:
-    """Raise `InvalidArgumentError` with the field `id` or `vector` for a record without one."""
-    for key, hint in (("id", ""), ("vector", "; upsert(ids, attributes=...) keeps vectors")):
-        if key not in record:
-            raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}{hint}")
+def arguments_of_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `ids`, `vectors`, `attributes` and `payloads` of records, as arguments of an upsert.
+
+    records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
+        attributes.
+
+    Raises `InvalidArgumentError` with the field `id` or `vector` for a record without one.
+    """
+    for record in records:
+        for key, hint in (("id", ""), ("vector", "; upsert(ids, attributes=...) keeps vectors")):
+            if key not in record:
+                raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}{hint}")
+    names = {name for record in records for name in record} - {"id", "vector", "payload"}
+    payloads = [record.get("payload") for record in records]
+    return {
+        "ids": [record["id"] for record in records],
+        "vectors": [record["vector"] for record in records],
+        "attributes": {name: [record.get(name) for record in records] for name in sorted(names)},
+        "payloads": payloads if any(payload is not None for payload in payloads) else None,
+    }
 
 
 def columns_of(
@@ -473,14 +488,14 @@ def as_lists(attribute: Attribute, column: Column) -> Column:
 def rows_of_column(attribute: Attribute, column: Column, entries: IntArray) -> Column:
     """Return the values at `entries` (m,) of a column; an entry of -1 has no value."""
     has_entry = entries >= 0
-    stored = entries[has_entry]
+    places = entries[has_entry]
     if not attribute.multi:
         values = np.full(len(entries), MISSING[attribute.type], DTYPES[attribute.type])
-        values[has_entry] = column.values[stored]
+        values[has_entry] = column.values[places]
         return column._replace(values=values).compact()
-    starts = np.where(stored > 0, column.ends[stored - 1], 0)
+    starts = np.where(places > 0, column.ends[places - 1], 0)
     widths = np.zeros(len(entries), np.int64)
-    widths[has_entry] = counts = column.ends[stored] - starts
+    widths[has_entry] = counts = column.ends[places] - starts
     offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     values = column.values[offsets + np.arange(len(offsets))]
     return column._replace(values=values, ends=np.cumsum(widths)).compact()

@@ -213,7 +213,7 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     `OtherFormatError`.
     """
     manifest = read_manifest(folder)
-    # Later vectors follow those of the generation in the same file.
+    # Writes append vectors to the file of the generation.
     growing = {"vectors"} if (folder / WRITES).exists() else set()
     arrays = {
         name: open_array(folder / f"{name}.npy", entry, verify=verify, grows=name in growing)

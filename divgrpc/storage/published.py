@@ -1,4 +1,4 @@
-"""What the writer of a collection tells its readers, in a file that they map.
+"""Numbers that the writer of a collection gives its readers, in a file that they map.
 
 The file needs no lock: the writer writes each number by one instruction, and readers that see an
 older number show an older state.
@@ -133,7 +133,10 @@ def read_writes(generation: Path) -> Writes | None:
 
 
 def is_recovered(generation: Path) -> bool:
-    """Whether a generation has no writes, or had a writer since the system started."""
+    """Whether a generation has no writes, or had a writer since the system started.
+
+    generation: its folder.
+    """
     folder = generation / WRITES
     if not (folder / LAYOUT).exists():
         return True

@@ -1,4 +1,4 @@
-"""Ids, attributes and payloads of a collection: those of Build, of each merge, and of later writes.
+"""Ids, attributes and payloads of a collection, from Build, from merges and from later writes.
 
 The rows of a collection are divided into parts, each a run of rows with its own arrays. Build makes
 the first part, and each merge makes one more. Later writes are parts in memory. Small parts are
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.columns.filters import FilterReader
+from divgrpc.columns.filters import FilterReader, Flags
 from divgrpc.columns.ids import (
     ID_TEXTS,
     as_integers,
@@ -25,16 +25,14 @@ from divgrpc.columns.ids import (
 )
 from divgrpc.columns.reader import RowReader
 from divgrpc.columns.texts import Texts
-from divgrpc.columns.writer import ColumnWriter
+from divgrpc.columns.writer import ColumnStore, ColumnWriter
 from divgrpc.errors import invalid
-from divgrpc.storage.arrays import ArrayFolder
-from divgrpc.storage.writers import MemoryStore, Store
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
-from divgrpc.writes.records import Rows, join
+from divgrpc.writes.records import Rows, join_rows
 
-Flags = npt.NDArray[np.bool_]
 _ABSENT: Final = -1
 # So many parts of about the same size are joined to one.
 _FANOUT: Final = 16
@@ -88,16 +86,14 @@ class MemoryPart(Part):
         """The arrays of the columns."""
         return columns_in(MemoryStore(), self.blocks, self._attributes)
 
-    def joined(self, parts: Sequence["MemoryPart"]) -> "MemoryPart":
+    def join(self, parts: Sequence["MemoryPart"]) -> "MemoryPart":
         """Return this part and those that follow it as one."""
         blocks = [block for part in (self, *parts) for block in part.blocks]
-        return MemoryPart(self.first, [join(blocks, self._attributes)], self._attributes)
+        return MemoryPart(self.first, [join_rows(blocks, self._attributes)], self._attributes)
 
 
 def columns_in(
-    store: Store | ArrayFolder,
-    blocks: Sequence[Rows],
-    attributes: Sequence[Attribute],
+    store: ColumnStore, blocks: Sequence[Rows], attributes: Sequence[Attribute]
 ) -> dict[str, Array]:
     """Write the columns of blocks of rows into a store, and return the arrays by name."""
     has_texts = any(block.texts for block in blocks)
@@ -114,7 +110,7 @@ def columns_in(
 class _Recorder:
     """Passes calls to a store, and keeps the names of the arrays."""
 
-    def __init__(self, store: Store | ArrayFolder) -> None:
+    def __init__(self, store: ColumnStore) -> None:
         self._store = store
         self.names: list[str] = []
 
@@ -152,8 +148,8 @@ class Parts:
     def with_rows(self, rows: Rows, attributes: Sequence[Attribute]) -> "Parts":
         """Return these parts and one more of new rows."""
         parts = [*self._parts, MemoryPart(self.rows, [rows], attributes)]
-        while (tail := _alike(parts)) is not None:
-            parts[-len(tail) :] = [tail[0].joined(tail[1:])]
+        while (tail := _parts_to_join(parts)) is not None:
+            parts[-len(tail) :] = [tail[0].join(tail[1:])]
         return Parts(parts)
 
     def __iter__(self) -> Iterator[Part]:
@@ -171,8 +167,8 @@ class Parts:
         return self._parts[bisect_right(self._firsts, row) - 1]
 
 
-def _alike(parts: Sequence[Part]) -> list[MemoryPart] | None:
-    """Return the last parts if they are to be joined."""
+def _parts_to_join(parts: Sequence[Part]) -> list[MemoryPart] | None:
+    """Return the last parts if they are of about the same size, else None."""
     tail = parts[-_FANOUT:]
     if len(tail) < _FANOUT or not all(isinstance(part, MemoryPart) for part in tail):
         return None
@@ -218,7 +214,7 @@ class LiveIds:
 
     @property
     def keys(self) -> IntArray:
-        """The key of each row (capacity,)."""
+        """The key of each row (capacity,), int64."""
         return self._keys
 
     def of_rows(self, rows: IntArray) -> IdArray:
@@ -231,8 +227,10 @@ class LiveIds:
         texts = np.full(len(flat), "", object)
         places = np.flatnonzero(flat >= 0)
         for part, group in self._parts.groups(flat[places]):
-            some = places[group]
-            texts[some] = [t.decode() for t in part.texts.take(flat[some] - part.first)]
+            group_places = places[group]
+            texts[group_places] = [
+                t.decode() for t in part.texts.take(flat[group_places] - part.first)
+            ]
         return texts.reshape(rows.shape)
 
     def bytes_of_rows(self, rows: IntArray) -> IntArray:
@@ -254,8 +252,8 @@ class LiveIds:
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each key, -1 where there is none; `keys` may have any shape."""
         if keys.size <= _FEW_KEYS:
-            few = [self._row_of_key(key) for key in keys.ravel().tolist()]
-            return np.array(few, np.int64).reshape(keys.shape)
+            row_list = [self._row_of_key(key) for key in keys.ravel().tolist()]
+            return np.array(row_list, np.int64).reshape(keys.shape)
         rows = np.full(keys.shape, _ABSENT, np.int64)
         if len(self._order):
             places = np.searchsorted(self._ascending, keys)
@@ -300,23 +298,24 @@ class LiveIds:
 
     def after(self, key: int, count: int) -> tuple[IntArray, IntArray]:
         """Return the rows and the keys of the next `count` keys above `key`, ascending."""
-        old = self._after_of_merged(key, count)
-        new = self._rows_written
-        keys = self._keys[new]
+        merged_rows = self._merged_rows_after(key, count)
+        later_rows = self._rows_written
+        keys = self._keys[later_rows]
         start = int(np.searchsorted(keys, key, side="right"))
-        rows = np.concatenate((old, new[start : start + count]))
+        rows = np.concatenate((merged_rows, later_rows[start : start + count]))
         rows = rows[np.argsort(self._keys[rows], kind="stable")][:count]
         return rows, self._keys[rows]
 
-    def _after_of_merged(self, key: int, count: int) -> IntArray:
+    def _merged_rows_after(self, key: int, count: int) -> IntArray:
+        """Return the next `count` live rows of the last merge above `key`, ascending by key."""
         rows: list[IntArray] = []
         order = self._order
         start = int(np.searchsorted(self._ascending, key, side="right"))
         while count > 0 and start < len(order):
             block = order[start : start + count]
-            kept = block[self._alive[block]]
-            rows.append(kept)
-            count, start = count - len(kept), start + len(block)
+            live_rows = block[self._alive[block]]
+            rows.append(live_rows)
+            count, start = count - len(live_rows), start + len(block)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     @cached_property
@@ -381,9 +380,9 @@ class LiveReader:
         """Return the payloads of `rows` (m,); empty if none of these points has a payload."""
         payloads, has_any = [b""] * len(rows), False
         for part, group in self._parts.groups(rows):
-            found_in_part = part.reader.payloads(rows[group] - part.first)
-            has_any = has_any or bool(found_in_part)
-            for place, payload in zip(group.tolist(), found_in_part, strict=False):
+            part_payloads = part.reader.payloads(rows[group] - part.first)
+            has_any = has_any or bool(part_payloads)
+            for place, payload in zip(group.tolist(), part_payloads, strict=False):
                 payloads[place] = payload
         return tuple(payloads) if has_any else ()
 

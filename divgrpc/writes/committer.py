@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
@@ -27,7 +27,7 @@ from divgrpc.errors import (
     invalid,
 )
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.platforms import lock_exclusively
+from divgrpc.platforms import lock_exclusively, write_at
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
 from divgrpc.storage.manifest import Manifest
@@ -43,7 +43,6 @@ from divgrpc.writes.state import State
 from divgrpc.writes.vacuum import Vacuum
 from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 
-DURABILITIES: Final = ("sync", "interval", "process")
 Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
@@ -90,7 +89,7 @@ class Committer:
         `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        self._durability = _checked(durability)
+        self._durability = _check_durability(durability)
         self._has_queries = has_queries
         self._index = IndexFolder(folder)
         # Held while requests are committed, and while the state is read or changed.
@@ -164,7 +163,9 @@ class Committer:
                     self._commit_queue()
             if not pending.is_done:
                 self._merge_for(pending)
-        return pending.error or pending.result or _lost()
+        outcome = pending.error or pending.result
+        assert outcome is not None  # noqa: S101  # it is done
+        return outcome
 
     def snapshot(self) -> Engine:
         """Return the points as they are now."""
@@ -175,7 +176,10 @@ class Committer:
             return self._renew()
 
     def merge(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
-        """Merge all rows now; return whether there was anything to merge."""
+        """Merge all rows now; return whether there was anything to merge.
+
+        Raises `StorageFullError`, `StorageInUseError` after `close`, and `IndexChangedError`.
+        """
         with self._merge_lock:
             with self._commit_lock:
                 self._check_open()
@@ -297,7 +301,7 @@ class Committer:
                     pending.error = error
 
     def _commit(self, batch: list[_Pending]) -> list[_Pending]:
-        """Commit requests; return those from the first one on that lacks room."""
+        """Commit requests up to the first one that lacks room; return this one and all after it."""
         self._check_open()
         self._check_merge()
         if self._state is None:
@@ -403,10 +407,7 @@ class Committer:
         if record.rows is None:
             return
         start = HEADER_BYTES + 4 * self._engine.dims * state.rows
-        view = memoryview(record.rows.vectors.tobytes())
-        while view:
-            written = os.pwrite(self._vectors_file, view, start)
-            view, start = view[written:], start + written
+        write_at(self._vectors_file, record.rows.vectors.tobytes(), start)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -436,7 +437,7 @@ class Committer:
     def _recover(self) -> None:
         """Open the current layout, and apply the records of the log."""
         self._writes.sweep()
-        state = self._opened()
+        state = self._open_state()
         attributes = self._generation.manifest.attributes
         for sequence, body in self._writes.log.read(state.sequence):
             record = unpack(body, attributes)
@@ -453,16 +454,16 @@ class Committer:
             self._publish()
             self._snapshot = self._new_snapshot(state)
 
-    def _opened(self, *, verify: bool = True) -> State:
+    def _open_state(self, *, verify: bool = True) -> State:
         return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
 
     def _take(self, state: State) -> None:
         """Use a state; the locks are held."""
-        shared = LayoutEngine(self._engine, self._generation, state.layout)
+        layout_engine = LayoutEngine(self._engine, self._generation, state.layout)
         arrays = self._generation.arrays | state.layout.arrays
-        encoder = RowEncoder(shared.searcher, arrays, self._engine.manifest)
+        encoder = RowEncoder(layout_engine.searcher, arrays, self._engine.manifest)
         self._requests = Requests(self._engine.manifest, encoder)
-        self._state, self._shared = state, shared
+        self._state, self._shared = state, layout_engine
 
     def _renew(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""
@@ -482,11 +483,11 @@ class Committer:
         if state is None or is_merging or not self.merges_by_itself:
             return
         info = state.layout.info
-        written = state.rows - info.rows
-        deleted = (state.rows - state.live) - (info.rows - info.live)
+        rows_written = state.rows - info.rows
+        rows_deleted = (state.rows - state.live) - (info.rows - info.live)
         if (
-            written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
-            or deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
+            rows_written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
+            or rows_deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
             or state.room * 4 < info.capacity - info.rows
             or state.sequence - info.sequence >= _MERGED_RECORDS
             or self._log_bytes >= _MERGED_BYTES
@@ -503,7 +504,7 @@ class Committer:
     def _merge(self, source: Source) -> None:
         """Write a layout, and use it; the lock of merges is held."""
         self._writes.merge(self._generation, source)
-        state = self._opened(verify=False)
+        state = self._open_state(verify=False)
         attributes = self._generation.manifest.attributes
         tail = Tail(self._writes.log, state.sequence)
         try:
@@ -539,10 +540,11 @@ class Committer:
                     log.sync()
 
 
-def _checked(durability: Durability) -> Durability:
-    if durability not in DURABILITIES:
-        names = ", ".join(DURABILITIES)
-        raise invalid("durability", f"must be one of {names}, got {durability!r:.80}")
+def _check_durability(durability: Durability) -> Durability:
+    names = get_args(Durability)
+    if durability not in names:
+        rule = f"must be one of {', '.join(names)}"
+        raise invalid("durability", f"{rule}, got {durability!r:.80}")
     return durability
 
 
@@ -556,7 +558,3 @@ def _first_result(request: Request, state: State) -> tuple[int, int]:
         other = f"write {sequence} has the name {request.write_id!r} and other contents"
         raise ConditionFailedError("write_id", f"{other}; give each write a name of its own")
     return sequence, count
-
-
-def _lost() -> Exception:
-    return AssertionError("a request got neither a result nor an error")

@@ -1,6 +1,6 @@
 """The files of the writes to a generation, and the merge that makes them.
 
-    <generation>/vectors.npy            the vectors of Build, followed by those of later writes
+    <generation>/vectors.npy            the vectors of Build, then of later writes
     <generation>/writes/LAYOUT          the current layout, replaced by a rename
     <generation>/writes/layouts/<n>/    the arrays of a layout, never changed
     <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
@@ -16,7 +16,7 @@ number of a row does not change either.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
@@ -56,8 +57,6 @@ _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
 _LATER_BYTES_MAX: Final = 256 << 20
 _COPIED_ROWS: Final = 65_536
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What a merge reads: the rows of a collection at one sequence number.
+    """The rows of a collection at one sequence number, which a merge reads.
 
     alive: (rows,) whether the point of a row exists.
     places: (rows,) int32, where the code of a row is; `cells` (rows,) int32 the cell of a row,
@@ -164,7 +163,7 @@ class Source:
         rows = manifest.rows
         ids = arrays.get("ids", np.arange(rows))
         names = ("codes", "scan_terms", "inverse_lengths")
-        kept = {name: arrays[name] for name in names if name in arrays}
+        code_arrays = {name: arrays[name] for name in names if name in arrays}
         places, cells = np.arange(rows, dtype=np.int32), np.empty(0, np.int32)
         if "cell_rows" in arrays:
             order, sizes = arrays["cell_rows"], np.diff(arrays["cell_starts"])
@@ -176,7 +175,7 @@ class Source:
             alive=np.ones(rows, np.bool_),
             places=places,
             cells=cells,
-            arrays=kept | {"ids": ids},
+            arrays=code_arrays | {"ids": ids},
             model=model_arrays(arrays, manifest, vectors),
             parts=Parts([Part(0, rows, arrays, manifest.attributes)]),
             displaced=manifest.id_kind == "string" and bool((np.diff(np.sort(ids)) == 1).any()),
@@ -210,11 +209,15 @@ class WritesFolder:
     def sweep(self) -> None:
         """Remove what interrupted merges have left, and what the current layout does not use."""
         info = self.read_info()
-        used = set() if info is None else {f"layouts/{info.number}"}
-        used |= set() if info is None else {f"parts/{part.number}" for part in info.parts}
+        used_folders: set[str] = set()
+        if info is not None:
+            used_folders = {
+                f"layouts/{info.number}",
+                *(f"parts/{part.number}" for part in info.parts),
+            }
         for kind in ("layouts", "parts"):
             for folder in (self.path / kind).glob("*"):
-                if f"{kind}/{folder.name}" not in used:
+                if f"{kind}/{folder.name}" not in used_folders:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def open_layout(self, generation: Generation, *, verify: bool) -> Layout:
@@ -250,17 +253,17 @@ class WritesFolder:
 
         Raises `StorageFullError`; the layout before then stays current.
         """
-        before = self.read_info()
+        old_info = self.read_info()
         with full_disk_errors():
             for name in ("layouts", "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
-        number = 1 if before is None else before.number + 1
+        number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
-        later = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
-        later = min(later, max(_LATER_ROWS_MIN, rows))
+        later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+        later_rows = min(later_rows, max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
-        capacity = -(-(rows + later + 1) // TILE_POINTS) * TILE_POINTS
+        capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
         with full_disk_errors():
             descriptor = self.open_vectors()
             try:
@@ -269,7 +272,7 @@ class WritesFolder:
             finally:
                 os.close(descriptor)
         arrays = self._write_layout(number, generation, source, capacity)
-        parts = () if before is None else before.parts
+        parts = () if old_info is None else old_info.parts
         parts += self._write_part(number, generation, source, parts)
         info = LayoutInfo(
             number=number,
@@ -298,18 +301,10 @@ class WritesFolder:
     def _write_layout(
         self, number: int, generation: Generation, source: Source, capacity: int
     ) -> dict[str, ArrayEntry]:
-        folder = self.path / "layouts" / str(number)
-        shutil.rmtree(folder, ignore_errors=True)
-        with full_disk_errors():
-            store = ArrayFolder(folder)
-        try:
+        def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
-            entries = store.close()
-            sync_folder(folder)
-        except BaseException:
-            store.discard()
-            raise
-        return entries
+
+        return _write_arrays(self.path / "layouts" / str(number), fill)
 
     def _write_part(
         self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]
@@ -320,19 +315,31 @@ class WritesFolder:
         if not rows:
             return ()
         blocks = [b for part in source.parts if isinstance(part, MemoryPart) for b in part.blocks]
-        folder = self.path / "parts" / str(number)
-        shutil.rmtree(folder, ignore_errors=True)
-        with full_disk_errors():
-            store = ArrayFolder(folder)
-        try:
+
+        def fill(store: ArrayFolder) -> None:
             columns_in(store, blocks, generation.manifest.attributes)
-            entries = store.close()
-            sync_folder(folder)
-        except BaseException:
-            store.discard()
-            raise
+
+        entries = _write_arrays(self.path / "parts" / str(number), fill)
         vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
         return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
+
+
+def _write_arrays(folder: Path, fill: Callable[[ArrayFolder], None]) -> dict[str, ArrayEntry]:
+    """Create a folder with the arrays that `fill` writes, sync it, and return their entries.
+
+    Raises `StorageFullError`. After an error, the folder does not exist.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    with full_disk_errors():
+        store = ArrayFolder(folder)
+    try:
+        fill(store)
+        entries = store.close()
+        sync_folder(folder)
+    except BaseException:
+        store.discard()
+        raise
+    return entries
 
 
 def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: int) -> None:
@@ -343,15 +350,17 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     store.create("alive", np.bool_, (rows,))[:] = source.alive
     ids = source.arrays["ids"]
     store.create("ids", np.int64, (capacity,))[:rows] = ids[:rows]
-    living = np.flatnonzero(source.alive)
-    keys = ids[living]
-    order = living if ascends(keys) else living[np.argsort(keys, kind="stable")]
+    live_rows = np.flatnonzero(source.alive)
+    keys = ids[live_rows]
+    order = live_rows if ascends(keys) else live_rows[np.argsort(keys, kind="stable")]
     store.create("order", np.int64, order.shape)[:] = order
     if "inverse_lengths" in source.arrays:
         inverse_lengths = store.create("inverse_lengths", np.float32, (capacity,))
         inverse_lengths[:rows] = source.arrays["inverse_lengths"][:rows]
     if len(source.cells):
-        _fill_cells(store, source, living, capacity - rows, len(generation.arrays["cell_centres"]))
+        _fill_cells(
+            store, source, live_rows, capacity - rows, len(generation.arrays["cell_centres"])
+        )
         return
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
     tiles = -(-rows // TILE_POINTS)
@@ -362,12 +371,12 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
 
 
 def _fill_cells(
-    store: ArrayFolder, source: Source, living: IntArray, room: int, cells: int
+    store: ArrayFolder, source: Source, live_rows: IntArray, room: int, cells: int
 ) -> None:
-    """Write the codes of the rows `living` by cell, with room for so many more rows."""
+    """Write the codes of the rows `live_rows` by cell, with room for `room` more rows."""
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
-    by_cell = living[np.argsort(source.cells[living], kind="stable")]
-    sizes = np.bincount(source.cells[living], minlength=cells)
+    by_cell = live_rows[np.argsort(source.cells[live_rows], kind="stable")]
+    sizes = np.bincount(source.cells[live_rows], minlength=cells)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     store.create("cell_starts", np.int64, starts.shape)[:] = starts
     tiles = -(-len(by_cell) // TILE_POINTS)
@@ -386,7 +395,7 @@ def _fill_cells(
     packed = np.empty((_COPIED_ROWS, codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
     for start in range(0, len(by_cell), _COPIED_ROWS):
         block = old_places[start : start + _COPIED_ROWS]
-        part = packed[: len(block)]
-        take_codes(read_only(codes), read_only(block), part)
-        at = np.arange(start, start + len(block), dtype=np.int32)
-        put_codes(read_only(part), read_only(at), new_codes)
+        packed_block = packed[: len(block)]
+        take_codes(read_only(codes), read_only(block), packed_block)
+        places_of_block = np.arange(start, start + len(block), dtype=np.int32)
+        put_codes(read_only(packed_block), read_only(places_of_block), new_codes)

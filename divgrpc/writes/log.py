@@ -3,7 +3,7 @@
 A file is named after the sequence number of its first record, and is reserved in full when it is
 made, so that a full disk is met then. The rest of a file is zeros. A record is:
 
-    sequence  uint64, one more than that of the record before
+    sequence  uint64, one more than in the record before
     synced    uint64, sequence number of the last record known to be on the disk
     length    uint32, bytes of the body
     checksum  uint32, CRC-32 of the numbers above and the body
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from divgrpc.errors import IndexDamagedError, StorageFullError
-from divgrpc.platforms import reserve, sync_data
+from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
 from divgrpc.storage.published import bytes_in
 
@@ -204,7 +204,7 @@ class LogWriter:
         self._synced = 0
         # Held while the file is synced or closed, because another thread may do either.
         self._file_lock = threading.Lock()
-        # After an error of the disk nothing is appended: what a file then holds is unknown.
+        # After an error of the disk nothing is appended, because the state of the file is unknown.
         self.error: BaseException | None = None
         for draft in log.folder.glob(f"*{_DRAFT_SUFFIX}"):
             draft.unlink(missing_ok=True)
@@ -219,11 +219,7 @@ class LogWriter:
         if self._offset + len(data) > self._size:
             self._begin(max(FILE_BYTES, len(data)))
         try:
-            view = memoryview(data)
-            offset = self._offset
-            while view:
-                written = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[written:], offset + written
+            write_at(self._descriptor, data, self._offset)
         except OSError as error:
             self.error = error
             self._check()
@@ -277,7 +273,7 @@ class LogWriter:
         self._is_synced = False
         if any(data[offset:]):
             # Remove incomplete records, so that no part of them follows the next record.
-            os.pwrite(self._descriptor, bytes(len(data) - offset), offset)
+            write_at(self._descriptor, bytes(len(data) - offset), offset)
 
     def _begin(self, size: int) -> None:
         """Begin a file of `size` bytes; the records so far are synced first."""

@@ -1,4 +1,4 @@
-"""What encodes the rows of an upsert as Build encodes points."""
+"""Encodes the rows of an upsert as Build encodes points."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,7 +23,10 @@ CENTRE_MARGINS: Final = "model_centre_margins"
 def model_arrays(
     arrays: Mapping[str, Array], manifest: Manifest, points: Vectors
 ) -> dict[str, Array]:
-    """Return the arrays that encoding needs and that Build does not store.
+    """Return the arrays that encoding needs and that Build does not store, both float32.
+
+    `CENTRE` (d,) is the centre of `points` (n, d). `CENTRE_MARGINS` (C, B) has the inner products
+    of the centres of the cells with the normals of the hyperplanes; (0, B) without cells.
 
     They are computed once, with the first write to a generation, and kept, because another
     processor might round them differently.
@@ -38,7 +41,7 @@ def model_arrays(
 
 
 class RowEncoder:
-    """Finds the cells of rows, and computes their codes and scan terms. Thread-safe for one use."""
+    """Finds the cells of rows, and computes their codes and scan terms. For one thread."""
 
     def __init__(self, searcher: Searcher, arrays: Mapping[str, Array], manifest: Manifest) -> None:
         """Take a searcher of the collection and the arrays of its layout."""
@@ -59,7 +62,10 @@ class RowEncoder:
         self._code_bytes = manifest.code_bits // 8
 
     def encode(self, vectors: FloatArray) -> tuple[Array, Array, Array]:
-        """Return cells (m,), scan terms (m,) and codes (m, bits / 8) of `vectors` (m, d)."""
+        """Return cells (m,) int32, scan terms (m,) uint32 and codes (m, bits / 8) uint8.
+
+        vectors: (m, d) float32, scaled for the metric. Without cells, all cells are -1.
+        """
         count = len(vectors)
         encoded = (
             np.empty(count, np.int32),

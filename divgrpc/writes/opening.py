@@ -15,8 +15,8 @@ def open_engine(path: Path | str) -> Engine:
     If there were writes to the index, returns a snapshot of it as it is now. Raises the errors of
     `open_index`.
     """
-    opened = open_index(path)
-    return opened.snapshot() if isinstance(opened, Replica) else opened
+    index = open_index(path)
+    return index.snapshot() if isinstance(index, Replica) else index
 
 
 def open_index(path: Path | str) -> Engine | Replica:

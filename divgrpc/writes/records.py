@@ -8,7 +8,7 @@ every processor.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +64,6 @@ class Record:
     removed: IntArray
     write_id: str = ""
     digest: str = ""
-
-    @property
-    def kind(self) -> Literal["upsert", "delete"]:
-        """What the caller asked for."""
-        return "delete" if self.rows is None else "upsert"
 
 
 def pack(record: Record) -> bytes:
@@ -150,7 +145,7 @@ def _padding(size: int) -> bytes:
     return b"\0" * (-size % _ALIGNMENT_BYTES)
 
 
-def join(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
+def join_rows(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
     """Return several blocks of rows as one."""
     if len(parts) == 1:
         return parts[0]

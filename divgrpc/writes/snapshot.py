@@ -1,4 +1,4 @@
-"""What a query reads: the points of a collection at one sequence number."""
+"""The points of a collection at one sequence number, which queries read."""
 
 import functools
 from collections.abc import Mapping
@@ -8,8 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.filters import Flags
 from divgrpc.engine import Engine
 from divgrpc.errors import UnsupportedError
+from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import SearchTable
@@ -19,7 +21,7 @@ from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IndexInfo, WritesInfo
 from divgrpc.types.filters import Filter, HasId
-from divgrpc.writes.columns import Flags, LiveReader, Part
+from divgrpc.writes.columns import LiveReader, Part
 from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.state import State
 
@@ -34,7 +36,7 @@ _CACHED_FLAGS_BYTES_MAX: Final = 64 << 20
 
 
 class LayoutEngine:
-    """What all snapshots of one layout share: the searcher, and flags of filters.
+    """The searcher and the flags of filters, which all snapshots of one layout share.
 
     `clean`: an engine for a snapshot in which every row has a point, and no row was written since
     the merge; it searches as fast as if nothing could be written.
@@ -43,26 +45,13 @@ class LayoutEngine:
     def __init__(self, engine: Engine, generation: Generation, layout: Layout) -> None:
         """Take an engine of the generation and a layout of it."""
         self.engine, self.layout = engine, layout
-        manifest = generation.manifest
         arrays = {n: a for n, a in generation.arrays.items() if n not in _OF_BUILD}
         arrays |= layout.arrays
         self.searcher = _searcher(arrays, engine)
-        self.clean: Searcher | None = None
-        rows = layout.info.rows
-        if rows == manifest.rows:
-            # No row was added, so the arrays of Build serve.
-            self.clean = engine.searcher
-        else:
-            exact = {n: a for n, a in arrays.items() if n != "overflow_nexts"}
-            for name in ("vectors", "ids", "inverse_lengths"):
-                if name in exact:
-                    exact[name] = exact[name][:rows]
-            stored = int(exact["cell_starts"][-1]) if "cell_starts" in exact else rows
-            for name in ("cell_rows", "scan_terms"):
-                if name in exact:
-                    exact[name] = exact[name][:stored]
-            exact["codes"] = exact["codes"][: -(-stored // 32)]
-            self.clean = _searcher(exact, engine)
+        # If no row was added, the arrays of Build serve.
+        self.clean = engine.searcher
+        if layout.info.rows != generation.manifest.rows:
+            self.clean = _searcher(_without_room(arrays, layout.info.rows), engine)
         self._flags: dict[str, dict[int, Flags]] = {}
         self._bytes = 0
 
@@ -76,6 +65,17 @@ class LayoutEngine:
             self._flags, self._bytes = {}, 0
         self._flags.setdefault(key, {})[part.first] = flags
         self._bytes += flags.nbytes
+
+
+def _without_room(arrays: Mapping[str, Array], rows: int) -> dict[str, Array]:
+    """Return the arrays of a layout of `rows` rows without the room for later rows."""
+    places = int(arrays["cell_starts"][-1]) if "cell_starts" in arrays else rows
+    lengths = dict.fromkeys(("vectors", "ids", "inverse_lengths"), rows)
+    lengths |= dict.fromkeys(("cell_rows", "scan_terms"), places)
+    lengths["codes"] = -(-places // TILE_POINTS)
+    whole = {name: array for name, array in arrays.items() if name != "overflow_nexts"}
+    cut = {name: whole[name][:length] for name, length in lengths.items() if name in whole}
+    return whole | cut
 
 
 def _searcher(arrays: Mapping[str, Array], engine: Engine) -> Searcher:
@@ -98,7 +98,7 @@ class Snapshot(Engine):
         self.manifest = replace(engine.manifest, rows=live, nonzeros=live * engine.dims)
         self._order: CodeOrder | None = None
         self._visible: PassingRows | None = None
-        if state.is_clean and shared.clean is not None:
+        if state.is_clean:
             self._searcher = shared.clean
             alive = np.zeros(shared.layout.info.capacity, np.bool_)
             alive[: state.rows] = True
@@ -149,12 +149,12 @@ class Snapshot(Engine):
         key, flags = repr(condition), np.zeros(len(self._alive), np.bool_)
         merged = self._shared.layout.info.rows
         for part in self._parts:
-            known = self._shared.cached(key, part) if part.first < merged else None
-            if known is None:
-                known = part.flags(condition, self._live_ids)
+            part_flags = self._shared.cached(key, part) if part.first < merged else None
+            if part_flags is None:
+                part_flags = part.flags(condition, self._live_ids)
                 if part.first < merged and not _names_ids(condition):
-                    self._shared.keep(key, part, known)
-            flags[part.first : part.first + part.rows] = known
+                    self._shared.keep(key, part, part_flags)
+            flags[part.first : part.first + part.rows] = part_flags
         flags &= self._alive
         if self._visible is None:
             return PassingRows(flags[: self._written])

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import hash_of
 from divgrpc.columns.reader import PAYLOAD
 from divgrpc.columns.texts import ENDS
@@ -21,14 +22,14 @@ from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import lengths
-from divgrpc.writes.columns import Flags, LiveIds, LiveReader, Parts
+from divgrpc.writes.columns import LiveIds, LiveReader, Parts
 from divgrpc.writes.layout import Layout, Source
 from divgrpc.writes.model import CENTRE, CENTRE_MARGINS
 from divgrpc.writes.records import Record, Rows
 
 # Number of request ids that are remembered.
 REQUESTS_MAX: Final = 10_000
-_NO_OVERFLOW: Final = np.empty(0, np.int32)
+_NO_CELLS: Final = np.empty(0, np.int32)
 
 
 class State:
@@ -108,41 +109,41 @@ class State:
     def apply(self, sequence: int, record: Record) -> None:
         """Apply a record, the one after the last."""
         assert sequence == self.sequence + 1  # noqa: S101  # callers read records in order
-        removed = self.rows_of_keys(record.removed)
-        self._remove(removed[removed >= 0])
+        rows = self.rows_of_keys(record.removed)
+        self._remove(rows[rows >= 0])
         if record.rows is not None:
             self._add(record.rows)
         self.sequence = sequence
         if record.write_id:
-            count = len(removed) if record.rows is None else len(record.rows)
+            count = len(rows) if record.rows is None else len(record.rows)
             self.requests[record.write_id] = (sequence, count, record.digest)
             if len(self.requests) > REQUESTS_MAX:
                 del self.requests[next(iter(self.requests))]
 
-    def _add(self, added: Rows) -> None:
-        first, count = self.rows, len(added)
+    def _add(self, block: Rows) -> None:
+        first, count = self.rows, len(block)
         rows = np.arange(first, first + count, dtype=np.int32)
-        before = self.rows_of_keys(added.keys)
-        self._remove(before[before >= 0])
-        self._keys[first : first + count] = added.keys
-        for row, key in zip(rows.tolist(), added.keys.tolist(), strict=True):
+        old_rows = self.rows_of_keys(block.keys)
+        self._remove(old_rows[old_rows >= 0])
+        self._keys[first : first + count] = block.keys
+        for row, key in zip(rows.tolist(), block.keys.tolist(), strict=True):
             self._former[row] = self._later.get(key, -1)
             self._later[key] = row
         if self._inverse_lengths is not None:
-            sizes = lengths(added.vectors)
+            sizes = lengths(block.vectors)
             part = self._inverse_lengths[first : first + count]
             np.divide(1, sizes, out=part, where=sizes > 0)
-        places = self._add_to_cells(added.cells, rows) if self._has_cells else rows
+        places = self._add_to_cells(block.cells, rows) if self._has_cells else rows
         self._places[first : first + count] = places
-        put_codes(read_only(added.codes), read_only(places), self._codes)
+        put_codes(read_only(block.codes), read_only(places), self._codes)
         if self._terms is not None:
-            self._terms[places] = added.terms
+            self._terms[places] = block.terms
         self._alive[first : first + count] = True
-        self.parts = self.parts.with_rows(added, self.generation.manifest.attributes)
-        self.has_payloads = self.has_payloads or any(added.payloads)
-        if added.texts and not self.displaced:
-            hashes = np.fromiter(map(hash_of, added.texts), np.int64, count)
-            self.displaced = bool((hashes != added.keys).any())
+        self.parts = self.parts.with_rows(block, self.generation.manifest.attributes)
+        self.has_payloads = self.has_payloads or any(block.payloads)
+        if block.texts and not self.displaced:
+            hashes = np.fromiter(map(hash_of, block.texts), np.int64, count)
+            self.displaced = bool((hashes != block.keys).any())
         self.rows += count
         self.live += count
 
@@ -173,9 +174,9 @@ class State:
         if self._has_cells:
             places = self._places[rows]
             self._flags[places] = 0
-            np.subtract.at(self._counts, self._cells_of(places), 1)
+            np.subtract.at(self._counts, self.cells_of(places), 1)
 
-    def _cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the cell of each place."""
         tiles = places // TILE_POINTS - self._first_tile
         stored = np.searchsorted(self._starts, places, side="right").astype(np.int32) - 1
@@ -240,7 +241,7 @@ class State:
             sequence=self.sequence,
             alive=self._alive[:rows].copy(),
             places=places,
-            cells=self._cells_of(places) if self._has_cells else _NO_OVERFLOW,
+            cells=self.cells_of(places) if self._has_cells else _NO_CELLS,
             arrays={name: arrays[name] for name in names if name in arrays},
             model={name: arrays[name] for name in (CENTRE, CENTRE_MARGINS)},
             parts=self.parts,
@@ -249,12 +250,15 @@ class State:
         )
 
     def encoded(self, rows: IntArray) -> tuple[Array, Array, Array]:
-        """Return the cells (m,), scan terms (m,) and codes (m, bits / 8) of existing rows."""
+        """Return cells (m,) int32, scan terms (m,) uint32 and codes (m, bits / 8) uint8.
+
+        rows: (m,) rows whose points exist. Without cells, all cells are -1.
+        """
         places = self._places[rows]
         codes = np.empty((len(rows), self._codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
         take_codes(read_only(self._codes), read_only(places), codes)
         terms = np.zeros(len(rows), np.uint32) if self._terms is None else self._terms[places]
-        cells = self._cells_of(places) if self._has_cells else np.full(len(rows), -1, np.int32)
+        cells = self.cells_of(places) if self._has_cells else np.full(len(rows), -1, np.int32)
         return cells, terms, codes
 
     # What `GrownOrder` reads.
@@ -277,10 +281,6 @@ class State:
     def overflow_cells(self) -> tuple[int, npt.NDArray[np.int32]]:
         """Return the first place of the overflow tiles, and the cell of each tile in use."""
         return self._first_tile * TILE_POINTS, self._tile_cells[: int(self._used[0])]
-
-    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the cell of each place."""
-        return self._cells_of(places)
 
 
 class GrownOrder(CodeOrder):

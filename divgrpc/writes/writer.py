@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, Rows
 from divgrpc.writes.state import State
 
-MODES: Final = ("upsert", "insert_only", "update_only")
+_MODES: Final = get_args(WriteMode)
 NO_KEYS: Final = np.empty(0, np.int64)
 
 
@@ -109,11 +109,11 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
             raise unknown_attribute(name, manifest.attributes)
         attribute, values = declared[name], plain(value)
         if attribute.multi and not isinstance(values, str) and isinstance(values, Sequence):
-            values = [_listed(item) for item in values]
-        ((got, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()
-        if got.multi and not attribute.multi:
+            values = [_as_list(item) for item in values]
+        ((declaration, column),) = columns_of({name: values}, rows, {name: attribute.type}).items()
+        if declaration.multi and not attribute.multi:
             raise invalid(f"attributes.{name}", "must have one value per row, got a list")
-        if attribute.multi and not got.multi:
+        if attribute.multi and not declaration.multi:
             column = missing_column(attribute, rows)  # there are no rows or no values at all
         columns[attribute] = column
     return columns
@@ -122,7 +122,7 @@ def _columns_from(attributes: object, manifest: Manifest, rows: int) -> dict[Att
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 
 
-def _listed(item: object) -> object:
+def _as_list(item: object) -> object:
     """Return the values of a row as a list."""
     if item is None:
         return []
@@ -141,8 +141,8 @@ class Requests:
         Raises `InvalidArgumentError`, `ConditionFailedError` and `LimitExceededError`.
         """
         check_sequence(request.if_sequence, state)
-        if request.mode not in MODES:
-            raise invalid("mode", f"must be one of {', '.join(MODES)}, got {request.mode!r:.80}")
+        if request.mode not in _MODES:
+            raise invalid("mode", f"must be one of {', '.join(_MODES)}, got {request.mode!r:.80}")
         ids = state.ids()
         keys, texts, rows = self._find(request.ids, ids)
         count = len(keys)
@@ -161,8 +161,8 @@ class Requests:
         else:
             encoded = self._encoder.encode(vectors)
         cells, terms, codes = encoded
-        added = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads)
-        return Record(added, NO_KEYS, request.write_id)
+        new_rows = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads)
+        return Record(new_rows, NO_KEYS, request.write_id)
 
     def delete(self, request: Delete, state: State) -> Record:
         """Return the record of a deletion; ids that no point has are left out.
@@ -171,7 +171,7 @@ class Requests:
         """
         check_sequence(request.if_sequence, state)
         if request.ids is None and request.condition is None:
-            raise invalid("ids", "must be given, or a filter")
+            raise invalid("ids", "must be given if there is no filter")
         rows: IntArray | None = None
         if request.ids is not None:
             ids = as_ids(request.ids)
@@ -198,12 +198,12 @@ class Requests:
         if len(ids) and not is_texts(ids):
             raise invalid("ids", "must be texts, as the ids of this index are")
         texts = tuple(encode_texts(ids))
-        places = [live.row_of_text(text) for text in texts]
-        keys = np.array([key for _, key in places], np.int64)
+        pairs = [live.row_of_text(text) for text in texts]
+        keys = np.array([key for _, key in pairs], np.int64)
         if len(set(texts)) == len(texts):
             keys = _with_free_keys(keys, live)
         _check_different(keys, [text.decode() for text in texts])
-        return keys, texts, np.array([row for row, _ in places], np.int64)
+        return keys, texts, np.array([row for row, _ in pairs], np.int64)
 
     def _vectors(self, values: object, count: int) -> FloatArray:
         rows = as_rows("vectors", values, self._manifest.dims)
@@ -231,20 +231,20 @@ class Requests:
             if attribute not in self._manifest.attributes:
                 raise unknown_attribute(attribute.name, self._manifest.attributes)
             check_column(attribute, column, count)
-        kept: Mapping[str, Sequence[Any]] = {}
+        old_values: Mapping[str, Sequence[Any]] = {}
         if keeps and len(columns) < len(self._manifest.attributes):
-            kept = state.reader().values(rows)
-        whole: dict[Attribute, Column] = {}
+            old_values = state.reader().values(rows)
+        result: dict[Attribute, Column] = {}
         for attribute in self._manifest.attributes:
             if attribute in columns:
-                whole[attribute] = columns[attribute]
-            elif attribute.name in kept:
-                values = {attribute.name: kept[attribute.name]}
-                whole |= _columns_from(values, self._manifest, count)
+                result[attribute] = columns[attribute]
+            elif attribute.name in old_values:
+                values = {attribute.name: old_values[attribute.name]}
+                result |= _columns_from(values, self._manifest, count)
             else:
-                whole[attribute] = missing_column(attribute, count)
-        check_row_bytes(whole, count)
-        return whole
+                result[attribute] = missing_column(attribute, count)
+        check_row_bytes(result, count)
+        return result
 
     def _payloads(
         self, payloads: object, count: int, rows: IntArray, state: State, *, keeps: bool
@@ -258,7 +258,7 @@ def check_sequence(expected: int | None, state: State) -> None:
     """Raise `ConditionFailedError` unless the last write has the number `expected`."""
     if expected is not None and expected != state.sequence:
         raise ConditionFailedError(
-            "if_sequence", f"if_sequence is {expected}, but the last write has {state.sequence}"
+            "if_sequence", f"if_sequence is {expected}, but the last write is {state.sequence}"
         )
 
 
@@ -292,10 +292,10 @@ def _with_free_keys(keys: IntArray, live: LiveIds) -> IntArray:
     """Give different texts of one request different keys, if their hashes are equal."""
     if len(np.unique(keys)) == len(keys):
         return keys
-    used: set[int] = set()
-    free = keys.copy()
-    for place in range(len(free)):
-        while int(free[place]) in used:
-            free[place] = live.free_key(int(free[place]))
-        used.add(int(free[place]))
-    return free
+    used_keys: set[int] = set()
+    free_keys = keys.copy()
+    for place in range(len(free_keys)):
+        while int(free_keys[place]) in used_keys:
+            free_keys[place] = live.free_key(int(free_keys[place]))
+        used_keys.add(int(free_keys[place]))
+    return free_keys

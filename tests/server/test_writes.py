@@ -230,7 +230,7 @@ def test_an_index_that_cannot_be_written_to_says_why(ask: Stack, server: Running
     place(server, "labelled", POINTS[:50], labels=np.eye(2)[np.arange(50) % 2])
     place(server, "categories", POINTS[:50], categories=np.arange(50) % 2)
     for name, error in (("labelled", UnsupportedError), ("categories", UnfitIndexError)):
-        with pytest.raises(error):
+        with pytest.raises(error, match="cannot be written to"):
             ask("upsert", name, [1], POINTS[:1])
     with pytest.raises(IndexNotFoundError):
         ask("delete", "absent", [1])
@@ -262,13 +262,14 @@ def test_the_writer_closes_the_files_of_indexes_that_are_gone(
     for number in range(3):
         client.build("gone", POINTS[:50], replace=True)
         client.upsert("gone", [60], POINTS[number : number + 1])
-    client.delete_index("gone")
     (writer,) = server.pids("writer")
     files = Path(f"/proc/{writer}/fd")
 
     def names() -> set[str]:
         return {os.readlink(file) for file in files.iterdir() if file.is_symlink()}
 
+    assert any("/gone/" in name for name in names())
+    client.delete_index("gone")
     eventually(lambda: not any("/gone/" in name or "gone.staging" in name for name in names()))
 
 

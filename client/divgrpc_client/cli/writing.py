@@ -152,11 +152,13 @@ def compact(arguments: argparse.Namespace) -> None:
       divgrpc compact shoes --vacuum
     """
     with session.connect(arguments) as client:
-        merged = client.compact(arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout)
+        has_merged = client.compact(
+            arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout
+        )
     if arguments.json:
-        json_output.show({"name": arguments.name, "merged": merged})
+        json_output.show({"name": arguments.name, "merged": has_merged})
     else:
-        outcome = "merged" if merged else "nothing to merge"
+        outcome = "merged" if has_merged else "nothing to merge"
         sys.stdout.write(f"{arguments.name}: {outcome}\n")
 
 
@@ -181,7 +183,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if arguments.ids is not None:
         fields["ids"] = read_ids(arguments.ids, path)
     if fields["ids"] is None:
-        raise invalid("ids", f"must be given: {path} has none, and --ids reads them from a file")
+        raise invalid(
+            "ids", f"must be given, because {path} has none: name a file of ids with --ids"
+        )
     if vectors is not None and row_count(vectors) != len(fields["ids"]):
         counts = f"got {len(fields['ids'])} for {row_count(vectors)} vectors"
         raise invalid("ids", f"must be as many as the vectors, {counts}")

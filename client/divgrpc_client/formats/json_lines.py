@@ -270,10 +270,10 @@ def _check_parts(path: Path, number: int, first: dict[str, Any], point: dict[str
         rule = "put points with vectors and points without into different files"
         raise _wrong(path, number, f"{has}; {rule}")
     if "vector" not in first and _parts(point) != _parts(first):
-        rule = (
-            "without vectors, all points must have the same attributes, and all or none a payload"
+        rule = "without vectors, all points must have the same attributes"
+        raise _wrong(
+            path, number, f"{rule}, and all or none must have a payload; null removes a value"
         )
-        raise _wrong(path, number, f"{rule}; null removes a value")
 
 
 def _parts(point: dict[str, Any]) -> set[str]:

@@ -51,20 +51,20 @@ def _problem_of(value: object) -> str | None:
     return None
 
 
-def count(field: str, value: object, first: int = 1) -> int:
-    """Check a whole number from 1 up; the message says that numbers begin at `first`."""
+def count(field: str, value: object, least: int = 1) -> int:
+    """Check a whole number from `least` up."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # may raise the TypeError
     except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise invalid(field, f"must be a whole number from {first} up, got {value!r}")
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise invalid(field, f"must be a whole number from {least} up, got {value!r}")
     return number
 
 
 def not_negative(field: str, value: object) -> int:
     """Check a whole number from 0 up."""
-    return count(field, value, 0) if value != 0 or isinstance(value, bool) else 0
+    return count(field, value, least=0)
 
 
 def seconds(field: str, value: object) -> float:

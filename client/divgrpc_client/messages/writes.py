@@ -1,13 +1,13 @@
 """Makes the messages of writes, and joins their responses."""
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
-from divgrpc.columns.values import Column, check_record, check_row_bytes, columns_of
+from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
@@ -31,7 +31,7 @@ from divgrpc_protos.v1 import filters_pb2, writes_pb2
 _CHUNK_BYTES: Final = 1 << 20
 _ROWS_MAX: Final = 10_000
 _ID_BYTES: Final = 12
-_MODES: Final = ("upsert", "insert_only", "update_only")
+_MODES: Final = get_args(WriteMode)
 
 Response: TypeAlias = writes_pb2.UpsertResponse | writes_pb2.DeleteResponse
 WriteExchange: TypeAlias = Exchange[Any, Response, WriteResult]
@@ -117,18 +117,18 @@ def upsert(
     }
     ends = rows.ends()
     if len(ends) > 1 and conditions.if_sequence is not None:
-        raise invalid("if_sequence", "needs rows that fit one message; send fewer")
+        raise invalid("if_sequence", "needs all rows in one message: send fewer rows")
     starts = [0, *ends[:-1]]
 
     def messages() -> Iterator[writes_pb2.UpsertRequest]:
         # A random name must be the same for all messages of this write.
-        named = conditions._replace(write_id=conditions.fields()["write_id"])
+        named_conditions = conditions._replace(write_id=conditions.fields()["write_id"])
         for part, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             yield writes_pb2.UpsertRequest(
-                **fields, **rows.fields(start, stop), **named.fields(part)
+                **fields, **rows.fields(start, stop), **named_conditions.fields(part)
             )
 
-    return _joined(messages())
+    return _send_all(messages())
 
 
 def delete(
@@ -136,7 +136,7 @@ def delete(
 ) -> WriteExchange:
     """Return the exchange of a deletion; raises `InvalidArgumentError` with the argument's name."""
     if ids is None and not filter_fields:
-        raise invalid("ids", "must be given, or a filter")
+        raise invalid("ids", "must be given if there is no filter")
     numbers, texts = _ids(ids) if ids is not None else ([], [])
     request = writes_pb2.DeleteRequest(
         index=index_name(name),
@@ -148,7 +148,7 @@ def delete(
     if ids is not None and not (numbers or texts):
         # An empty list selects nothing, with or without a filter.
         request.filter.CopyFrom(_nothing())
-    return _joined(iter((request,)))
+    return _send_all(iter((request,)))
 
 
 def upsert_request(name: str, ids: IdsOf, vectors: VectorsLike) -> writes_pb2.UpsertRequest:
@@ -164,32 +164,13 @@ def delete_request(name: str, ids: IdsOf) -> writes_pb2.DeleteRequest:
     return writes_pb2.DeleteRequest(index=index_name(name), ids=numbers, string_ids=texts)
 
 
-def rows_of_records(records: Iterable[Mapping[str, Any]]) -> RowArguments:
-    """Return ids, vectors, attributes and payloads of records.
-
-    Raises `InvalidArgumentError` with the field `id` or `vector` for a record without one.
-    """
-    rows = list(records)
-    for record in rows:
-        check_record(record)
-    names = sorted({name for record in rows for name in record} - {"id", "vector", "payload"})
-    payloads = [record.get("payload") for record in rows]
-    vectors: Any = [record["vector"] for record in rows]
-    return RowArguments(
-        ids=[record["id"] for record in rows],
-        vectors=vectors,
-        attributes={name: [record.get(name) for record in rows] for name in names},
-        payloads=payloads if any(p is not None for p in payloads) else None,
-    )
-
-
 def _nothing() -> filters_pb2.Filter:
     """Return a filter that no point passes."""
     no_id = filters_pb2.Condition(has_id=filters_pb2.HasId())
     return filters_pb2.Filter(must=[no_id])
 
 
-def _joined(messages: Iterator[Any]) -> WriteExchange:
+def _send_all(messages: Iterator[Any]) -> WriteExchange:
     """Send messages one at a time; return the last sequence number and the sum of the rows."""
     result, rows = WriteResult(0, 0, 0), 0
     for message in messages:
@@ -212,11 +193,10 @@ def _rows_of(
         raise invalid("ids", "must have at least one id")
     matrix = None if vectors is None else as_matrix("vectors", vectors)
     if matrix is not None and row_count(matrix) != count:
-        got = row_count(matrix)
-        raise invalid("vectors", f"must have one row per id, {count}, got {got}")
+        raise invalid("vectors", f"must have one row per id, {count}, got {row_count(matrix)}")
     columns = {} if attributes is None else columns_of(attributes, count, attribute_types)
-    stored = [] if payloads is None else check_payloads(payloads, count)
-    return _Rows(numbers, texts, matrix, columns, stored)
+    payload_list = [] if payloads is None else check_payloads(payloads, count)
+    return _Rows(numbers, texts, matrix, columns, payload_list)
 
 
 def _ids(ids: Any) -> tuple[list[int], list[str]]:  # noqa: ANN401  # one id or several

@@ -1,6 +1,6 @@
 """The builder process: it reads an upload from a front, publishes a generation, and exits.
 
-The generation is that of a build, or one with further attributes (`attributes`).
+It builds an index, or it adds attributes to an index (`attributes`).
 
 Rows are written to a staging folder as they arrive. If the caller leaves, the process exits
 immediately. The supervisor notices the exit and removes the staging folder.

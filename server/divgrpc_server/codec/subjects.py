@@ -34,7 +34,7 @@ class Subject(NamedTuple):
 
     name: the name of the index, "" if the call has none.
     rows, k: the number of rows and the value of k, None if unknown. The rows of an upsert are its
-        ids. Those of a deletion are the points that it deleted or, if it failed, its ids.
+        ids. The rows of a deletion are the points that it deleted or, if it failed, its ids.
     """
 
     name: str = ""
@@ -81,7 +81,7 @@ def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
     except DecodeError:
         return NO_SUBJECT
     if method in ("Upsert", "Delete"):
-        return Subject(request.index, _written(request, response))
+        return Subject(request.index, _rows_of_write(request, response))
     if not rows:
         return Subject(request.index)
     count = _rows(getattr(request, rows))
@@ -145,7 +145,7 @@ def fingerprint(op: int, payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
-def _written(
+def _rows_of_write(
     request: writes_pb2.UpsertRequest | writes_pb2.DeleteRequest, response: bytes | None
 ) -> int | None:
     """Return the rows of a write; None for a deletion by a filter that failed."""

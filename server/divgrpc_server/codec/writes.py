@@ -4,7 +4,7 @@ Errors name the field by its path in the .proto files.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,20 +24,20 @@ def parse_upsert(message: writes_pb2.UpsertRequest, manifest: Manifest) -> Upser
     vectors: Any = None
     if message.HasField("vectors"):
         vectors = requests.parse_vectors("vectors", message.vectors)
-    mode: Any = "upsert"
+    mode: WriteMode = "upsert"
     if message.mode:
-        mode = word_of(fields_of(writes_pb2.UpsertRequest)["mode"], message.mode)
+        word = word_of(fields_of(writes_pb2.UpsertRequest)["mode"], message.mode)
+        mode = cast(WriteMode, word)
     ids = _ids(message, manifest)
     if message.payloads and len(message.payloads) != len(ids):
         count = len(message.payloads)
         raise invalid("payloads", f"must have one entry per id, {len(ids)}, got {count}")
-    write_mode: WriteMode = mode
     return Upsert(
         ids=ids,
         vectors=vectors,
         columns=_columns(message.attributes, manifest.attributes),
         payloads=list(message.payloads) if message.payloads else None,
-        mode=write_mode,
+        mode=mode,
         if_sequence=message.if_sequence if message.HasField("if_sequence") else None,
         write_id=check_write_id(message.write_id),
     )
@@ -52,16 +52,20 @@ def _columns(
     for an attribute that may have several.
     """
     by_name: Mapping[str, Attribute] = {attribute.name: attribute for attribute in declared}
-    fitting = [_with_numbers(message, by_name.get(message.name)) for message in messages]
-    scalar = {
+    typed_messages = [_with_numbers(message, by_name.get(message.name)) for message in messages]
+    scalar_names = {
         message.name
-        for message in fitting
+        for message in typed_messages
         if message.name in by_name and by_name[message.name].multi and not message.ends
     }
-    whole = tuple(Attribute(a.name, a.type) if a.name in scalar else a for a in by_name.values())
-    columns = points.parse_columns(fitting, whole)
+    declarations = tuple(
+        Attribute(a.name, a.type) if a.name in scalar_names else a for a in by_name.values()
+    )
+    columns = points.parse_columns(typed_messages, declarations)
     return {
-        by_name[attribute.name]: as_lists(attribute, column) if attribute.name in scalar else column
+        by_name[attribute.name]: as_lists(attribute, column)
+        if attribute.name in scalar_names
+        else column
         for attribute, column in columns.items()
     }
 
@@ -82,9 +86,9 @@ def parse_delete(message: writes_pb2.DeleteRequest, manifest: Manifest) -> Delet
     ids = _ids(message, manifest)
     condition = filters.parse_filter(message.filter)
     if message.HasField("filter") and condition is None:
-        raise invalid("filter", "must have a condition, because it deletes what passes")
+        raise invalid("filter", "must have a condition: the points that pass it are deleted")
     if not ids and condition is None:
-        raise invalid("ids", "must be given, or a filter")
+        raise invalid("ids", "must be given if there is no filter")
     return Delete(
         ids=ids or None,
         condition=condition,

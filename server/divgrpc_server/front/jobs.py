@@ -133,7 +133,7 @@ class BuildOnce(Build):
 
 
 class AddAttributes(Build):
-    """An AddAttributes call, whose messages are like those of Build."""
+    """An AddAttributes call; its messages have the form of a Build call."""
 
     death = "the builder ended before the attributes were added"
 

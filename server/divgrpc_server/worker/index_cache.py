@@ -60,16 +60,17 @@ class _Entry:
         """Store the result of opening the index at `stamp`."""
         self.stamp, self.opening = stamp, None
         self.replica = outcome if isinstance(outcome, Replica) else None
-        self.index = outcome.engine if isinstance(outcome, Replica) else None
-        if isinstance(outcome, Engine):
-            self.index = outcome
+        engine = outcome.engine if isinstance(outcome, Replica) else outcome
+        self.index = engine if isinstance(engine, Engine) else None
         self.error = outcome if isinstance(outcome, Exception) else None
         self.error_time = time.monotonic()
 
     def is_open_whole(self) -> bool:
         """Whether the current generation is open, with the writes to it if there are any."""
-        if self.index is None or self.replica is None:
-            return self.index is not None and self.is_whole(self.index)
+        if self.index is None:
+            return False
+        if self.replica is None:
+            return self.is_whole(self.index)
         return self.index.manifest == self.serving_manifest()
 
     def is_whole(self, index: Engine) -> bool:

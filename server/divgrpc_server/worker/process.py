@@ -130,6 +130,12 @@ class FrontLink:
             self.is_gone = True
 
 
+def is_large_packet(packet: list[Request]) -> bool:
+    """Return whether a front spent a large credit for a packet: its one payload was in a memfd."""
+    first = packet[0]
+    return first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
+
+
 class Task(NamedTuple):
     """A batch, the front that sent it, and whether its packet was large."""
 
@@ -255,8 +261,7 @@ class Worker:
         """Answer or start the requests of a packet; return whether the packet is large."""
         front.begin_packet()
         self._is_single = len(packet) == 1
-        first = packet[0]
-        is_large = first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
+        is_large = is_large_packet(packet)
         is_over = True
         for request in packet:
             if front.pending.pop(request.id, None) is None:

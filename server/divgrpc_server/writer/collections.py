@@ -12,7 +12,7 @@ from divgrpc.types import Durability, WriteResult
 from divgrpc.writes.committer import Committer, Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
-from divgrpc_server.codec.statuses import explain
+from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 from divgrpc_server.logging.logs import Logger
@@ -22,7 +22,6 @@ _MESSAGES: Final[dict[int, Any]] = {
     Op.DELETE: writes_pb2.DeleteRequest,
     Op.COMPACT: writes_pb2.CompactRequest,
 }
-WRITES: Final = tuple(_MESSAGES)
 _RESPONSES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertResponse,
     Op.DELETE: writes_pb2.DeleteResponse,
@@ -42,10 +41,10 @@ class Collections:
         groups: dict[str, list[tuple[packets.Request, Any]]] = {}
         for request in requests:
             try:
-                message = _MESSAGES[request.op].FromString(request.payload)
+                message = _parse(request)
                 groups.setdefault(check_index_name(message.index), []).append((request, message))
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
-                replies[request.id] = self._failed(request, error)
+                replies[request.id] = self.refuse(request, error)
         for name, group in groups.items():
             replies |= self._answer_group(name, group)
         return [replies[request.id] for request in requests]
@@ -54,6 +53,11 @@ class Collections:
         """Close a collection if its index was replaced or deleted."""
         with suppress(IndexNotFoundError, IndexDamagedError):
             self._find_open(name)
+
+    def refuse(self, request: packets.Request, error: Exception) -> Reply:
+        """Return the reply to a request that raised an error, or that is not made."""
+        status = explain(error, request.tag, self._log)
+        return Reply(request.id, Outcome.STATUS, status.SerializeToString())
 
     def close(self) -> None:
         """Close all collections."""
@@ -70,20 +74,20 @@ class Collections:
         try:
             committer = self._find(name)
         except Exception as error:  # noqa: BLE001  # becomes the status of the calls
-            return {request.id: self._failed(request, error) for request, _ in group}
-        writing: list[tuple[packets.Request, Request]] = []
+            return {request.id: self.refuse(request, error) for request, _ in group}
+        calls: list[tuple[packets.Request, Request]] = []
         for request, message in group:
             try:
                 if request.op == Op.COMPACT:
                     replies[request.id] = _compact(committer, request, vacuum=message.vacuum)
                 elif request.op == Op.UPSERT:
-                    writing.append((request, writes.parse_upsert(message, committer.manifest)))
+                    calls.append((request, writes.parse_upsert(message, committer.manifest)))
                 else:
-                    writing.append((request, writes.parse_delete(message, committer.manifest)))
+                    calls.append((request, writes.parse_delete(message, committer.manifest)))
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
-                replies[request.id] = self._failed(request, error)
-        outcomes = committer.commit_all([write for _, write in writing]) if writing else []
-        for (request, _), outcome in zip(writing, outcomes, strict=True):
+                replies[request.id] = self.refuse(request, error)
+        outcomes = committer.commit_all([write for _, write in calls]) if calls else []
+        for (request, _), outcome in zip(calls, outcomes, strict=True):
             replies[request.id] = self._reply(request, outcome)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
@@ -112,21 +116,20 @@ class Collections:
                 committer.close()
         return committer if is_current else None
 
-    def refuse(self, request: packets.Request, error: Exception) -> Reply:
-        """Return the reply to a request that is not made."""
-        return self._failed(request, error)
-
     def _reply(self, request: packets.Request, outcome: WriteResult | Exception) -> Reply:
         if isinstance(outcome, Exception):
-            return self._failed(request, outcome)
+            return self.refuse(request, outcome)
         response = _RESPONSES[request.op](
             generation=outcome.generation, sequence=outcome.sequence, rows=outcome.rows
         )
         return Reply(request.id, Outcome.ANSWER, response.SerializeToString())
 
-    def _failed(self, request: packets.Request, error: Exception) -> Reply:
-        status = explain(error, request.tag, self._log)
-        return Reply(request.id, Outcome.STATUS, status.SerializeToString())
+
+def _parse(request: packets.Request) -> Any:  # noqa: ANN401  # one of `_MESSAGES`
+    """Return the message of a request; raises `DecodeError` and `OutOfMemoryError`."""
+    if request.op == Op.LOST:
+        raise OutOfMemoryError("the writer has no descriptor left for the request")
+    return _MESSAGES[request.op].FromString(request.payload)
 
 
 def _compact(committer: Committer, request: packets.Request, *, vacuum: bool) -> Reply:

@@ -11,10 +11,10 @@ from typing import Final, cast
 
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
-from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc import control
 from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker.process import FrontLink, Worker
+from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.collections import Collections
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
@@ -46,7 +46,7 @@ class Writer(Worker):
         """Answer the requests of a packet; return whether the packet is large."""
         front.begin_packet()
         self._is_single = len(packet) == 1
-        is_large = len(packet[0].payload) > packets.SMALL_MAX
+        is_large = is_large_packet(packet)
         requests = [r for r in packet if front.pending.pop(r.id, None) is not None]
         late = [request for request in requests if request.deadline < time.monotonic()]
         for request in late:

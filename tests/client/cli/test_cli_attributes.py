@@ -17,7 +17,7 @@ ADD = "attributes add"
 
 @pytest.fixture
 def index(client: Client) -> str:
-    """Build an index with text ids, of which most look like numbers."""
+    """Build an index whose text ids mostly look like numbers."""
     ids = ["10", "11", "12", "a-1", "007"]
     client.build("shoes-extended", np.eye(ROWS), ids=ids, attributes={"b": ids}, replace=True)
     return "shoes-extended"

@@ -242,10 +242,10 @@ def test_only_the_last_names_are_remembered(
 def test_a_write_on_condition_of_a_sequence(collection: Collection) -> None:
     assert upsert(collection, {1: POINTS[90]}, if_sequence=0) == 1
     for wrong in (0, 2, -1):
-        with pytest.raises(ConditionFailedError, match="the last write has 1") as fault:
+        with pytest.raises(ConditionFailedError, match="the last write is 1") as fault:
             upsert(collection, {2: POINTS[90]}, if_sequence=wrong)
         assert fault.value.field == "if_sequence"
-        with pytest.raises(ConditionFailedError, match="the last write has 1"):
+        with pytest.raises(ConditionFailedError, match="the last write is 1"):
             collection.delete([2], if_sequence=wrong)
     assert collection.delete([2], if_sequence=1).sequence == 2
     check_points(collection, {n: p for n, p in (OLD | {1: POINTS[90]}).items() if n != 2})

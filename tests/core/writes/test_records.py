@@ -9,7 +9,7 @@ import pytest
 
 from divgrpc.columns.values import columns_of
 from divgrpc.types.records import Attribute
-from divgrpc.writes.records import Record, Rows, join, pack, unpack
+from divgrpc.writes.records import Record, Rows, join_rows, pack, unpack
 
 DIMS, CODE_BYTES = 5, 8
 VALUES: dict[str, list[Any]] = {
@@ -86,7 +86,7 @@ def test_rows_are_unpacked_as_they_were_packed(stop: int, texts: bool, payloads:
     body = pack(record)
     assert len(body) % 8 == 0
     result = unpack(body, ATTRIBUTES)
-    assert (result.kind, result.write_id, result.digest) == ("upsert", "ref é", "5a")
+    assert (result.write_id, result.digest) == ("ref é", "5a")
     np.testing.assert_array_equal(result.removed, record.removed, strict=True)
     assert result.rows is not None
     assert record.rows is not None
@@ -97,7 +97,7 @@ def test_rows_are_unpacked_as_they_were_packed(stop: int, texts: bool, payloads:
 @pytest.mark.parametrize("removed", [[], [0], [2**63 - 1, 3, 8]])
 def test_a_deletion_has_keys_alone(removed: list[int]) -> None:
     result = unpack(pack(Record(None, np.array(removed, np.int64))), ATTRIBUTES)
-    assert (result.kind, result.rows, result.write_id) == ("delete", None, "")
+    assert (result.rows, result.write_id) == (None, "")
     assert result.removed.tolist() == removed
 
 
@@ -118,14 +118,14 @@ def test_other_attributes_are_an_error() -> None:
 @pytest.mark.parametrize("cuts", [[0, 5], [0, 2, 5], [0, 1, 2, 3, 4, 5], [0, 0, 3, 3, 5]])
 def test_blocks_are_joined_to_the_whole(cuts: list[int]) -> None:
     parts = [some_rows(a, b) for a, b in itertools.pairwise(cuts)]
-    check_equal(join(parts, ATTRIBUTES), some_rows())
+    check_equal(join_rows(parts, ATTRIBUTES), some_rows())
 
 
 def test_joined_blocks_may_lack_payloads() -> None:
     parts = [some_rows(0, 2, payloads=False), some_rows(2, 5)]
-    assert join(parts, ATTRIBUTES).payloads == (b"", b"", *some_rows().payloads[2:])
+    assert join_rows(parts, ATTRIBUTES).payloads == (b"", b"", *some_rows().payloads[2:])
     parts = [some_rows(0, 2, payloads=False), some_rows(2, 5, payloads=False)]
-    assert join(parts, ATTRIBUTES).payloads == ()
+    assert join_rows(parts, ATTRIBUTES).payloads == ()
 
 
 def test_each_attribute_is_declared_with_its_type() -> None:

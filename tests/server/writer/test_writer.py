@@ -1,0 +1,49 @@
+"""The replies and the credits of the writer process."""
+
+import math
+import socket
+from pathlib import Path
+
+import pytest
+from google.rpc import code_pb2, status_pb2
+
+from divgrpc_protos.v1 import writes_pb2
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker.process import FrontLink
+from divgrpc_server.writer.process import Writer
+
+SMALL = writes_pb2.DeleteRequest(index="absent", ids=[1]).SerializeToString()
+LARGE = writes_pb2.DeleteRequest(index="absent", ids=[2**62] * 10_000).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("op", "payload", "credit", "code"),
+    [
+        (Op.DELETE, SMALL, (1, 0, 0), code_pb2.NOT_FOUND),
+        (Op.DELETE, LARGE, (0, 1, 0), code_pb2.NOT_FOUND),
+        # A large request whose memfd was lost has no payload.
+        (Op.LOST, b"", (0, 1, 0), code_pb2.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_each_packet_gets_its_credit_back(
+    tmp_path: Path, op: Op, payload: bytes, credit: tuple[int, int, int], code: int
+) -> None:
+    supervisor_end, writer_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    front_end, link_end = packets.pair()
+    with supervisor_end, writer_end, front_end:
+        config = Config(log_level="error")
+        process = control.Process(control.Channel(writer_end), config, tmp_path, 1)
+        writer = Writer(process, logs.configure(config, "writer"))
+        front = FrontLink(packets.Link(link_end))
+        request = Request(7, math.inf, op, "tag", payload)
+        front.pending[request.id] = request
+        assert writer._serve_packet(front, [request]) == (credit[1] == 1)
+        view, memfd = packets.Link(front_end).receive()
+        assert packets.unpack_credits(view) == credit
+        (reply,) = packets.unpack_replies(view, memfd)
+        front.link.close()
+    assert (reply.id, reply.outcome) == (7, Outcome.STATUS)
+    assert status_pb2.Status.FromString(reply.payload).code == code
