@@ -131,11 +131,11 @@ class IndexFolder:
                 )
             return info
 
-        return self._read_current(read)
+        return self.read_current(read)
 
     def open(self) -> Generation:
         """Map the current generation, and check all checksums."""
-        return self._read_current(open_generation)
+        return self.read_current(open_generation)
 
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
         """Change fields of the current generation's `Defaults`; return the new defaults.
@@ -175,7 +175,7 @@ class IndexFolder:
             shutil.rmtree(removed)
         return number
 
-    def _read_current(self, read: Callable[[Path], _T]) -> _T:
+    def read_current(self, read: Callable[[Path], _T]) -> _T:
         """Call `read` with the folder of the current generation; retry if CURRENT changed.
 
         Changes are detected by `pointer_stamp`. The generation number would not suffice: if an
