@@ -1,6 +1,7 @@
 """A vacuum removes the rows of deleted points, and changes nothing else."""
 
 import errno
+import gc
 import itertools
 import os
 import shutil
@@ -274,3 +275,21 @@ def test_a_collection_that_is_opened_during_a_vacuum_has_changed(tmp_path: Path)
         (path / "1" / "writes" / "LAYOUT").unlink()
     with Collection.open(path) as again:
         check_points(again, model)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_vacuum_releases_the_removed_files(tmp_path: Path) -> None:
+    """The disk has room for them again at once, not when garbage is collected."""
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    gc.collect()
+    gc.disable()
+    try:
+        collection.query(QUERIES, k=1)
+        collection.compact(vacuum=True)
+        maps = Path("/proc/self/maps").read_text().splitlines()
+    finally:
+        gc.enable()
+    assert [line for line in maps if f"{path}/1/" in line] == []
+    check_points(collection, model)
+    collection.close()
