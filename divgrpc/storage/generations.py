@@ -213,13 +213,23 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     `OtherFormatError`.
     """
     manifest = read_manifest(folder)
-    # Later vectors follow those of the generation in the same file.
-    growing = {"vectors"} if (folder / WRITES).exists() else set()
     arrays = {
-        name: open_array(folder / f"{name}.npy", entry, verify=verify, grows=name in growing)
+        name: _open_array(folder, name, entry, verify=verify)
         for name, entry in manifest.arrays.items()
     }
     return Generation(manifest, arrays, read_defaults(folder, manifest))
+
+
+def _open_array(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:
+    path = folder / f"{name}.npy"
+    try:
+        return open_array(path, entry, verify=verify)
+    except IndexDamagedError:
+        # Later vectors follow those of the generation in the same file. The first write makes its
+        # folder before that, perhaps while the generation is opened.
+        if name != "vectors" or not (folder / WRITES).exists():
+            raise
+    return open_array(path, entry, verify=verify, grows=True)
 
 
 def list_indexes(root: Path) -> list[str]:
