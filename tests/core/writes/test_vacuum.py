@@ -14,7 +14,12 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
-from divgrpc.errors import BuildUnderWayError, IndexChangedError, StorageFullError
+from divgrpc.errors import (
+    BuildUnderWayError,
+    IndexChangedError,
+    StorageFullError,
+    StorageInUseError,
+)
 from divgrpc.storage import arrays
 from divgrpc.storage.generations import Generation, IndexFolder, staging
 from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
@@ -292,4 +297,28 @@ def test_a_vacuum_releases_the_removed_files(tmp_path: Path) -> None:
         gc.enable()
     assert [line for line in maps if f"{path}/1/" in line] == []
     check_points(collection, model)
+    collection.close()
+
+
+def test_a_vacuum_that_cannot_open_the_new_generation_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    last = upsert(collection, {7: POINTS[0]})
+
+    def fail(_committer: committer.Committer) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(committer.Committer, "_recover", fail)
+        with pytest.raises(OSError, match="open files"):
+            collection.compact(vacuum=True)
+    assert not collection.committer.is_current
+    with pytest.raises(StorageInUseError, match="closed"):
+        collection.delete([7])
+    assert collection.query(QUERIES, k=1).sequence == last
+    with Collection.open(path) as again:
+        assert (again.generation, again.sequence) == (2, last)
+        check_points(again, model | {7: POINTS[0]})
     collection.close()
