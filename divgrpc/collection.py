@@ -52,9 +52,10 @@ class Collection(Index):
             the disk 50 ms later. With "process", it is there when the operating system writes it:
             it outlives the process, but not a loss of power.
 
-        Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`, and
-        `StorageInUseError` if another process has it open for writing. Raises `UnsupportedError`
-        for sparse points and for labels, and `UnfitIndexError` for categories.
+        Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`,
+        `StorageInUseError` if another process has it open for writing, and `IndexChangedError` if
+        it is replaced meanwhile. Raises `UnsupportedError` for sparse points and for labels, and
+        `UnfitIndexError` for categories.
         """
         folder = Path(path).absolute()
         return cls(Engine(IndexFolder(folder).open(), folder.name, folder), durability=durability)

@@ -23,7 +23,16 @@ from divgrpc.columns.texts import Texts
 from divgrpc.columns.values import DTYPES, MISSING, MISSING_INTEGER, microseconds, unknown_attribute
 from divgrpc.errors import invalid
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.types.filters import Condition, Exists, Filter, FilterLike, HasId, Match, Range
+from divgrpc.types.filters import (
+    Condition,
+    Exists,
+    Filter,
+    FilterLike,
+    HasId,
+    Match,
+    Range,
+    in_order,
+)
 from divgrpc.types.records import Attribute, AttributeType, Scalar
 
 Flags = npt.NDArray[np.bool_]
@@ -193,7 +202,7 @@ def _from_match(name: str, match: object, field: str) -> Condition:
 
 def _listed(values: object, field: str) -> tuple[Any, ...]:
     if isinstance(values, _LISTS):
-        return tuple(values)
+        return in_order(values)
     raise invalid(field, f"must have a list, got {values!r:.80}")
 
 

@@ -131,11 +131,11 @@ class IndexFolder:
                 )
             return info
 
-        return self._read_current(read)
+        return self.read_current(read)
 
     def open(self) -> Generation:
         """Map the current generation, and check all checksums."""
-        return self._read_current(open_generation)
+        return self.read_current(open_generation)
 
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
         """Change fields of the current generation's `Defaults`; return the new defaults.
@@ -175,7 +175,7 @@ class IndexFolder:
             shutil.rmtree(removed)
         return number
 
-    def _read_current(self, read: Callable[[Path], _T]) -> _T:
+    def read_current(self, read: Callable[[Path], _T]) -> _T:
         """Call `read` with the folder of the current generation; retry if CURRENT changed.
 
         Changes are detected by `pointer_stamp`. The generation number would not suffice: if an
@@ -213,13 +213,23 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     `OtherFormatError`.
     """
     manifest = read_manifest(folder)
-    # Writes append vectors to the file of the generation.
-    growing = {"vectors"} if (folder / WRITES).exists() else set()
     arrays = {
-        name: open_array(folder / f"{name}.npy", entry, verify=verify, grows=name in growing)
+        name: _open_array(folder, name, entry, verify=verify)
         for name, entry in manifest.arrays.items()
     }
     return Generation(manifest, arrays, read_defaults(folder, manifest))
+
+
+def _open_array(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:
+    path = folder / f"{name}.npy"
+    try:
+        return open_array(path, entry, verify=verify)
+    except IndexDamagedError:
+        # Later vectors follow those of the generation in the same file. The first write makes its
+        # folder before that, perhaps while the generation is opened.
+        if name != "vectors" or not (folder / WRITES).exists():
+            raise
+    return open_array(path, entry, verify=verify, grows=True)
 
 
 def list_indexes(root: Path) -> list[str]:

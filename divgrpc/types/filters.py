@@ -143,11 +143,16 @@ class Field:
         """Return the condition that a value of the attribute is one of `values`."""
         if isinstance(values, str | bytes):
             raise TypeError(f"is_in needs a list of values, got {values!r:.80}")
-        return Match(self.name, tuple(values))
+        return Match(self.name, in_order(values))
 
     def exists(self) -> Exists:
         """Return the condition that the point has a value of the attribute."""
         return Exists(self.name)
+
+
+def in_order(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values in an order that is the same in each process, also those of a set."""
+    return tuple(sorted(values, key=repr) if isinstance(values, set | frozenset) else values)
 
 
 def _parts(condition: Condition, kind: str) -> tuple[Condition, ...]:

@@ -21,6 +21,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import (
     ConditionFailedError,
     IndexChangedError,
+    IndexDamagedError,
     LimitExceededError,
     StorageInUseError,
     UnavailableError,
@@ -85,8 +86,9 @@ class Committer:
 
         `has_queries`: whether `snapshot` is called.
 
-        Raises `StorageInUseError` if another process writes to the collection, and
-        `UnsupportedError` or `UnfitIndexError` if it cannot be written to.
+        Raises `StorageInUseError` if another process writes to the collection,
+        `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` or
+        `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
         self._durability = _check_durability(durability)
@@ -124,7 +126,7 @@ class Committer:
 
         Raises `IndexNotFoundError` and `IndexDamagedError`.
         """
-        if self._index.current() != self._engine.generation:
+        if self._lock_file < 0 or self._index.current() != self._engine.generation:
             return False
         # The numbers of an index that was deleted and built again begin at 1 again.
         try:
@@ -210,6 +212,9 @@ class Committer:
             if state is None or state.live in (0, state.rows):
                 return False
             self._sync()
+            if self._has_queries:
+                # Queries have no other state until the new generation is open.
+                self.snapshot()
             generation = Vacuum(state, stage).publish(on_progress)
             try:
                 self._replace(Engine(generation, self._index.name, self._index.path))
@@ -250,23 +255,39 @@ class Committer:
         self._log: LogWriter | None = None
         # The stamp of the pointer when it last named this generation.
         self._stamp: tuple[int, int] | None = None
-        with full_disk_errors():
-            self._writes.path.mkdir(exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock_file = os.open(self._writes.path / WRITER_LOCK, flags, 0o666)
-        self._vectors_file = self._writes.open_vectors()
+        self._lock_file = self._vectors_file = -1
         try:
-            self._lock()
-            self._published = Published(self._writes.path, writable=True)
+            self._open_files()
             if self._writes.read_info() is not None:
                 self._recover()
+            self._check_current()
+        except (FileNotFoundError, IndexDamagedError) as error:
+            is_current = self.is_current
+            self._close_files()
+            if is_current:
+                raise
+            raise self._replaced() from error
         except BaseException:
             self._close_files()
             raise
 
-    def _lock(self) -> None:
+    def _open_files(self) -> None:
+        with full_disk_errors():
+            self._writes.path.mkdir(exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._lock_file = os.open(self._writes.path / WRITER_LOCK, flags, 0o666)
         if not lock_exclusively(self._lock_file):
             raise StorageInUseError("another process writes to this collection")
+        self._vectors_file = self._writes.open_vectors()
+        self._published = Published(self._writes.path, writable=True)
+
+    def _check_current(self) -> None:
+        """Raise unless the generation is current; one that was removed may seem unwritten."""
+        if not self.is_current:
+            raise self._replaced()
+
+    def _replaced(self) -> IndexChangedError:
+        return IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
 
     def _close_files(self) -> None:
         for name in ("_vectors_file", "_lock_file"):
@@ -414,8 +435,7 @@ class Committer:
             raise StorageInUseError("the collection is closed")
         stamp = self._index.pointer_stamp()
         if stamp != self._stamp:
-            if not self.is_current:
-                raise IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
+            self._check_current()
             self._stamp = stamp
 
     def _check_merge(self) -> None:

@@ -26,10 +26,14 @@ def open_index(path: Path | str) -> Engine | Replica:
     """
     folder = Path(path).absolute()
     if (folder / MANIFEST).exists():
-        engine = Engine(open_generation(folder), folder.parent.name, folder.parent)
-    else:
-        engine = Engine(IndexFolder(folder).open(), folder.name, folder)
-        folder /= str(engine.generation)
+        return _open_folder(folder)
+    # A generation that is removed meanwhile seems to have no writes.
+    return IndexFolder(folder).read_current(_open_folder)
+
+
+def _open_folder(folder: Path) -> Engine | Replica:
+    """Open the generation in `folder`, with the writes to it."""
+    engine = Engine(open_generation(folder), folder.parent.name, folder.parent)
     if not (folder / WRITES / LAYOUT).exists():
         return engine
     return Replica(engine, folder)

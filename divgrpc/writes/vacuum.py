@@ -65,7 +65,11 @@ class Vacuum:
         self.stage.on_whole = self._add_layout
         self.stage.keep_defaults(old.manifest)
         nonzeros = len(rows) * old.manifest.dims
-        return self.stage.publish(replace(old.manifest, rows=len(rows), nonzeros=nonzeros))
+        try:
+            return self.stage.publish(replace(old.manifest, rows=len(rows), nonzeros=nonzeros))
+        finally:
+            # A cycle of references would keep the removed files mapped, and so on the disk.
+            self.stage.on_whole = None
 
     def _write_rows(self, rows: IntArray, on_progress: Callable[[Progress], None] | None) -> None:
         """Write vectors, ids, attributes and payloads."""

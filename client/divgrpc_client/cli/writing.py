@@ -17,6 +17,7 @@ from divgrpc_client.formats import json_output
 from divgrpc_client.formats.column_files import read_columns
 from divgrpc_client.formats.files import read_ids, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
+from divgrpc_client.messages.writes import check_write_id
 from divgrpc_protos.arrays import row_count, take
 
 # Number of rows that one call writes, as a whole or not at all.
@@ -68,6 +69,8 @@ def upsert(arguments: argparse.Namespace) -> None:
     vectors, fields = _read(arguments)
     count, rows, result = len(fields["ids"]), 0, WriteResult(0, 0, 0)
     step = _ROWS_AT_A_TIME if arguments.if_sequence is None else max(1, count)
+    # The longest name first, so that nothing is written if it is too long.
+    check_write_id(_name_of(arguments.write_id, max(0, count - 1) // step * step))
     with session.connect(arguments) as client, session.bar(arguments) as progress:
         info = client.get_index(arguments.name, timeout=arguments.timeout)
         if info.id_kind == "string":

@@ -46,6 +46,7 @@ _MakeMessage: TypeAlias = Callable[[IntArray], Any]
 # kinds. Every process holds a copy of the messages.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
+_WRITES: Final = ("Upsert", "Delete")
 _WRITE_OPTIONS: Final = ("first_id", "id_prefix")
 _KEYS: Final = ("method", "index", "data", "key", "index_base", "dims", "rows", "share", "batch")
 
@@ -99,7 +100,7 @@ class Call:
         There are at most `_MESSAGES_MAX` requests, and none is added after their total size has
         reached `room` bytes. Raises `InvalidArgumentError` for a wrong option.
         """
-        make = self._write() if self.method in {"Upsert", "Delete"} else self._read()
+        make = self._write() if self.method in _WRITES else self._read()
         order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
         whole = len(order) - len(order) % self.batch
         messages: list[bytes] = []
@@ -173,9 +174,14 @@ def call_of(table: Mapping[str, Any], folder: Path) -> Call:
     base, dims = table.get("index_base", "auto"), table.get("dims")
     vectors = read_vectors(folder / table["data"], table.get("key"), base=base, dims=dims)
     rows = pick_rows(table.get("rows"), row_count(vectors))
+    options = {name: value for name, value in table.items() if name not in _KEYS}
+    if table.get("method") in _WRITES and rows.start:
+        # Ids count from row 0 of the file.
+        first = arguments.not_negative("first_id", options.get("first_id", 0))
+        options["first_id"] = first + rows.start
     return Call(
         index=table["index"],
         vectors=take(vectors, rows.start, rows.stop),
-        options={name: value for name, value in table.items() if name not in _KEYS},
+        options=options,
         **{name: table[name] for name in ("method", "batch", "share") if name in table},
     )

@@ -10,6 +10,7 @@ from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.records import (
     Attribute,
@@ -118,6 +119,7 @@ def upsert(
     ends = rows.ends()
     if len(ends) > 1 and conditions.if_sequence is not None:
         raise invalid("if_sequence", "needs all rows in one message: send fewer rows")
+    check_write_id(conditions.write_id, len(ends))
     starts = [0, *ends[:-1]]
 
     def messages() -> Iterator[writes_pb2.UpsertRequest]:
@@ -149,6 +151,17 @@ def delete(
         # An empty list selects nothing, with or without a filter.
         request.filter.CopyFrom(_nothing())
     return _send_all(iter((request,)))
+
+
+def check_write_id(write_id: object, parts: int = 1) -> None:
+    """Raise `InvalidArgumentError` unless all messages of a write can have its name."""
+    if not isinstance(write_id, str):
+        return
+    most = LIMITS["write_id_bytes_max"]
+    suffix = f":{parts - 1}" if parts > 1 else ""
+    if len((write_id + suffix).encode(errors="replace")) > most:
+        rows = f" with the suffix {suffix!r} of the last rows" if suffix else ""
+        raise invalid("write_id", f"must be at most {most} bytes{rows}, got {write_id!r:.80}")
 
 
 def upsert_request(name: str, ids: IdsOf, vectors: VectorsLike) -> writes_pb2.UpsertRequest:

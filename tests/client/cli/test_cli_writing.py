@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import Client
 from divgrpc_client.cli import writing
 from support.processes.command_line import Run
@@ -115,6 +116,21 @@ def test_a_write_is_made_on_a_condition_and_once(run: Run, index: str, tmp_path:
 def test_parts_of_a_file_have_names_of_their_own() -> None:
     assert [writing._name_of("may", start) for start in (0, 1_000)] == ["may", "may:1000"]
     assert writing._name_of(None, 1_000) is None
+
+
+def test_a_name_that_is_too_long_for_the_last_rows_writes_nothing(
+    run: Run, client: Client, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_ROWS_AT_A_TIME", 5)
+    file = written_to(tmp_path / "new.jsonl", range(ROWS, ROWS + 10))
+    refusal = run("upsert", index, file, "--write-id", "x" * 127)
+    assert (refusal.code, "at most 128 bytes" in refusal.err) == (2, True)
+    ids = [f"boot-{row}" for row in range(10_001)]
+    vectors = np.ones((len(ids), 4), np.float32)
+    with pytest.raises(InvalidArgumentError, match="suffix ':1'"):
+        client.upsert(index, ids, vectors, write_id="x" * 127)
+    assert client.count(index) == ROWS
+    assert run("upsert", index, file, "--write-id", "x" * 126).code == 0
 
 
 def test_a_query_shows_the_last_write(run: Run, index: str) -> None:

@@ -18,10 +18,11 @@ from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, parse_threshold, read_mix, run_load
 from divgrpc_client.load import session as session_module
+from divgrpc_client.load.calls import call_of
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.schedule import Schedule, Step
 from divgrpc_client.load.session import Session
-from divgrpc_protos.v1 import query_pb2
+from divgrpc_protos.v1 import query_pb2, writes_pb2
 from support.checks.refusals import failing
 from support.data import labelled_documents
 from support.processes.command_line import Ran, Run, start
@@ -345,6 +346,16 @@ def test_a_mix_may_write(run: Run, client: Client, tmp_path: Path) -> None:
     assert info.sequence >= writes + 2 > len(QUERIES)
     added = {f"p-{100 + row}" for row in range(len(QUERIES))}
     assert set(page.ids) == added | set(ids[len(QUERIES) :])
+
+
+def test_ids_of_a_mix_count_from_row_0_of_the_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "points.npy", QUERIES)
+    table: dict[str, Any] = {"index": "a", "data": "points.npy", "method": "Delete", "rows": "2:4"}
+    options: list[dict[str, Any]] = [{}, {"first_id": 100}]
+    for first, option in zip((0, 100), options, strict=True):
+        messages = call_of(table | option, tmp_path).messages(0)
+        ids = [list(writes_pb2.DeleteRequest.FromString(message).ids) for message in messages]
+        assert sorted(ids) == [[first + 2], [first + 3]]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from divgrpc.columns.filters import as_filter
 from divgrpc.columns.values import columns_of
 from divgrpc.storage.manifest import checksum
-from divgrpc.types.filters import Filter, HasId
+from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.writes.digests import digest_of
 from divgrpc.writes.layout import LayoutInfo
 from divgrpc.writes.writer import Delete, Upsert
@@ -34,6 +35,22 @@ def test_a_digest_depends_on_what_a_request_writes() -> None:
     assert len({digest_of(request) for request in (upsert, *other_requests)}) == 1 + len(
         other_requests
     )
+
+
+def test_the_order_of_a_set_does_not_matter() -> None:
+    """It differs from one process to the next."""
+
+    def digests(values: object) -> list[str]:
+        conditions: tuple[Any, ...] = (
+            Field("brand").is_in(values),  # type: ignore[arg-type]  # any values
+            {"must": [{"key": "brand", "match": {"any": values}}]},
+            {"must": [{"has_id": values}]},
+        )
+        return [digest_of(Delete(None, as_filter(condition))) for condition in conditions]
+
+    # Equal sets, in the two orders that collisions give them.
+    assert digests({0, 8}) == digests({8, 0}) == digests([0, 8])
+    assert digests({0, 8}) != digests({0, 9})
 
 
 def test_layouts_of_earlier_versions_have_no_digests() -> None:

@@ -1,14 +1,18 @@
 """Files that were damaged, or that a loss of power left behind, are repaired or reported."""
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
+from divgrpc.arrays import Array
 from divgrpc.errors import IndexDamagedError
-from divgrpc.storage.arrays import HEADER_BYTES
+from divgrpc.storage import generations
+from divgrpc.storage.arrays import HEADER_BYTES, ArrayEntry, open_array
 from support.data.written_points import (
     DIMS,
     Model,
@@ -139,3 +143,20 @@ def test_what_an_interrupted_merge_has_left_is_removed(path: Path) -> None:
         check_points(collection, MODEL)
         collection.compact()
         check_points(collection, MODEL)
+
+
+def test_an_index_opens_while_its_first_write_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "points"
+    a_collection(path, OLD).close()
+    shutil.rmtree(path / "1" / "writes")
+
+    def begin_and_open(file: Path, entry: ArrayEntry, **options: Any) -> Array:  # noqa: ANN401  # of `open_array`
+        (path / "1" / "writes").mkdir(exist_ok=True)
+        vectors = path / "1" / "vectors.npy"
+        os.truncate(vectors, HEADER_BYTES + 4 * DIMS * 1_000)
+        return open_array(file, entry, **options)
+
+    monkeypatch.setattr(generations, "open_array", begin_and_open)
+    check_points(Index.open(path), OLD)

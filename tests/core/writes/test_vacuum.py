@@ -1,8 +1,10 @@
 """A vacuum removes the rows of deleted points, and changes nothing else."""
 
 import errno
+import gc
 import itertools
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,18 @@ import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.errors import BuildUnderWayError, StorageFullError
+from divgrpc.engine import Engine
+from divgrpc.errors import (
+    BuildUnderWayError,
+    IndexChangedError,
+    StorageFullError,
+    StorageInUseError,
+)
 from divgrpc.storage import arrays
-from divgrpc.storage.generations import staging
+from divgrpc.storage.generations import Generation, IndexFolder, staging
 from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
-from divgrpc.writes import committer, vacuum
+from divgrpc.writes import committer, opening, vacuum
 from support.data.written_points import (
     DIMS,
     Model,
@@ -216,4 +224,101 @@ def test_a_failed_vacuum_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert collection.compact(stages.append, vacuum=True)
     assert (stages[-1].stage, stages[-1].rows_done) == ("vacuuming", len(model))
     check_same(collection, expected)
+    collection.close()
+
+
+def test_queries_during_a_vacuum_see_all_writes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection, _ = a_written_collection(tmp_path / "points", "cells", "cosine", NAMES["integers"])
+    collection.query(QUERIES, k=1)
+    last = upsert(collection, {7: POINTS[0]})
+    sequences: list[int] = []
+    recover = committer.Committer._recover
+
+    def query_and_recover(self: committer.Committer) -> None:
+        sequences.append(collection.query(QUERIES, k=1).sequence)
+        recover(self)
+
+    monkeypatch.setattr(committer.Committer, "_recover", query_and_recover)
+    collection.compact(vacuum=True)
+    assert sequences == [last]
+    collection.close()
+
+
+def test_an_index_that_is_opened_during_a_vacuum_has_all_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    vacuums: list[bool] = []
+
+    def engine_after_vacuum(generation: Generation, name: str, folder: Path) -> Engine:
+        if not vacuums:
+            vacuums.append(collection.compact(vacuum=True))
+        return Engine(generation, name, folder)
+
+    monkeypatch.setattr(opening, "Engine", engine_after_vacuum)
+    index = Index.open(path)
+    assert vacuums == [True]
+    assert index.generation == 2
+    check_points(index, model)
+    collection.close()
+
+
+def test_a_collection_that_is_opened_during_a_vacuum_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    engine = Engine(IndexFolder(path).open(), path.name, path)
+    collection.compact(vacuum=True)
+    collection.close()
+    for _ in range(2):
+        with pytest.raises(IndexChangedError, match="was replaced"):
+            committer.Committer(engine, path)
+        # The files of the old generation may not all be removed yet.
+        shutil.copytree(path / "2", path / "1", dirs_exist_ok=True)
+        (path / "1" / "writes" / "LAYOUT").unlink()
+    with Collection.open(path) as again:
+        check_points(again, model)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_vacuum_releases_the_removed_files(tmp_path: Path) -> None:
+    """The disk has room for them again at once, not when garbage is collected."""
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    gc.collect()
+    gc.disable()
+    try:
+        collection.query(QUERIES, k=1)
+        collection.compact(vacuum=True)
+        maps = Path("/proc/self/maps").read_text().splitlines()
+    finally:
+        gc.enable()
+    assert [line for line in maps if f"{path}/1/" in line] == []
+    check_points(collection, model)
+    collection.close()
+
+
+def test_a_vacuum_that_cannot_open_the_new_generation_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    last = upsert(collection, {7: POINTS[0]})
+
+    def fail(_committer: committer.Committer) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(committer.Committer, "_recover", fail)
+        with pytest.raises(OSError, match="open files"):
+            collection.compact(vacuum=True)
+    assert not collection.committer.is_current
+    with pytest.raises(StorageInUseError, match="closed"):
+        collection.delete([7])
+    assert collection.query(QUERIES, k=1).sequence == last
+    with Collection.open(path) as again:
+        assert (again.generation, again.sequence) == (2, last)
+        check_points(again, model | {7: POINTS[0]})
     collection.close()
