@@ -250,10 +250,10 @@ def test_a_build_replaces_what_was_written(client: Client, name: str) -> None:
 def test_an_index_is_deleted_and_built_again(client: Client) -> None:
     """Its first generation has the number of the one before, and is another."""
     for number in range(2):
-        client.build("again", POINTS[:50])
-        assert client.upsert("again", [60 + number], POINTS[:1]) == WriteResult(1, 1, 1)
-        assert [point.id for point in client.get("again", [60, 61])] == [60 + number]
-        client.delete_index("again")
+        client.build("rebuilt", POINTS[:50])
+        assert client.upsert("rebuilt", [60 + number], POINTS[:1]) == WriteResult(1, 1, 1)
+        assert [point.id for point in client.get("rebuilt", [60, 61])] == [60 + number]
+        client.delete_index("rebuilt")
 
 
 def test_the_writer_closes_the_files_of_indexes_that_are_gone(
