@@ -294,13 +294,13 @@ class Staging(ArrayFolder):
         number = 1 + max(_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
+        write_defaults(self.folder, self._defaults)
         sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self.folder, final)
-        write_defaults(final, self._defaults)
         sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
