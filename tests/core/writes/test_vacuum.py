@@ -149,7 +149,7 @@ def test_writes_after_a_vacuum_are_those_without_it(
         collection.close()
 
 
-def test_writes_of_other_threads_wait(tmp_path: Path) -> None:
+def test_other_threads_write_during_vacuums(tmp_path: Path) -> None:
     names = NAMES["integers"]
     collection, model = a_written_collection(tmp_path / "points", "cells", "cosine", names)
     errors: list[Exception] = []
