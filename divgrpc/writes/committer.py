@@ -46,6 +46,13 @@ _DELETED_SHARE: Final = 0.05
 _MERGED_RECORDS: Final = 65_536
 _MERGED_BYTES: Final = 256 << 20
 
+# A new generation follows the log, first while callers write. Then the lock of writes is held for
+# so long and released for so long, until so few records are missing.
+_FREE_ROUNDS: Final = 3
+_HELD_SECONDS: Final = 0.05
+_RELEASED_SECONDS: Final = 0.02
+_RECORDS_BEHIND: Final = 64
+
 
 class _Pending:
     """A request that waits to be committed."""
@@ -479,24 +486,39 @@ class Committer:
             successor.begin(renewal.first_source(generation))
             tail = Tail(self._written.folder.log, successor.state.sequence)
             locks.callback(tail.close)
-            # Most records since then are written before writes have to wait.
-            is_encoded = renewal.keeps_model
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
             locks.enter_context(self._merge_lock)
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
             locks.enter_context(self._commit_lock)
             self._check_open()
             self._sync()
             if self._has_queries:
                 # Queries have no other state until the new generation is open.
                 self.snapshot()
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            successor.follow(tail.read(self._sequence), is_encoded=renewal.keeps_model)
             successor.log.sync()
             successor.publish(self._sequence)
         except BaseException:
             successor.close()
             raise
         return successor
+
+    def _catch_up(self, successor: WrittenGeneration, tail: Tail, *, is_encoded: bool) -> None:
+        """Give a new generation all records but the last few."""
+
+        def follow(last: int) -> int:
+            successor.follow(tail.read(last), is_encoded=is_encoded)
+            return self._sequence - last
+
+        for _ in range(_FREE_ROUNDS):
+            behind = follow(self._sequence)
+        # Callers may write as fast as this thread follows, so they wait most of the time now.
+        while behind > _RECORDS_BEHIND:
+            time.sleep(_RELEASED_SECONDS)
+            with self._commit_lock:
+                end_time = time.monotonic() + _HELD_SECONDS
+                while behind > _RECORDS_BEHIND and time.monotonic() < end_time:
+                    behind = follow(min(self._sequence, tail.sequence + _RECORDS_BEHIND))
 
     def _succeed(self, successor: WrittenGeneration, number: int) -> None:
         """Let the generation `number`, which is the current one now, take the place of the old."""
