@@ -28,8 +28,8 @@ from divgrpc.errors import (
     invalid,
 )
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.platforms import lock_exclusively, write_at
-from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
+from divgrpc.platforms import lock_exclusively
+from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
@@ -425,10 +425,8 @@ class Committer:
         return WriteResult(self._engine.generation, sequence, count)
 
     def _put_vectors(self, state: State, record: Record) -> None:
-        if record.rows is None:
-            return
-        start = HEADER_BYTES + 4 * self._engine.dims * state.rows
-        write_at(self._vectors_file, record.rows.vectors.tobytes(), start)
+        if record.rows is not None:
+            self._writes.put_vectors(self._vectors_file, record.rows, state.rows)
 
     def _check_open(self) -> None:
         if self._is_closed:
