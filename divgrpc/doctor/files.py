@@ -14,7 +14,7 @@ from divgrpc.storage.arrays import (
 )
 
 RESTORE: Final = "Restore the folder from a backup, or build the index again."
-LEFTOVER: Final = "An interrupted build, merge or deletion has left it. No points are lost."
+_LEFTOVER: Final = "An interrupted build, merge or deletion has left it. No points are lost."
 
 
 def check_array(
@@ -54,9 +54,7 @@ def damage(path: Path, error: Exception, meaning: str) -> Finding:
 
 def leftover(path: Path, step: Step) -> Finding:
     """Return a finding about what an interrupted build or merge has left."""
-    return Finding(
-        str(path), "is not used any more", LEFTOVER, "repairable", f"removes {path.name}", step
-    )
+    return Finding(str(path), "is not used", _LEFTOVER, "repairable", "removes it", step)
 
 
 def count_of(number: int, noun: str) -> str:

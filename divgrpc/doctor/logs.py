@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from divgrpc.doctor.files import count_of
 from divgrpc.doctor.reports import Finding, Severity, Step
@@ -11,8 +10,6 @@ from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.writes.log import Entry, Log, end_of, entries_behind
 from divgrpc.writes.records import unpack
-
-_KEPT: Final = "keeps a copy of the files of the log, and makes a log of the records up to there"
 
 
 @dataclass(slots=True)
@@ -63,6 +60,10 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+def _repair_to(last: int) -> str:
+    return f"puts the files of the log aside, and makes a log that ends with write {last:,}"
+
+
 class _Checker:
     def __init__(
         self, log: Log, after: int, published: Published | None, manifest: Manifest
@@ -96,7 +97,7 @@ class _Checker:
         end = end_of(path.read_bytes(), files[-1][0]) if files else None
         if self._acknowledged > last:
             problem = f"ends with write {last:,}, and PUBLISHED says that there were more"
-            self._add(path, problem, self._lost(last), f"{_KEPT} ({last:,})", severity="lossy")
+            self._add(path, problem, self._lost(last), _repair_to(last), severity="lossy")
         elif end is not None and end.rest and end.sequence < self._after:
             problem = f"record {end.sequence + 1:,} is damaged"
             meaning = "It was merged, so nothing is lost."
@@ -115,15 +116,17 @@ class _Checker:
         path, problem = self._place_of_damage(error)
         if not behind and self._acknowledged <= last:
             meaning = "Damaged records were merged. No points and no writes are lost."
-            self._add(path, problem, meaning, f"{_KEPT} ({last:,})")
+            self._add(path, problem, meaning, _repair_to(last))
             return
-        before = f"{count_of(len(kept_records), 'write')} before ({self._rows(kept_records)})"
-        after = f"{count_of(len(behind), 'write')} behind ({self._rows(behind)})"
-        meaning = f"The index does not open. {before} can be applied, and {after} cannot."
+        before = f"{count_of(len(kept_records), 'write')} ({self._points(kept_records)})"
+        after = f"{count_of(len(behind), 'write')} ({self._points(behind)})"
+        meaning = (
+            f"The index does not open. Between the last merge and the damage, the log has {before},"
+            f" which can be kept. Behind the damage it has {after}, which cannot be applied."
+        )
         if last < self._acknowledged:
             meaning += f" {self._lost(last)}"
-        repair = f"{_KEPT} ({last:,}). A backup may have more"
-        self._add(path, problem, meaning, repair, severity="lossy")
+        self._add(path, problem, meaning, _repair_to(last), severity="lossy")
 
     def _place_of_damage(self, error: Exception) -> tuple[Path, str]:
         """Return the file that ends too early, and what is wrong with it."""
@@ -143,7 +146,7 @@ class _Checker:
                 return path, f"record {end.sequence + 1:,} is damaged or missing"
         return self._log.folder, str(error)
 
-    def _rows(self, records: list[Entry]) -> str:
+    def _points(self, records: list[Entry]) -> str:
         count = 0
         for entry in records:
             record = unpack(entry.body, self._manifest.attributes)
@@ -153,8 +156,8 @@ class _Checker:
     def _lost(self, last: int) -> str:
         """Say which writes are lost if the log ends with a record."""
         first, end = last + 1, self._acknowledged
-        writes = f"write {first:,} is" if first == end else f"writes {first:,} to {end:,} are"
-        text = f"If PUBLISHED is right, {writes} lost, though made."
+        several = f"write {first:,} was" if first == end else f"writes {first:,} to {end:,} were"
+        text = f"PUBLISHED says that {several} made: they are lost, unless a backup has them."
         if not self._is_current:
             text += " A loss of power may do this, if the durability is not sync."
         return text

@@ -72,7 +72,7 @@ def test_a_loss_must_be_accepted(root: Path, capsys: pytest.CaptureFixture[str])
     (log,) = (root / "boots" / "1" / "writes" / "log").glob("*.wal")
     flip(log)
     assert run(root, "--repair") == 5
-    assert "\n    --repair --accept-loss keeps a copy of the files" in capsys.readouterr().out
+    assert "\n    --repair --accept-loss puts the files of the log aside" in capsys.readouterr().out
     assert run(root, "--repair", "--accept-loss") == 0
     assert "boots: ok" in capsys.readouterr().out
     assert log.with_name(f"{log.name}.damaged").exists()
