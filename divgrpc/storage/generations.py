@@ -297,13 +297,15 @@ class Staging(ArrayFolder):
         number = 1 + max(generation_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
+        write_defaults(self.folder, self._defaults)
         sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self.folder, final)
-        write_defaults(final, self._defaults)
+        if (defaults := default_path(self.folder)).exists():
+            os.rename(defaults, default_path(final))
         sync_folder(self._target)
         write_pointer(self._target, number)
         self.generation = open_generation(final, verify=False)

@@ -9,7 +9,8 @@ from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, WriteResult
-from divgrpc.writes.committer import Committer, Request
+from divgrpc.writes.committer import Committer
+from divgrpc.writes.written import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
 from divgrpc_server.codec.statuses import OutOfMemoryError, explain

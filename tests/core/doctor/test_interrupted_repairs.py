@@ -74,6 +74,7 @@ def test_a_repair_after_a_repair_that_crashed(
     damage: Callable[[Path], None],
     last: int,
     stride: int,
+    *,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
