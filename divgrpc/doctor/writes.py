@@ -1,6 +1,7 @@
 """Checks the files of the writes to a generation, and applies their log."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -58,17 +59,20 @@ class _Checker:
         self._published = _open_published(self._writes.path)
         numbers = {} if self._published is None else self._published.numbers
         self._acknowledged = numbers.get("sequence", 0)
+        # Number of the last write that is merged; 0 if it is not known.
+        self._merged = 0
 
     def run(self) -> WritesCheck:
         """Check all files."""
         try:
             info = self._writes.read_info()
         except IndexDamagedError as error:
-            self._report_broken(self._writes.path / LAYOUT, error, None)
+            self._report_broken(self._writes.path / LAYOUT, error)
             return self._outcome
         if info is None:
             self._check_unwritten()
             return self._outcome
+        self._merged = info.sequence
         broken = self._check_files(info)
         self._add_leftovers(Step.REOPEN)
         log = check_log(self._writes.log, info.sequence, self._published, self._manifest)
@@ -84,7 +88,7 @@ class _Checker:
         self._outcome.has_writes = has_writes
         if has_writes:
             error = IndexDamagedError("the layout is missing")
-            self._report_broken(self._writes.path / LAYOUT, error, None)
+            self._report_broken(self._writes.path / LAYOUT, error)
         else:
             self._add_leftovers(Step.SWEEP_WRITES)
 
@@ -101,13 +105,13 @@ class _Checker:
             for name, entry in entries.items():
                 file = folder / f"{name}.npy"
                 if (error := check_array(file, entry, self._meter)) is not None:
-                    self._report_broken(file, error, info)
+                    self._report_broken(file, error)
         size = self._vectors.stat().st_size if self._vectors.exists() else 0
         row_bytes = 4 * self._manifest.dims
         if size >= HEADER_BYTES + row_bytes * info.rows:
             self._check_merged_vectors(info)
         elif self._generation is not None:
-            self._report_broken(self._vectors, IndexDamagedError("is too short"), info)
+            self._report_broken(self._vectors, IndexDamagedError("is too short"))
         if HEADER_BYTES + row_bytes * info.rows <= size < HEADER_BYTES + row_bytes * info.capacity:
             self._add(
                 self._vectors,
@@ -125,20 +129,20 @@ class _Checker:
                 check_bytes(self._vectors, start, row_bytes * part.rows, part.crc32, self._meter)
             except IndexDamagedError as error:
                 rows = f"{error} in rows {part.first} to {part.first + part.rows - 1}"
-                self._report_broken(self._vectors, IndexDamagedError(rows), info)
+                self._report_broken(self._vectors, IndexDamagedError(rows))
 
-    def _report_broken(self, file: Path, error: Exception, info: LayoutInfo | None) -> None:
+    def _report_broken(self, file: Path, error: Exception) -> None:
         """Add a finding about a file that merges have written."""
         if isinstance(error.__cause__, PermissionError):
             self._add(file, str(error), "This user may not read it.", "", severity="unchecked")
         elif self._generation is None:
             meaning = f"The writes to the index do not open. {RESTORE}"
             self._add(file, str(error), meaning, "", severity="damaged")
-        elif self._has_whole_log(info):
+        elif self._has_whole_log:
             meaning = "The writes do not show, or the index does not open. All are in the log."
             self._add(file, str(error), meaning, _REBUILT, severity="repairable", step=Step.REBUILD)
         else:
-            last = max(self._acknowledged, 0 if info is None else info.sequence)
+            last = max(self._acknowledged, self._merged)
             writes = f"all writes, up to number {last:,}," if last else "all writes"
             meaning = (
                 "The writes do not show, or the index does not open. The log lacks older writes."
@@ -146,7 +150,8 @@ class _Checker:
             )
             self._add(file, str(error), meaning, _DROPPED, severity="lossy", step=Step.DROP_WRITES)
 
-    def _has_whole_log(self, info: LayoutInfo | None) -> bool:
+    @cached_property
+    def _has_whole_log(self) -> bool:
         """Whether the log has all writes since the build.
 
         A vacuum begins a log with a later record than the first.
@@ -160,7 +165,7 @@ class _Checker:
                 last = sequence
         except (IndexDamagedError, OSError):
             return False
-        return last >= max(self._acknowledged, 0 if info is None else info.sequence)
+        return last >= max(self._acknowledged, self._merged)
 
     def _replay(self, generation: Generation, info: LayoutInfo) -> None:
         """Apply the log, and compare the outcome with what was published."""
