@@ -21,7 +21,7 @@ from divgrpc.writes.state import State
 
 _REBUILT: Final = "makes all of it again from the arrays of the build and from the log"
 _DROPPED: Final = (
-    "puts all writes aside, so that the index is as it was built, or as the last vacuum left it"
+    "puts all writes aside: the index is as the last build, retraining or vacuum left it"
 )
 
 
@@ -146,7 +146,7 @@ class _Checker:
             writes = f"all writes, up to number {last:,}," if last else "all writes"
             meaning = (
                 "The writes do not show, or the index does not open. The log lacks older writes."
-                f" A repair loses {writes} since the last build or vacuum. A backup may have more."
+                f" A repair loses {writes} since the last build, retraining or vacuum. A backup may have more."
             )
             self._add(file, str(error), meaning, _DROPPED, severity="lossy", step=Step.DROP_WRITES)
 
@@ -154,7 +154,7 @@ class _Checker:
     def _has_whole_log(self) -> bool:
         """Whether the log has all writes since the build.
 
-        A vacuum begins a log with a later record than the first.
+        A vacuum or a retraining of written points begins a log with a later record than 1.
         """
         files = self._writes.log.files()
         if not files or files[0][0] != 1:

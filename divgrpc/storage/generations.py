@@ -286,6 +286,11 @@ class Staging(ArrayFolder):
         """Give the generation the defaults of the current one, whose manifest is given."""
         self._defaults = read_defaults(self._target / str(manifest.generation), manifest)
 
+    @property
+    def defaults(self) -> Defaults:
+        """The defaults that the generation will have."""
+        return self._defaults
+
     def scratch(self) -> ArrayFolder:
         """Return a store for arrays that the generation does not keep; discard it at the end."""
         with full_disk_errors():
@@ -297,15 +302,13 @@ class Staging(ArrayFolder):
         number = 1 + max(generation_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
-        write_defaults(self.folder, self._defaults)
         sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self.folder, final)
-        if (defaults := default_path(self.folder)).exists():
-            os.rename(defaults, default_path(final))
+        write_defaults(final, self._defaults)
         sync_folder(self._target)
         write_pointer(self._target, number)
         self.generation = open_generation(final, verify=False)

@@ -23,7 +23,7 @@ from divgrpc.errors import (
     UnavailableError,
     invalid,
 )
-from divgrpc.storage.generations import Generation, IndexFolder, open_generation, staging
+from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Durability, Progress, WriteResult
 from divgrpc.writes.layout import Source
@@ -45,6 +45,13 @@ _DELETED_SHARE: Final = 0.05
 # them, each reader keeps their rows in memory, and some records have no rows.
 _MERGED_RECORDS: Final = 65_536
 _MERGED_BYTES: Final = 256 << 20
+
+# A new generation follows the log, first while callers write. Then the lock of writes is held for
+# so long and released for so long, until so few records are missing.
+_FREE_ROUNDS: Final = 3
+_HELD_SECONDS: Final = 0.05
+_RELEASED_SECONDS: Final = 0.02
+_RECORDS_BEHIND: Final = 64
 
 
 class _Pending:
@@ -423,23 +430,17 @@ class Committer:
         keeps_model: bool,
     ) -> bool:
         """Make a new generation, and let it take the place of this one."""
+
+        def report(progress: Progress) -> None:
+            if self._is_closed:
+                raise StorageInUseError("the collection was closed")
+            if on_progress is not None:
+                on_progress(progress)
+
         with staging(self._index.path, replace=True) as stage, ExitStack() as locks:
-            with self._merge_lock, self._commit_lock:
-                self._check_open()
-                state = self.state
-                if state is None or not is_needed(state):
-                    return False
-                self._sync()
-                source = state.source()
-                self._followed_sequence = source.sequence
-
-            def report(progress: Progress) -> None:
-                if self._is_closed:
-                    raise StorageInUseError("the collection was closed")
-                if on_progress is not None:
-                    on_progress(progress)
-
-            renewal = Renewal(state.generation, state.layout, source, stage, keeps_model)
+            renewal = self._begin_renewal(is_needed, stage, keeps_model=keeps_model)
+            if renewal is None:
+                return False
             successors: list[WrittenGeneration] = []
 
             def follow(folder: Path) -> None:
@@ -447,7 +448,7 @@ class Committer:
 
             try:
                 generation = renewal.publish(report, follow)
-                self._succeed(successors[0], generation)
+                self._succeed(successors[0], generation.manifest.generation)
             except BaseException:
                 for successor in successors:
                     successor.close()
@@ -458,32 +459,43 @@ class Committer:
                 self._followed_sequence = None
         return True
 
+    def _begin_renewal(
+        self, is_needed: Callable[[State], bool], stage: Staging, *, keeps_model: bool
+    ) -> Renewal | None:
+        """Copy the state that a new generation begins with; return None if none is needed."""
+        with self._merge_lock, self._commit_lock:
+            self._check_open()
+            state = self.state
+            if state is None or not is_needed(state):
+                return None
+            self._sync()
+            source = state.source()
+            self._followed_sequence = source.sequence
+        return Renewal(state.generation, state.layout, source, stage, keeps_model)
+
     def _successor(self, folder: Path, renewal: Renewal, locks: ExitStack) -> WrittenGeneration:
         """Open a new generation, which is complete in `folder`, and give it all later writes.
 
         Writes wait when it returns, until `locks` are released.
         """
-        generation = open_generation(folder, verify=False)
-        successor = WrittenGeneration(
-            Engine(generation, self._index.name, self._index.path), folder
-        )
+        generation = renewal.open_generation(folder)
+        engine = Engine(generation, self._index.name, self._index.path)
+        successor = WrittenGeneration(engine, folder)
         try:
             successor.open()
             successor.begin(renewal.first_source(generation))
             tail = Tail(self._written.folder.log, successor.state.sequence)
             locks.callback(tail.close)
-            # Most records since then are written before writes have to wait.
-            is_encoded = renewal.keeps_model
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
             locks.enter_context(self._merge_lock)
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
             locks.enter_context(self._commit_lock)
             self._check_open()
             self._sync()
             if self._has_queries:
                 # Queries have no other state until the new generation is open.
                 self.snapshot()
-            successor.follow(tail.read(self._sequence), is_encoded=is_encoded)
+            successor.follow(tail.read(self._sequence), is_encoded=renewal.keeps_model)
             successor.log.sync()
             successor.publish(self._sequence)
         except BaseException:
@@ -491,9 +503,26 @@ class Committer:
             raise
         return successor
 
-    def _succeed(self, successor: WrittenGeneration, generation: Generation) -> None:
-        """Let a new generation, which is the current one now, take the place of the old one."""
-        successor.move(self._index.path / str(generation.manifest.generation))
+    def _catch_up(self, successor: WrittenGeneration, tail: Tail, *, is_encoded: bool) -> None:
+        """Give a new generation all records but the last few."""
+
+        def follow(last: int) -> int:
+            successor.follow(tail.read(last), is_encoded=is_encoded)
+            return self._sequence - last
+
+        for _ in range(_FREE_ROUNDS):
+            behind = follow(self._sequence)
+        # Callers may write as fast as this thread follows, so they wait most of the time now.
+        while behind > _RECORDS_BEHIND:
+            time.sleep(_RELEASED_SECONDS)
+            with self._commit_lock:
+                end_time = time.monotonic() + _HELD_SECONDS
+                while behind > _RECORDS_BEHIND and time.monotonic() < end_time:
+                    behind = follow(min(self._sequence, tail.sequence + _RECORDS_BEHIND))
+
+    def _succeed(self, successor: WrittenGeneration, number: int) -> None:
+        """Let the generation `number`, which is the current one now, take the place of the old."""
+        successor.move(self._index.path / str(number))
         predecessor = self._written
         try:
             with self._state_lock:

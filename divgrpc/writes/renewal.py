@@ -21,7 +21,7 @@ from divgrpc.columns.values import Column, rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
-from divgrpc.storage.generations import Generation, Staging
+from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.types import FloatArray, IntArray, Progress
 from divgrpc.types.records import Attribute
 from divgrpc.writes.columns import Part, Parts
@@ -83,6 +83,10 @@ class Renewal:
         finally:
             # A cycle of references would keep the removed files mapped, and so on the disk.
             stage.on_whole = None
+
+    def open_generation(self, folder: Path) -> Generation:
+        """Open the new generation, which is complete in `folder`, with the defaults of the old."""
+        return replace(open_generation(folder, verify=False), defaults=self.stage.defaults)
 
     def first_source(self, generation: Generation) -> Source:
         """Return the rows of the new generation, with what earlier writes have left.

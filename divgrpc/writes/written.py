@@ -172,6 +172,8 @@ class WrittenGeneration:
             if not is_encoded and record.rows is not None:
                 record = replace(record, rows=self._requests.encode(record.rows))
                 body = pack(record)  # noqa: PLW2901  # the same record with other codes
+            if record.rows is not None and len(record.rows) > self.state.room:
+                self._make_room()
             self._append(record, body)
             assert sequence == self.state.sequence  # noqa: S101  # the numbers are the same
 
@@ -201,6 +203,16 @@ class WrittenGeneration:
         """Apply records of the log to a state that has not been taken yet."""
         for sequence, body in records:
             state.apply(sequence, self._unpack(body))
+
+    def _make_room(self) -> None:
+        """Merge all rows while no other thread reads the state."""
+        # A layout never has a record that the log may lose.
+        self.log.sync()
+        state = self.merge(self.state.source())
+        self.take(state)
+        self.folder.sweep()
+        self.folder.log.drop(state.sequence)
+        self.log_bytes = 0
 
     def take(self, state: State) -> None:
         """Use a state that has all records of the log."""

@@ -58,13 +58,16 @@ def test_an_index_with_writes_is_ok(index: Path) -> None:
     assert check(index) == report
 
 
-def test_an_index_after_a_vacuum_is_ok(index: Path) -> None:
+def test_an_index_after_a_vacuum_and_a_retraining_is_ok(index: Path) -> None:
     with Collection.open(index) as collection:
         collection.compact(vacuum=True)
     assert check(index) == Report("points", 2, len(MODELS[LAST]), LAST)
     with Collection.open(index) as collection:
         write(collection, LAST + 1)
     assert check(index) == Report("points", 2, len(MODELS[LAST + 1]), LAST + 1)
+    with Collection.open(index) as collection:
+        assert collection.retrain()
+    assert check(index) == Report("points", 3, len(MODELS[LAST + 1]), LAST + 1)
 
 
 def test_an_index_without_points_is_ok(index: Path) -> None:

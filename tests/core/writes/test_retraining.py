@@ -17,7 +17,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.storage.generations import staging
 from divgrpc.types import HashFamily, Metric, Progress
 from divgrpc.types.filters import Field
-from divgrpc.writes import committer, renewal
+from divgrpc.writes import committer, layout, renewal
 from divgrpc.writes import log as log_module
 from support.data.written_points import (
     DIMS,
@@ -123,6 +123,17 @@ def test_a_retraining_is_a_build_of_the_points(
     fresh.close()
 
 
+def write(index: Collection, names: list[Any], number: int) -> None:
+    """Make some writes, other ones for each number."""
+    points = dict(zip(names[number * 7 : number * 7 + 5], POINTS[number:], strict=False))
+    upsert(index, points)
+    index.delete(names[500 - number])
+    if number % 3 == 0:
+        index.delete(filter=Field("size") == number)
+    if number % 4 == 1:
+        index.compact()
+
+
 @pytest.mark.parametrize(
     ("family", "metric", "names"),
     [
@@ -141,21 +152,12 @@ def test_writes_go_on(
     numbers = itertools.count()
     written: list[Callable[[Collection], object]] = []
 
-    def write(index: Collection, number: int) -> None:
-        names_written = NAMES[names][number * 7 : number * 7 + 5]
-        upsert(index, dict(zip(names_written, POINTS[number:], strict=False)))
-        index.delete(NAMES[names][500 - number])
-        if number % 3 == 0:
-            index.delete(filter=Field("size") == number)
-        if number % 4 == 1:
-            index.compact()
-
     def write_more(_progress: Progress) -> None:
         number = next(numbers)
         if number >= WRITES_MAX:
             return
-        write(collection, number)
-        written.append(lambda index: write(index, number))
+        write(collection, NAMES[names], number)
+        written.append(lambda index: write(index, NAMES[names], number))
         assert collection.query(QUERIES, k=1).sequence == collection.sequence
 
     if method == "retrain":
@@ -185,6 +187,8 @@ def test_merges_keep_the_records_that_a_new_generation_follows(
     monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10)
     collection, model = a_drifted_collection(tmp_path / "a", "cells", "cosine", NAMES["integers"])
 
+    # The new generation has room for fewer rows than are written meanwhile.
+    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 40)
     reports = itertools.count()
 
     def write_and_merge(_progress: Progress) -> None:

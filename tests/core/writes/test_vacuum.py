@@ -240,10 +240,10 @@ def test_queries_during_a_vacuum_see_all_writes_before_it(
     succeed = committer.Committer._succeed
 
     def query_and_succeed(
-        self: committer.Committer, successor: WrittenGeneration, generation: Generation
+        self: committer.Committer, successor: WrittenGeneration, number: int
     ) -> None:
         sequences.append(collection.query(QUERIES, k=1).sequence)
-        succeed(self, successor, generation)
+        succeed(self, successor, number)
 
     monkeypatch.setattr(committer.Committer, "_succeed", query_and_succeed)
     collection.compact(vacuum=True)
