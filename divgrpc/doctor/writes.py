@@ -146,7 +146,8 @@ class _Checker:
             writes = f"all writes, up to number {last:,}," if last else "all writes"
             meaning = (
                 "The writes do not show, or the index does not open. The log lacks older writes."
-                f" A repair loses {writes} since the last build, retraining or vacuum. A backup may have more."
+                f" A repair loses {writes} since the last build, retraining or vacuum. A backup may"
+                " have more."
             )
             self._add(file, str(error), meaning, _DROPPED, severity="lossy", step=Step.DROP_WRITES)
 
