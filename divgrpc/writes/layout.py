@@ -258,6 +258,9 @@ class WritesFolder:
             for name in ("layouts", "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
+            if old_info is None:
+                # Without this folder on the disk, vectors that have grown would seem damaged.
+                sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
         later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
