@@ -19,6 +19,7 @@ from divgrpc import Collection, Index
 from divgrpc.storage import generations, published
 from divgrpc.types import Durability, HashFamily
 from divgrpc.writes import committer
+from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
 from divgrpc.writes.replica import Replica
 from support.data.lost_power import Disk
@@ -217,3 +218,26 @@ def test_a_loss_of_power_keeps_what_was_synced(
         root = folder / f"start-{number}"
         life.disk.leave(root, events[-1], np.random.default_rng(seed))
         states = states[: sequence + 1]
+
+
+def test_a_record_that_was_lost_does_not_come_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first loss of power takes a record and leaves the one behind it; a second one follows."""
+    path = folder / "log"
+    path.mkdir()
+    first, lost, behind = (frame(n, n // 2, bytes([n]) * 40) for n in (1, 2, 3))
+    (path / f"{1:020d}.wal").write_bytes(first + bytes(len(lost)) + behind + bytes(256))
+    disk = Disk(path)
+    with monkeypatch.context() as patch:
+        disk.record(patch)
+        writer = LogWriter(Log(path), 1)
+        writer.append(b"2" * 40)
+        writer.close()
+    outcomes = set()
+    for seed in range(1_000):
+        rng = np.random.default_rng(seed)
+        disk.leave(folder / f"{seed}", int(rng.integers(disk.event + 1)), rng)
+        records = Log(folder / f"{seed}").read(0)
+        outcomes.add(tuple(body[:1] for _, body in records))
+    assert outcomes == {(b"\1",), (b"\1", b"2")}
