@@ -1,5 +1,6 @@
 """The collections that the writer has open, and the writes to them."""
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -7,9 +8,11 @@ from typing import Any, Final
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.generations import IndexFolder, read_manifest
 from divgrpc.types import Durability, WriteResult
-from divgrpc.writes.committer import Committer, Request
+from divgrpc.writes.committer import Committer
+from divgrpc.writes.writer import check_writable
+from divgrpc.writes.written import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
 from divgrpc_server.codec.statuses import OutOfMemoryError, explain
@@ -21,6 +24,7 @@ _MESSAGES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
     Op.COMPACT: writes_pb2.CompactRequest,
+    Op.RETRAIN: writes_pb2.RetrainRequest,
 }
 _RESPONSES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertResponse,
@@ -29,11 +33,16 @@ _RESPONSES: Final[dict[int, Any]] = {
 
 
 class Collections:
-    """The collections of a server by name; they are opened at their first write."""
+    """The collections of a server by name; they are opened at their first write.
+
+    One thread makes writes, and another one merges and retrains.
+    """
 
     def __init__(self, root: Path, durability: Durability, log: Logger) -> None:
         self._root, self._durability, self._log = root, durability, log
         self._open: dict[str, Committer] = {}
+        # Held while collections are looked up, opened or removed from `_open`.
+        self._lock = threading.Lock()
 
     def answer(self, requests: list[packets.Request]) -> list[Reply]:
         """Make the writes of several requests, with one sync for each collection."""
@@ -49,9 +58,16 @@ class Collections:
             replies |= self._answer_group(name, group)
         return [replies[request.id] for request in requests]
 
+    def renew(self, request: packets.Request) -> Reply:
+        """Make a merge, a vacuum or a retraining."""
+        try:
+            return self._renew(request, _parse(request))
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            return self.refuse(request, error)
+
     def refresh(self, name: str) -> None:
         """Close a collection if its index was replaced or deleted."""
-        with suppress(IndexNotFoundError, IndexDamagedError):
+        with self._lock, suppress(IndexNotFoundError, IndexDamagedError):
             self._find_open(name)
 
     def refuse(self, request: packets.Request, error: Exception) -> Reply:
@@ -72,15 +88,14 @@ class Collections:
         """Make the writes to one collection."""
         replies: dict[int, Reply] = {}
         try:
-            committer = self._find(name)
+            with self._lock:
+                committer = self._find(name)
         except Exception as error:  # noqa: BLE001  # becomes the status of the calls
             return {request.id: self.refuse(request, error) for request, _ in group}
         calls: list[tuple[packets.Request, Request]] = []
         for request, message in group:
             try:
-                if request.op == Op.COMPACT:
-                    replies[request.id] = _compact(committer, request, vacuum=message.vacuum)
-                elif request.op == Op.UPSERT:
+                if request.op == Op.UPSERT:
                     calls.append((request, writes.parse_upsert(message, committer.manifest)))
                 else:
                     calls.append((request, writes.parse_delete(message, committer.manifest)))
@@ -91,8 +106,29 @@ class Collections:
             replies[request.id] = self._reply(request, outcome)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
-            self._open.pop(name).close()
+            with self._lock:
+                self._open.pop(name).close()
         return replies
+
+    def _renew(self, request: packets.Request, message: Any) -> Reply:  # noqa: ANN401  # a message
+        folder = IndexFolder(self._root / check_index_name(message.index))
+        with self._lock:
+            committer = self._find_open(folder.name)
+            if committer is None and folder.read_info().writes is not None:
+                committer = self._find(folder.name)
+        if committer is None:
+            check_writable(folder.read_current(read_manifest))
+            is_done, generation, sequence = False, folder.current(), 0
+        else:
+            is_done = _renewed(committer, message)
+            generation, sequence = committer.manifest.generation, committer.sequence
+        response: Any
+        if request.op == Op.COMPACT:
+            response = writes_pb2.CompactResponse(merged=is_done)
+        else:
+            response = writes_pb2.RetrainResponse(retrained=is_done)
+        response.generation, response.sequence = generation, sequence
+        return Reply(request.id, Outcome.ANSWER, response.SerializeToString())
 
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
@@ -132,11 +168,8 @@ def _parse(request: packets.Request) -> Any:  # noqa: ANN401  # one of `_MESSAGE
     return _MESSAGES[request.op].FromString(request.payload)
 
 
-def _compact(committer: Committer, request: packets.Request, *, vacuum: bool) -> Reply:
-    has_merged = (vacuum and committer.vacuum()) or committer.merge()
-    response = writes_pb2.CompactResponse(
-        generation=committer.manifest.generation,
-        merged=has_merged,
-        sequence=committer.sequence,
-    )
-    return Reply(request.id, Outcome.ANSWER, response.SerializeToString())
+def _renewed(committer: Committer, message: Any) -> bool:  # noqa: ANN401  # of `Op`
+    """Return whether a collection was merged or retrained as a message asks."""
+    if isinstance(message, writes_pb2.RetrainRequest):
+        return committer.retrain()
+    return (message.vacuum and committer.vacuum()) or committer.merge()
