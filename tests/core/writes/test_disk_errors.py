@@ -1,15 +1,16 @@
 """Errors of the disk: no write that was acknowledged is lost, and earlier points are served."""
 
 import errno
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.errors import StorageFullError
+from divgrpc.errors import StorageFullError, StorageInUseError
 from divgrpc.storage import published
 from divgrpc.writes import layout
 from divgrpc.writes import log as log_module
@@ -65,6 +66,57 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
         written = model | {2: POINTS[51], 900: POINTS[52]}
         check_points(again, written if again.sequence == 2 else model)
         upsert(again, {3: POINTS[53]})
+
+
+def counting(numbers: Iterator[int], failing: int = 0) -> Callable[[int], None]:
+    """Return a sync that takes a number for each call, and whose call of one number fails."""
+
+    def sync(_descriptor: int) -> None:
+        if next(numbers) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return sync
+
+
+@pytest.mark.parametrize("method", ["merge", "vacuum", "retrain"])
+@pytest.mark.usefixtures("no_syncs")
+def test_any_sync_of_a_new_layout_may_fail(
+    path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    collection, model, points = a_collection(path, OLD), dict(OLD), iter(POINTS)
+
+    def write() -> None:
+        """Write a new point, and replace one."""
+        places = {100 + len(model): next(points), len(model) % 40: next(points)}
+        upsert(collection, places)
+        model.update(places)
+
+    write()
+    numbers = itertools.count(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", counting(numbers))
+        assert getattr(collection.committer, method)()
+    syncs = next(numbers) - 1
+    # The first ones, some of those of arrays, and the last ones.
+    for number in [1, 2, *range(3, syncs - 6, 9), *range(syncs - 6, syncs + 1)]:
+        write()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", counting(itertools.count(1), number))
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                getattr(collection.committer, method)()
+        check_points(collection, model)
+        check_points(Index.open(path), model)
+        if collection.generation != Index.open(path).generation:
+            # The new generation is current, and the writer has none.
+            with pytest.raises(StorageInUseError, match="closed"):
+                write()
+            collection.close()
+            collection = Collection.open(path)
+    write()
+    assert getattr(collection.committer, method)()
+    check_exact(collection, model, "cosine", QUERIES)
+    collection.close()
+    check_exact(Index.open(path), model, "cosine", QUERIES)
 
 
 def test_a_full_disk_refuses_writes_for_a_while(
