@@ -259,7 +259,9 @@ class WritesFolder:
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
             if old_info is None:
-                # Without this folder on the disk, vectors that have grown would seem damaged.
+                # Without these folders on the disk, vectors that have grown would seem damaged, and
+                # the log could not begin.
+                sync_folder(self.path)
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims

@@ -6,7 +6,8 @@ moment may leave, and are opened as a server opens them. One of them is what the
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.storage import generations, published
-from divgrpc.types import Durability, HashFamily
+from divgrpc.types import Durability, HashFamily, Progress
 from divgrpc.writes import committer
 from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
@@ -64,9 +65,13 @@ class _Time:
     def __init__(self) -> None:
         self._is_awake, self._is_asleep = threading.Semaphore(0), threading.Semaphore(0)
 
-    def sleep(self, _seconds: float) -> None:
-        self._is_asleep.release()
-        self._is_awake.acquire()
+    monotonic = staticmethod(time.monotonic)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until the test says so, if this is the thread that syncs the log."""
+        if seconds == committer._INTERVAL_SECONDS:
+            self._is_asleep.release()
+            self._is_awake.acquire()
 
     def pass_interval(self) -> None:
         """Wake the thread that syncs the log, and wait until it has done so."""
@@ -112,13 +117,23 @@ class _Life:
         elif way < 0.87 and self.durability == "interval":
             self._time.pass_interval()
             self._synced(collection)
-        elif way < 0.95:
-            # It makes a write when the merge begins, and one when it has ended.
-            collection.compact(lambda _progress: self._write(collection))
-            self._synced(collection, but=2)
+        elif way < 0.93:
+            self._rewrite(collection, collection.compact)
+        elif way < 0.98:
+            self._rewrite(collection, partial(collection.compact, vacuum=True))
         else:
-            collection.compact(vacuum=True)
-            self._synced(collection)
+            self._rewrite(collection, collection.retrain)
+
+    def _rewrite(self, collection: Collection, method: Callable[..., bool]) -> None:
+        """Merge, vacuum or retrain, and write meanwhile."""
+        first = len(self.states)
+
+        def report(_progress: Progress) -> None:
+            if len(self.states) < first + 2:
+                self._write(collection)
+
+        method(report)
+        self._synced(collection, but=len(self.states) - first)
 
     def _write(self, collection: Collection) -> None:
         self._stamp += 1
