@@ -223,7 +223,8 @@ def test_a_loss_of_power_keeps_what_was_synced(
         with monkeypatch.context() as patch:
             life.run(patch)
         monkeypatch.setattr(published, "boot_number", partial(int, 1))
-        events = rng.integers(0, life.disk.event + 1, FOLDERS).tolist()
+        events = rng.integers(0, life.disk.event + 1, FOLDERS // 2).tolist()
+        events = [*rng.choice(life.disk.renames or [0], FOLDERS // 2).tolist(), *events]
         for place, event in enumerate(events):
             seed = int(rng.integers(2**32))
             path = folder / f"{number}-{place}"

@@ -71,11 +71,13 @@ class Disk:
     """The history of a folder, all of which is on the disk at the beginning.
 
     event: the number of the last change or sync, 0 at the beginning.
+    renames: the numbers of all renames, whose order with other changes matters most.
     """
 
     def __init__(self, folder: Path) -> None:
         # The folder is looked at once before event 0.
         self.event = -2
+        self.renames: list[int] = []
         self._path = folder
         self._lock = threading.RLock()
         self._root = _Node(is_folder=True)
@@ -103,6 +105,7 @@ class Disk:
                 finally:
                     if name in _NAMES:
                         self._look_at_names()
+                        self.renames += [self.event] * (name in ("rename", "replace"))
                     elif (node := self._node_of(arguments[0])) is not None:
                         self._look_at_contents([node])
 
