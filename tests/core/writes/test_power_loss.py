@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
+from divgrpc.doctor import check_folder
 from divgrpc.storage import generations, published
 from divgrpc.types import Durability, HashFamily, Progress
 from divgrpc.writes import committer
@@ -175,15 +176,19 @@ def recover(root: Path) -> None:
     assert generations.indexes_to_recover(root) == []
 
 
-def check(root: Path, states: list[Stamps], floor: int, *, at_length: bool) -> int:
+def check(root: Path, states: list[Stamps], floor: int, *, at_length: bool, is_synced: bool) -> int:
     """Check what a loss of power has left; return the number of the last write."""
-    recover(root)
     path = root / "points"
+    (report,) = check_folder(path)
+    recover(root)
     worker = open_index(path)
     if isinstance(worker, Replica):
         worker = worker.follow()
     index = Index(worker)
     sequence = worker.sequence
+    assert report.sequence in (None, sequence)
+    # If writes are synced, the doctor finds no damage.
+    assert report.verdict in ("ok", "repairable") or not is_synced, report.findings
     assert floor <= sequence < len(states)
     assert stamps_of(index) == states[sequence]
     with Collection.open(path) as collection:
@@ -229,7 +234,13 @@ def test_a_loss_of_power_keeps_what_was_synced(
             seed = int(rng.integers(2**32))
             path = folder / f"{number}-{place}"
             life.disk.leave(path, event, np.random.default_rng(seed))
-            sequence = check(path, states, life.floor_at(event), at_length=place % 5 == 0)
+            sequence = check(
+                path,
+                states,
+                life.floor_at(event),
+                at_length=place % 5 == 0,
+                is_synced=durability == "sync",
+            )
         # The next writer finds the last one of these folders, as it was left.
         root = folder / f"start-{number}"
         life.disk.leave(root, events[-1], np.random.default_rng(seed))
