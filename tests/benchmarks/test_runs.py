@@ -49,9 +49,11 @@ def _filters(tables: list[Table]) -> None:
 
 
 def _writes(tables: list[Table]) -> None:
-    queries, merge, rates, start, runbook, wire = tables
+    queries, merge, renewals, rates, start, runbook, wire = tables
     assert min(column(queries, "ratio")) > 0
     assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
+    assert column(renewals, "work") == ["build", "vacuum", "retraining"]
+    assert min(renewals.rows[row]["writes"] for row in (1, 2)) > 0
     assert min(column(runbook, "difference")) >= -0.01
     assert min(column(wire, "rows/s")) > 0
 
