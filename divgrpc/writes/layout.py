@@ -30,6 +30,7 @@ from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.search.arrays import with_tiles
 from divgrpc.storage.arrays import (
@@ -58,6 +59,12 @@ _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
 _LATER_BYTES_MAX: Final = 256 << 20
 _COPIED_ROWS: Final = 65_536
+
+
+def rows_at_once(dims: int) -> int:
+    """Return the number of rows that one write may have; each new layout has room for so many."""
+    rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+    return min(rows, LIMITS["write_rows_max"])
 
 
 @dataclass(frozen=True, slots=True)

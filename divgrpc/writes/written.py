@@ -18,7 +18,7 @@ from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
 from divgrpc.storage.published import Published
 from divgrpc.writes.digests import digest_of, first_result
-from divgrpc.writes.layout import Layout, Source, WritesFolder
+from divgrpc.writes.layout import Layout, Source, WritesFolder, rows_at_once
 from divgrpc.writes.log import LogWriter
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
@@ -134,16 +134,18 @@ class WrittenGeneration:
 
         Raises `LimitExceededError` if they do not fit then.
         """
-        state = self.state
         count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
-        if count <= state.room or count > LIMITS["write_rows_max"]:
+        if count > LIMITS["write_rows_max"]:
             return False
-        if state.sequence == state.layout.info.sequence:
+        rows_max = rows_at_once(self.engine.dims)
+        if count > rows_max:
+            # A layout may have a little more room. The next generation may not, and takes over the
+            # records of this one.
             raise LimitExceededError(
                 f"ids has {count} rows; one write of vectors of this length may have at most"
-                f" {state.room}"
+                f" {rows_max}"
             )
-        return True
+        return count > self.state.room
 
     def write(self, request: Request) -> tuple[int, int]:
         """Append a write to the log and apply it; return its sequence number and its rows."""

@@ -467,6 +467,24 @@ def test_more_rows_than_a_layout_has_room_for_are_refused(
     check_points(collection, OLD | {1: POINTS[50]} | few)
 
 
+def test_a_write_fits_each_later_layout(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layouts have room for whole tiles, so some have more than others."""
+    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 50)
+    upsert(collection, {1: POINTS[50]})
+    collection.compact()
+    state = collection.committer.state
+    assert state is not None
+    assert state.room > 50
+    points = dict(enumerate(POINTS[:51], 1_000))
+    with pytest.raises(LimitExceededError, match=r"ids has 51 rows; .* may have at most 50"):
+        upsert(collection, points)
+    points.popitem()
+    upsert(collection, points)
+    check_points(collection, OLD | {1: POINTS[50]} | points)
+
+
 def test_records_are_written_in_blocks(collection: Collection) -> None:
     records: list[dict[str, Any]] = [
         {"id": 100 + i, "vector": POINTS[i % 50].vector, "size": i % 10} for i in range(2_300)
