@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 
 from divgrpc import Collection, Field, Index
 from divgrpc.errors import (
+    BuildUnderWayError,
     ConditionFailedError,
     IndexNotFoundError,
     InvalidArgumentError,
@@ -39,6 +40,7 @@ from support.processes.running_server import RunningServer, eventually
 ROWS, DIMS = 600, 12
 POINTS = random_points(ROWS + 200, dims=DIMS, seed=3)
 PRICES = np.arange(ROWS) / 8
+ABORTED = grpc.StatusCode.ABORTED
 FAILED = grpc.StatusCode.FAILED_PRECONDITION
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
@@ -163,6 +165,26 @@ def test_writes_and_queries_go_on_while_an_index_is_renewed(
     names = np.arange(2 * 10**6, 2 * 10**6 + rows)
     assert [point.id for point in client.get(name, names)] == names.tolist()
     assert client.count(name) == ROWS + 10_000 - 1 + rows
+
+
+def test_a_second_retraining_is_refused_and_other_indexes_do_not_wait(client: Client) -> None:
+    vectors = np.random.default_rng(5).standard_normal((20_000, DIMS), dtype=np.float32)
+    client.build("retrained-twice", vectors, replace=True)
+    client.build("merged-meanwhile", POINTS, replace=True)
+    for index in ("retrained-twice", "merged-meanwhile"):
+        client.upsert(index, [10**6], POINTS[:1])
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(client.retrain, "retrained-twice") for _ in range(2)]
+        first = next(as_completed(calls))
+        with failing(ABORTED, BuildUnderWayError):
+            first.result()
+        assert client.compact("merged-meanwhile")
+        second = next(call for call in calls if call is not first)
+        assert not second.done()
+        assert second.result()
+    assert client.get_index("retrained-twice").generation == 2
+    for index in ("retrained-twice", "merged-meanwhile"):
+        client.delete_index(index)
 
 
 def test_an_index_that_was_never_written_needs_no_renewal(ask: Stack, client: Client) -> None:

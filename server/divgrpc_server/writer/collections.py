@@ -35,7 +35,7 @@ _RESPONSES: Final[dict[int, Any]] = {
 class Collections:
     """The collections of a server by name; they are opened at their first write.
 
-    One thread makes writes, and another one merges and retrains.
+    One thread makes writes, and others merge and retrain.
     """
 
     def __init__(self, root: Path, durability: Durability, log: Logger) -> None:
@@ -77,7 +77,8 @@ class Collections:
 
     def close(self) -> None:
         """Close all collections."""
-        for committer in self._open.values():
+        # A retraining that goes on may still remove one.
+        for committer in list(self._open.values()):
             with suppress(Exception):
                 committer.close()
         self._open.clear()
@@ -107,7 +108,9 @@ class Collections:
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
             with self._lock:
-                self._open.pop(name).close()
+                if self._open.get(name) is committer:
+                    del self._open[name]
+                committer.close()
         return replies
 
     def _renew(self, request: packets.Request, message: Any) -> Reply:  # noqa: ANN401  # a message
@@ -122,6 +125,10 @@ class Collections:
         else:
             is_done = _renewed(committer, message)
             generation, sequence = committer.manifest.generation, committer.sequence
+            if is_done:
+                # The caller may have left, and a retraining takes long.
+                event = "retrained" if request.op == Op.RETRAIN else "compacted"
+                self._log.info(event, index=folder.name, generation=generation, sequence=sequence)
         response: Any
         if request.op == Op.COMPACT:
             response = writes_pb2.CompactResponse(merged=is_done)

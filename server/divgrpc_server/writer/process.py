@@ -3,7 +3,8 @@
 Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
 to one collection are committed with one sync of its log. While the log is synced, requests gather
 at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
-retrainings that callers ask for are made in a second thread, one after another, while writes go on.
+retrainings that callers ask for are made in other threads, while writes go on. So one that takes
+hours delays neither those of other indexes nor the refusal of a second one of its index.
 """
 
 import os
@@ -23,6 +24,7 @@ from divgrpc_server.writer.collections import Collections
 # merge and to vacuum.
 _LIFE_SECONDS: Final = 1.0
 _SLOW: Final = (Op.COMPACT, Op.RETRAIN)
+_SLOW_THREADS: Final = 4
 
 
 class Writer(Worker):
@@ -34,8 +36,8 @@ class Writer(Worker):
         # Without a data directory, indexes end with the server, so there is nothing to sync.
         durability = config.durability if config.data_dir else "process"
         self._thread = ThreadPoolExecutor(1)
-        self._slow_thread = ThreadPoolExecutor(1)
-        # The requests that the second thread works on or has finished, and who sent them.
+        self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS)
+        # The requests that these threads work on or have finished, and who sent them.
         self._slow: list[tuple[FrontLink, Future[Reply]]] = []
         self._collections = Collections(process.root, cast(Durability, durability), log)
 
@@ -73,7 +75,7 @@ class Writer(Worker):
         return is_large
 
     def _begin_slow(self, front: FrontLink, request: Request) -> None:
-        answer = self._slow_thread.submit(self._collections.renew, request)
+        answer = self._slow_threads.submit(self._collections.renew, request)
         self._slow.append((front, answer))
         answer.add_done_callback(lambda _: os.eventfd_write(self._opened, 1))
 
@@ -81,7 +83,7 @@ class Writer(Worker):
         return bool(self._slow) or super()._has_slow_work()
 
     def _take_opened(self) -> None:
-        """Send the replies of the second thread."""
+        """Send the replies of the slow threads."""
         super()._take_opened()
         finished = [(front, answer) for front, answer in self._slow if answer.done()]
         self._slow = [(front, answer) for front, answer in self._slow if not answer.done()]
