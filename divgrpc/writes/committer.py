@@ -183,23 +183,34 @@ class Committer:
 
         Raises `StorageFullError`, `StorageInUseError` after `close`, and `IndexChangedError`.
         """
+        with self._commit_lock:
+            state = self._unmerged_state()
+        if state is None:
+            return False
+        if on_progress is not None:
+            # No lock is held, because the callback may write, merge and close.
+            on_progress(Progress("merging", 0, state.rows))
         with self._merge_lock:
             with self._commit_lock:
-                self._check_open()
-                state = self.state
-                if state is None or state.sequence == state.layout.info.sequence:
+                state = self._unmerged_state()
+                if state is None:
                     return False
                 # A layout never has a record that the log may lose.
                 self._sync()
                 source, merged_bytes = state.source(), self._written.log_bytes
-            if on_progress is not None:
-                on_progress(Progress("merging", 0, len(source.alive)))
             self._merge(source)
             with self._commit_lock:
                 self._written.log_bytes -= merged_bytes
-            if on_progress is not None:
-                on_progress(Progress("merging", len(source.alive), len(source.alive)))
+        if on_progress is not None:
+            on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
+
+    def _unmerged_state(self) -> State | None:
+        """Return the state if it has records that no merge has; the lock of commits is held."""
+        self._check_open()
+        state = self.state
+        is_merged = state is None or state.sequence == state.layout.info.sequence
+        return None if is_merged else state
 
     def vacuum(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
         """Remove the rows of deleted points; return whether there were any and a point is left.

@@ -21,7 +21,7 @@ from divgrpc.errors import (
     UnsupportedError,
 )
 from divgrpc.storage.published import bytes_in
-from divgrpc.types import Durability, QueryDefault, QueryResult
+from divgrpc.types import Durability, Progress, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
 from divgrpc.writes import committer, layout
 from divgrpc.writes import log as log_module
@@ -524,3 +524,19 @@ def test_some_indexes_cannot_be_written_to(tmp_path: Path) -> None:
     Index.build(points, path=tmp_path / "plain")
     with pytest.raises(InvalidArgumentError, match="durability must be one of"):
         Collection.open(tmp_path / "plain", durability="never")  # type: ignore[arg-type]
+
+
+def test_a_progress_callback_of_a_merge_may_write_merge_and_close(collection: Collection) -> None:
+    model = OLD | {1: POINTS[50]}
+    upsert(collection, {1: POINTS[50]})
+
+    def write_and_merge(_progress: Progress) -> None:
+        model[2] = POINTS[51]
+        upsert(collection, {2: POINTS[51]})
+        collection.compact()
+
+    collection.compact(write_and_merge)
+    check_points(collection, model)
+    upsert(collection, {2: POINTS[51]})
+    with pytest.raises(StorageInUseError, match="closed"):
+        collection.compact(lambda _progress: collection.close())
