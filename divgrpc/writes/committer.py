@@ -354,7 +354,8 @@ class Committer:
         if self._is_closed:
             raise StorageInUseError("the collection is closed")
         stamp = self._index.pointer_stamp()
-        if stamp != self._stamp:
+        # Without an index there is no stamp, and before the first check there is none either.
+        if stamp is None or stamp != self._stamp:
             self._check_current()
             self._stamp = stamp
 

@@ -1,12 +1,14 @@
 """Collections whose index is deleted while they are open."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from divgrpc.errors import IndexChangedError
+from divgrpc import Collection
+from divgrpc.errors import IndexChangedError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.writes import layout
 from support.data.written_points import Model, a_collection, drawn_points, upsert
@@ -65,3 +67,24 @@ def test_an_index_is_renamed_before_its_files_are_removed(
     monkeypatch.setattr(shutil, "rmtree", late)
     IndexFolder(path).delete()
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_retrained", [False, True])
+def test_nothing_is_written_to_a_deleted_index(path: Path, *, is_retrained: bool) -> None:
+    """Neither a collection that was just opened nor one that was just retrained has written yet."""
+    a_collection(path, OLD).close()
+    with Collection.open(path) as collection:
+        upsert(collection, {1: POINTS[50]})
+    with Collection.open(path) as collection:
+        assert not is_retrained or collection.retrain()
+        IndexFolder(path).delete()
+        calls: list[Callable[[], object]] = [
+            lambda: upsert(collection, {1: POINTS[51]}),
+            collection.compact,
+            lambda: collection.compact(vacuum=True),
+            collection.retrain,
+        ]
+        for call in calls:
+            with pytest.raises(IndexNotFoundError):
+                call()
+        assert not path.exists()
