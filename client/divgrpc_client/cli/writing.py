@@ -176,6 +176,7 @@ def retrain(arguments: argparse.Namespace) -> None:
     Build fits hash functions, cells and searches to the points that it has. When most points are
     new, others may suit them better. This command makes a new generation, as a build with the same
     parameters would. Queries and writes go on meanwhile. The disk needs room for both generations.
+    When --timeout has passed, the command fails, but the server goes on.
 
     Examples:
       divgrpc retrain shoes
@@ -185,7 +186,8 @@ def retrain(arguments: argparse.Namespace) -> None:
     if arguments.json:
         json_output.show({"name": arguments.name, "retrained": is_retrained})
     else:
-        outcome = "retrained" if is_retrained else "nothing was written since it was built"
+        reason = "it has no points, or none was written or deleted since it was built"
+        outcome = "retrained" if is_retrained else f"not retrained: {reason}"
         sys.stdout.write(f"{arguments.name}: {outcome}\n")
 
 
