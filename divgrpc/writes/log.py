@@ -249,6 +249,13 @@ class Tail:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        """Close the file, which would keep a removed log on the disk.
+
+        A reader drops its `Tail` together with the generation that another one has replaced.
+        """
+        self.close()
+
 
 class LogWriter:
     """Appends records to a log. Only one process may have one at a time."""

@@ -25,6 +25,7 @@ from divgrpc.storage.generations import Generation, IndexFolder, staging
 from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
 from divgrpc.writes import committer, opening, renewal
+from divgrpc.writes.replica import Replica
 from divgrpc.writes.written import WrittenGeneration
 from support.data.written_points import (
     DIMS,
@@ -303,6 +304,27 @@ def test_a_vacuum_releases_the_removed_files(tmp_path: Path) -> None:
     assert [line for line in maps if f"{path}/1/" in line] == []
     check_points(collection, model)
     collection.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_reader_closes_the_log_of_a_generation_that_it_leaves(tmp_path: Path) -> None:
+    """Otherwise workers would run out of descriptors, and the disk out of room."""
+    path = tmp_path / "points"
+    collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
+    reader = opening.open_index(path)
+    assert isinstance(reader, Replica)
+    reader.follow()
+    upsert(collection, {next(iter(model)): POINTS[0]})
+    assert reader.follow().sequence == collection.sequence
+    collection.close()
+
+    def logs() -> list[Path]:
+        files = [entry.resolve() for entry in Path("/proc/self/fd").iterdir()]
+        return [file for file in files if path in file.parents and file.suffix == ".wal"]
+
+    assert len(logs()) == 1
+    del reader
+    assert not logs()
 
 
 def test_a_vacuum_that_cannot_open_the_new_generation_loses_nothing(
