@@ -353,6 +353,22 @@ def test_the_writer_closes_the_files_of_indexes_that_are_gone(
     eventually(lambda: not any("/gone/" in name or "gone.staging" in name for name in names()))
 
 
+def test_workers_release_the_files_of_an_old_generation_without_a_query(
+    server: RunningServer, client: Client, name: str
+) -> None:
+    client.upsert(name, [10**6], POINTS[:1])
+    for _ in range(8):
+        client.query(name, POINTS[:1], k=1)
+    files = [Path(f"/proc/{worker}/maps") for worker in server.pids("worker")]
+
+    def mapped() -> str:
+        return "".join(file.read_text() for file in files)
+
+    assert f"/{name}/1/" in mapped()
+    assert client.retrain(name)
+    eventually(lambda: f"/{name}/1/" not in mapped())
+
+
 def test_a_server_goes_on_after_deaths(tmp_path: Path) -> None:
     """No write that was acknowledged is lost when the writer, a worker or the server is killed."""
     data = tmp_path / "data"

@@ -13,14 +13,14 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.parameters import LIMITS
-from divgrpc_protos.v1 import diverse_index_pb2
+from divgrpc_protos.v1 import diverse_index_pb2, writes_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
@@ -50,6 +50,11 @@ _T = TypeVar("_T")
 _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+# Calls that may make a new generation while queries go on.
+_RENEWALS: Final[dict[Op, Any]] = {
+    Op.COMPACT: writes_pb2.CompactRequest,
+    Op.RETRAIN: writes_pb2.RetrainRequest,
+}
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -168,6 +173,9 @@ class Service:
         reply = await self._writer.answer(op, request, deadline, request_id)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
+        if op in _RENEWALS:
+            # Else workers without queries would keep the files of the old generation on the disk.
+            self._pool.refresh(_RENEWALS[op].FromString(request).index)
         return reply.payload
 
     async def _query_stream(self, _: object, context: _Context) -> None:
