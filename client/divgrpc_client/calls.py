@@ -37,12 +37,14 @@ class Link(NamedTuple):
     """A connection of a client, with the gRPC stack and the time limit of its streams.
 
     `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same names.
-    `idle_timeout` is the maximum time in seconds without a message in a stream.
+    `idle_timeout` is the maximum time in seconds without a message in a stream. `retries` says
+    whether calls are repeated.
     """
 
     stack: ModuleType
     connection: Any
     idle_timeout: float
+    retries: bool
 
     def method(self, call: RpcCall) -> Any:  # noqa: ANN401  # of either stack
         """Return the method of the gRPC stub for a call."""
@@ -85,7 +87,8 @@ async def ask_all(
     """Send the requests of an exchange one at a time and return the result of the exchange.
 
     An exchange is a generator that yields requests and receives answers (`messages.batches`). An
-    error is raised in the exchange, which may send another request instead.
+    error is raised in the exchange, which may send another request instead. A named write that the
+    server refuses for lack of room is sent again after the time that the server says.
     """
     try:
         request = next(exchange)
@@ -93,7 +96,12 @@ async def ask_all(
             try:
                 answer = await link.stack.result(call.start(link.method(call), request))
             except grpc.RpcError as error:
-                request = exchange.throw(_failed(call, error))
+                failure = _failed(call, error)
+                seconds = _pause(link, call, request, failure)
+                if seconds is None:
+                    request = exchange.throw(failure)
+                else:
+                    await link.stack.sleep(seconds)
             else:
                 request = exchange.send(answer)
     except StopIteration as end:
@@ -101,6 +109,12 @@ async def ask_all(
     if result is None:
         raise call.unsettled()
     return result
+
+
+def _pause(link: Link, call: RpcCall, request: object, failure: RpcError) -> float | None:
+    """Return the seconds after which to send a request again, None if it is not sent again."""
+    is_named_write = bool(getattr(request, "write_id", None))
+    return call.pause_after(failure) if link.retries and is_named_write else None
 
 
 def _failed(call: RpcCall, error: grpc.RpcError) -> RpcError:

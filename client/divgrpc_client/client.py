@@ -107,7 +107,8 @@ class _Methods:
             if no message is sent or received for this many seconds while the client waits for the
             server.
         retries: whether calls that only read, and writes, are repeated if the server is
-            unavailable. A call has at most three attempts.
+            unavailable. A call has at most three attempts. A write is also repeated until its
+            deadline if the server has no room for it yet.
         credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
             TLS.
         options: channel arguments of gRPC, as pairs of name and value. They override the arguments
@@ -116,6 +117,7 @@ class _Methods:
         self._target = target
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
+        self._retries = retries
         settings = ChannelSettings(target, channels, retries, credentials, options)
         self._pool = ConnectionPool(settings, self._stack.connect)
 
@@ -547,7 +549,7 @@ class _Methods:
         """Return a `Link` over the next connection."""
         connection = self._pool.take()
         connection.check_owner()
-        return calls.Link(self._stack, connection, self._idle_timeout)
+        return calls.Link(self._stack, connection, self._idle_timeout, self._retries)
 
 
 class Client(_Methods, WriteMethods, AttributeMethods, Blocking):

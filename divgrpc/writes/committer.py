@@ -22,18 +22,18 @@ from divgrpc.errors import (
     ConditionFailedError,
     IndexChangedError,
     IndexDamagedError,
-    LimitExceededError,
+    MergesBehindError,
     StorageInUseError,
     UnavailableError,
     invalid,
 )
-from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import lock_exclusively, write_at
 from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
+from divgrpc.writes.backlog import check_bytes, check_rows, is_merge_due
 from divgrpc.writes.digests import digest_of
 from divgrpc.writes.layout import Source, WritesFolder
 from divgrpc.writes.log import LogWriter, Tail
@@ -47,15 +47,6 @@ from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
 Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
-# A merge begins when so many rows were written or deleted since the last one: a number, or a share
-# of the rows if that is more.
-_MERGED_ROWS_MIN: Final = 4_096
-_WRITTEN_SHARE: Final = 0.02
-_DELETED_SHARE: Final = 0.05
-# It also begins when the log has so many records since then, or bytes of them. Each start reads
-# them, each reader keeps their rows in memory, and some records have no rows.
-_MERGED_RECORDS: Final = 65_536
-_MERGED_BYTES: Final = 256 << 20
 
 
 class _Pending:
@@ -81,10 +72,13 @@ class Committer:
         durability: Durability = "sync",
         *,
         has_queries: bool = True,
+        waits_for_merges: bool = True,
     ) -> None:
         """Open the writes to the generation of `engine`, which is in the index folder `folder`.
 
-        `has_queries`: whether `snapshot` is called.
+        has_queries: whether `snapshot` is called.
+        waits_for_merges: whether a write waits if there is room for it only after a merge. If not,
+            it raises `MergesBehindError`, and so do the writes behind it.
 
         Raises `StorageInUseError` if another process writes to the collection,
         `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` or
@@ -92,7 +86,7 @@ class Committer:
         """
         check_writable(engine.manifest)
         self._durability = _check_durability(durability)
-        self._has_queries = has_queries
+        self._has_queries, self._waits_for_merges = has_queries, waits_for_merges
         self._index = IndexFolder(folder)
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
@@ -150,7 +144,8 @@ class Committer:
         """Make a write; when this returns, queries see it.
 
         Raises `InvalidArgumentError`, `ConditionFailedError`, `LimitExceededError`,
-        `StorageFullError` and `IndexChangedError`. A write that raises has no effect.
+        `MergesBehindError`, `StorageFullError` and `IndexChangedError`. A write that raises has no
+        effect.
         """
         (outcome,) = self.commit_all([request])
         if isinstance(outcome, Exception):
@@ -335,13 +330,13 @@ class Committer:
         rest: list[_Pending] = []
         for place, pending in enumerate(batch):
             try:
-                if self._lacks_room(pending.request):
-                    rest = batch[place:]
-                    break
                 with self._state_lock:
                     result = self._write(pending.request)
                     if not is_synced:
                         self._publish()
+            except MergesBehindError as error:
+                rest = self._put_off(batch[place:], error)
+                break
             except Exception as error:  # noqa: BLE001  # its caller gets it
                 pending.error = error
             else:
@@ -352,6 +347,18 @@ class Committer:
             pending.result = result
         self._merge_if_due()
         return rest
+
+    def _put_off(self, batch: list[_Pending], error: MergesBehindError) -> list[_Pending]:
+        """Begin a merge; return the requests that wait for it, or give them the error.
+
+        The first one lacks room. No other one overtakes it.
+        """
+        if self._waits_for_merges:
+            return batch
+        for pending in batch:
+            pending.error = error
+        self._begin_merge()
+        return []
 
     def _sync(self) -> None:
         """Sync the log, and let queries see all writes so far."""
@@ -380,15 +387,18 @@ class Committer:
         assert log is not None  # noqa: S101
         if request.write_id in state.requests:
             return self._result(*_first_result(request, state))
+        if isinstance(request, Upsert):
+            check_rows(len(as_ids(request.ids)), state)
         record = self._record(request, state)
         if request.write_id:
             record = replace(record, digest=digest_of(request))
         count = len(record.removed) if record.rows is None else len(record.rows)
         if not count and not request.write_id:
             return self._result(state.sequence, 0)
+        body = pack(record)
+        check_bytes(len(body), self._log_bytes)
         # Readers find the vectors of each record of the log.
         self._put_vectors(state, record)
-        body = pack(record)
         sequence = log.append(body)
         self._log_bytes += len(body)
         try:
@@ -398,23 +408,6 @@ class Committer:
             log.error = error
             raise
         return self._result(sequence, count)
-
-    def _lacks_room(self, request: Request) -> bool:
-        """Return whether the rows of a request fit only after a merge.
-
-        Raises `LimitExceededError` if they do not fit then.
-        """
-        state = self._state
-        assert state is not None  # noqa: S101  # callers begin first
-        count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
-        if count <= state.room or count > LIMITS["write_rows_max"]:
-            return False
-        if state.sequence == state.layout.info.sequence:
-            raise LimitExceededError(
-                f"ids has {count} rows; one write of vectors of this length may have at most"
-                f" {state.room}"
-            )
-        return True
 
     def _record(self, request: Request, state: State) -> Record:
         if isinstance(request, Upsert):
@@ -498,20 +491,13 @@ class Committer:
         return Snapshot(self._shared, state) if self._has_queries else self._snapshot
 
     def _merge_if_due(self) -> None:
-        state = self._state
+        if self._state is not None and is_merge_due(self._state, self._log_bytes):
+            self._begin_merge()
+
+    def _begin_merge(self) -> None:
+        """Begin a merge in the background, unless one is under way."""
         is_merging = self._merging is not None and self._merging.is_alive()
-        if state is None or is_merging or not self.merges_by_itself:
-            return
-        info = state.layout.info
-        rows_written = state.rows - info.rows
-        rows_deleted = (state.rows - state.live) - (info.rows - info.live)
-        if (
-            rows_written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
-            or rows_deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
-            or state.room * 4 < info.capacity - info.rows
-            or state.sequence - info.sequence >= _MERGED_RECORDS
-            or self._log_bytes >= _MERGED_BYTES
-        ):
+        if self.merges_by_itself and not is_merging:
             self._merging = threading.Thread(target=self._merge_in_background, daemon=True)
             self._merging.start()
 

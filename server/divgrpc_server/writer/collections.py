@@ -100,7 +100,14 @@ class Collections:
         committer = self._find_open(name)
         if committer is None:
             engine = Engine(folder.open(), name, folder.path)
-            committer = Committer(engine, folder.path, self._durability, has_queries=False)
+            # One thread serves all collections, so it does not wait for the merges of one.
+            committer = Committer(
+                engine,
+                folder.path,
+                self._durability,
+                has_queries=False,
+                waits_for_merges=False,
+            )
             self._open[name] = committer
         return committer
 

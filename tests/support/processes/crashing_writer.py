@@ -21,7 +21,7 @@ import numpy as np
 
 from divgrpc import Collection
 from divgrpc.types import FloatArray
-from divgrpc.writes import committer, layout
+from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
 
 DIMS = 4
@@ -90,7 +90,7 @@ def make_small() -> None:
     constants: dict[Any, dict[str, int]] = {
         log_module: {"FILE_BYTES": 4_096},
         layout: {"_LATER_ROWS_MIN": 60, "_LATER_ROWS_MAX": 60},
-        committer: {"_MERGED_ROWS_MIN": 25},
+        backlog: {"_MERGED_ROWS_MIN": 25},
     }
     for module, values in constants.items():
         for name, value in values.items():

@@ -102,6 +102,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
+        self.write_ids: list[str] = []
         # Status codes with which the next calls fail, and the packed details of these failures.
         self.failures: list[grpc.StatusCode] = []
         self.packed_details = b""
@@ -203,6 +204,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self, request: writes_pb2.UpsertRequest, context: grpc.ServicerContext
     ) -> writes_pb2.UpsertResponse:
         """Return the number of ids."""
+        self.write_ids.append(request.write_id)
         self._begin("Upsert", context)
         rows = len(request.ids) + len(request.string_ids)
         return writes_pb2.UpsertResponse(generation=self._generation(), sequence=1, rows=rows)
@@ -211,6 +213,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self, request: writes_pb2.DeleteRequest, context: grpc.ServicerContext
     ) -> writes_pb2.DeleteResponse:
         """Return the number of ids."""
+        self.write_ids.append(request.write_id)
         self._begin("Delete", context)
         rows = len(request.ids) + len(request.string_ids)
         return writes_pb2.DeleteResponse(generation=self._generation(), sequence=1, rows=rows)
