@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import IndexInfo, QueryResult
+from divgrpc.types import IndexInfo
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
 from divgrpc_client.messages.attributes import AttributeUpload
@@ -18,15 +18,15 @@ from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.options import OnProgress
 from divgrpc_client.messages.upload import BuildEvents, Upload
-from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import points_pb2, query_pb2
+from divgrpc_protos.v1 import points_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
 
 # Pause of `wait_until_ready` between two attempts. If the server is not running, connections may be
 # refused at once. Without a pause, the loop of attempts would keep a core busy.
@@ -239,21 +239,21 @@ async def build(
     return events.info
 
 
-async def query(
+async def pipe(
     link: Link,
     call: RpcCall,
-    pipeline: Pipeline,
-    queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
-) -> AsyncGenerator[QueryResult, None]:
-    """Send the items of `queries`, and yield their results in the order of the items.
+    pipeline: Pipeline[ItemT, Any, ResultT],
+    items: Iterable[ItemT] | AsyncIterable[ItemT],
+) -> AsyncGenerator[ResultT, None]:
+    """Send the items of a stream, and yield their results in the order of the items.
 
     At most `pipeline.in_flight` items await results at the same time.
     """
     window = link.stack.Window(pipeline.in_flight)
     has_ended = False
 
-    async def messages() -> AsyncIterator[query_pb2.QueryStreamRequest]:
-        async for item in link.stack.iterate(queries):
+    async def messages() -> AsyncIterator[Any]:
+        async for item in link.stack.iterate(items):
             await window.acquire()
             if has_ended:
                 return
@@ -271,7 +271,7 @@ async def query(
             has_ended = True
             window.release()
     if feed.failure or pipeline.unanswered:
-        raise feed.failure or call.broken("the stream ended before every query was answered")
+        raise feed.failure or call.broken("the stream ended before every message was answered")
 
 
 async def evaluate(

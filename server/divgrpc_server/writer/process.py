@@ -15,6 +15,7 @@ from divgrpc_server.ipc import control
 from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
+from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
@@ -51,7 +52,7 @@ class Writer(Worker):
         late = [request for request in requests if request.deadline < time.monotonic()]
         for request in late:
             error = LateError("the deadline had passed before the write was begun")
-            front.reply(self._collections.refuse(request, error))
+            front.reply(refusal(request, error, self._log))
         for reply in self._answer([r for r in requests if r not in late]):
             front.reply(reply)
         if is_large:

@@ -1,7 +1,6 @@
 """The clients send a write again that the server has refused for lack of room."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -13,26 +12,10 @@ from google.rpc import error_details_pb2
 from divgrpc.errors import MergesBehindError
 from support.checks.refusals import failing
 from support.processes.both_clients import Stack
-from support.processes.scripted_server import ScriptedIndex, serving, status
+from support.processes.scripted_server import ScriptedIndex, status
 
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 ROW = np.ones((1, 4), np.float32)
-
-
-@pytest.fixture
-def script() -> ScriptedIndex:
-    return ScriptedIndex()
-
-
-@pytest.fixture
-def target(script: ScriptedIndex) -> Iterator[str]:
-    with serving(script) as address:
-        yield address
-
-
-@pytest.fixture(params=["sync", "aio"])
-def call(request: pytest.FixtureRequest, target: str) -> Stack:
-    return Stack(target, is_async=request.param == "aio")
 
 
 def refuse(script: ScriptedIndex, times: int, retry_after: float | None) -> None:

@@ -12,11 +12,12 @@ from google.rpc import status_pb2
 from divgrpc import Index
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.writes import layout
-from divgrpc.writes.log import Log
+from divgrpc.writes.log import Log, LogWriter
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.ipc.write_batches import Kind, WriteOutcome, pack_messages, unpack_outcomes
 from divgrpc_server.logging import logs
 from divgrpc_server.writer.collections import Collections
 from support.checks.status_details import details_of_status
@@ -112,3 +113,60 @@ def test_writes_are_refused_while_a_merge_is_late(
     assert again == replies[-1]
     assert writes_pb2.UpsertResponse.FromString(again.payload).sequence == number - ROWS + 2
     assert Index.open(tmp_path / "slow").count() == number + 1
+
+
+def batch(collections: Collections, names: list[str], numbers: range) -> list[WriteOutcome]:
+    """Send upserts of these numbers in a batch of a WriteStream, to the indexes in turn."""
+    messages = [
+        writes_pb2.WriteStreamRequest(
+            correlation_id=number,
+            upsert=upsert(names[number % len(names)], f"w{number}", number),
+        )
+        for number in numbers
+    ]
+    payload = pack_messages(message.SerializeToString() for message in messages)
+    (reply,) = collections.answer([Request(1, math.inf, Op.WRITES, "tag", payload)])
+    assert reply.outcome == Outcome.ANSWER
+    return list(unpack_outcomes(reply.payload))
+
+
+def test_writes_of_a_stream_are_put_off_while_a_merge_is_late(
+    collections: Collections, may_merge: Event, tmp_path: Path
+) -> None:
+    """None of them overtakes another to the same index, and those to other indexes are made."""
+    first, _ = fill(collections)
+    numbers = range(200, 210)
+    outcomes = batch(collections, ["other", "slow"], numbers)
+    assert [o.kind for o in outcomes] == [Kind.ANSWER, Kind.PUT_OFF] * 5
+    assert {o.payload for o in outcomes[1::2]} == {b""}
+    assert Index.open(tmp_path / "slow").count() == first
+    assert Index.open(tmp_path / "other").count() == ROWS + 5
+    may_merge.set()
+
+    def are_made() -> bool:
+        outcomes[:] = batch(collections, ["other", "slow"], numbers)
+        return all(o.kind == Kind.ANSWER for o in outcomes)
+
+    eventually(are_made)
+    responses = [writes_pb2.WriteStreamResponse.FromString(o.payload) for o in outcomes]
+    assert [response.correlation_id for response in responses] == [*numbers]
+    sequences = [response.upsert.sequence for response in responses]
+    for of_index in (sequences[::2], sequences[1::2]):
+        assert of_index == [*range(of_index[0], of_index[0] + 5)]
+    assert Index.open(tmp_path / "slow").count() == first + 5
+
+
+def test_a_batch_is_committed_with_one_sync(
+    collections: Collections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[LogWriter] = []
+    sync = LogWriter.sync
+
+    def count(log: LogWriter) -> None:
+        syncs.append(log)
+        sync(log)
+
+    monkeypatch.setattr(LogWriter, "sync", count)
+    outcomes = batch(collections, ["other", "slow"], range(100, 140))
+    assert [o.kind for o in outcomes] == [Kind.ANSWER] * 40
+    assert len(syncs) == len(set(syncs)) == 2
