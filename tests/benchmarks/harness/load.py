@@ -25,6 +25,7 @@ Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 UPSERT = "/divgrpc.v1.DiverseIndex/Upsert"
+WRITE_STREAM = "/divgrpc.v1.DiverseIndex/WriteStream"
 _PERCENTILES = (50, 99)
 _WARM_UP_SECONDS = 0.5
 # By default all channels of a process to one address share a connection. This option gives each
@@ -100,12 +101,12 @@ async def unary(
 
 
 async def stream(
-    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
+    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float, method: str
 ) -> Load:
-    """Send requests on one QueryStream, at most `in_flight` unanswered; measure no latency."""
+    """Send requests on one stream, at most `in_flight` unanswered; measure no latency."""
     async with aio.insecure_channel(program.address) as channel:
-        method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(QUERY_STREAM)
-        call = method(timeout=60)
+        start: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
+        call = start(timeout=60)
         source, room = itertools.cycle(requests), asyncio.Semaphore(in_flight)
         sent_count = answered_count = 0
 
@@ -134,9 +135,7 @@ async def stream(
         await call.done_writing()
         await receiving
     if answered_count != sent_count:
-        raise RuntimeError(
-            f"{sent_count} queries were sent on the stream and {answered_count} answered"
-        )
+        raise RuntimeError(f"{sent_count} messages were sent, and {answered_count} answered")
     return _load(calls, duration, before, after, None)
 
 
