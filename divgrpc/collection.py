@@ -177,8 +177,8 @@ class Collection(Index):
 
         progress: called with a `divgrpc.types.Progress` several times.
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
-            new generation; queries go on meanwhile, and writes wait. Numbers of writes and answers
-            stay the same. The disk needs room for both generations.
+            new generation; queries and writes go on meanwhile. Numbers of writes and answers stay
+            the same. The disk needs room for both generations.
 
         Raises `StorageFullError`, `IndexChangedError` if the index was built anew,
         `StorageInUseError` after `close`, and, with `vacuum`, `BuildUnderWayError` during a build.
@@ -186,6 +186,21 @@ class Collection(Index):
         if vacuum and self._committer.vacuum(progress):
             return True
         return self._committer.merge(progress)
+
+    def retrain(self, progress: Callable[[Progress], None] | None = None) -> bool:
+        """Build the index anew from its points, and return whether any were written since Build.
+
+        Build fits hash functions, cells and searches to the points that it has. When most points
+        are new, others may suit them better. The result is a new generation, as `build` with the
+        same parameters would make it of these points. Queries and writes go on meanwhile, and
+        numbers of writes stay the same. Deleted points are removed from the disk, which needs room
+        for both generations.
+
+        progress: called with a `divgrpc.types.Progress` several times.
+
+        Raises the errors of `compact` with `vacuum`.
+        """
+        return self._committer.retrain(progress)
 
     def close(self) -> None:
         """Wait for a merge that is under way, and let other processes write to the index."""

@@ -185,8 +185,8 @@ class WriteMethods:
         Merges happen by themselves. Answers stay the same.
 
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
-            new generation; queries go on meanwhile, and writes to all indexes wait. The disk needs
-            room for both generations.
+            new generation; queries and writes go on meanwhile. The disk needs room for both
+            generations.
         timeout: seconds until the call fails. Default: 30, and 600 with `vacuum`.
 
         Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
@@ -196,3 +196,28 @@ class WriteMethods:
         request = writes_pb2.CompactRequest(index=index_name(name), vacuum=vacuum)
         exchange = batches.single(request, lambda answer: bool(answer.merged))
         return self._ask("Compact", exchange, timeout, request_id)
+
+    @one_result
+    @spelled_out
+    def retrain(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        request_id: str | None = None,
+    ) -> bool:
+        """Build an index anew from its points, and return whether any were written since Build.
+
+        Build fits hash functions, cells and searches to the points that it has. When most points
+        are new, others may suit them better. The result is a new generation, as `build` with the
+        same parameters would make it of these points. Queries and writes go on meanwhile, and
+        numbers of writes stay the same. The disk needs room for both generations.
+
+        timeout: seconds until the call fails; the server goes on. Default: 600.
+
+        Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
+        """
+        request = writes_pb2.RetrainRequest(index=index_name(name))
+        exchange = batches.single(request, lambda answer: bool(answer.retrained))
+        seconds = _VACUUM_SECONDS if timeout is None else timeout
+        return self._ask("Retrain", exchange, seconds, request_id)

@@ -16,7 +16,7 @@ low, trials compare the recall of code scans of `lsh_div` and `lsh_sdiv`. With f
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import Sample
 from divgrpc.builder.tuning import Tuning, tune
 from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, dims_after
-from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN, COMPONENTS_MAX
+from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN, COMPONENTS_MAX, fill_defaults
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.search.searcher import Searcher
@@ -107,6 +107,22 @@ def assemble(
         warnings=(),
         arrays={},
     )
+
+
+def requested_parameters(manifest: Manifest) -> BuildParameters:
+    """Return the parameters of a manifest without the values that Build chose."""
+    parameters, chosen_names = manifest.parameters, {c.parameter for c in manifest.choices}
+    names = {"n_tables", "n_bits", "n_components"} & chosen_names
+    if parameters.hash_family == "lsh_div":
+        # It does not use components, and `choices` does not name them.
+        default = fill_defaults(
+            replace(parameters, n_components=None), manifest.rows, manifest.dims
+        )
+        names |= {"n_components"} if parameters.n_components == default.n_components else set()
+    changes: dict[str, Any] = dict.fromkeys(names)
+    if "hash_family" in chosen_names:
+        changes["hash_family"] = "auto"
+    return replace(parameters, **changes)
 
 
 def _tune_for_dense(

@@ -283,6 +283,11 @@ class Staging(ArrayFolder):
         """Give the generation the defaults of the current one, whose manifest is given."""
         self._defaults = read_defaults(self._target / str(manifest.generation), manifest)
 
+    @property
+    def defaults(self) -> Defaults:
+        """The defaults that the generation will have."""
+        return self._defaults
+
     def scratch(self) -> ArrayFolder:
         """Return a store for arrays that the generation does not keep; discard it at the end."""
         with full_disk_errors():

@@ -62,5 +62,10 @@ def check_bytes(size: int, log_bytes: int) -> None:
         raise LimitExceededError(
             f"the points take {size} bytes in the log; one write may take at most {most}"
         )
-    if log_bytes + size > most:
+    if not has_bytes(size, log_bytes):
         raise MergesBehindError(f"{log_bytes} bytes")
+
+
+def has_bytes(size: int, log_bytes: int) -> bool:
+    """Return whether there is room for a record of `size` bytes before the next merge."""
+    return log_bytes + size <= LIMITS["unmerged_bytes_max"]

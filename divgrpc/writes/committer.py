@@ -3,23 +3,20 @@
 Writes of several threads are committed together, with one sync of the log for all of them. A query
 sees a write when the write is as durable as the caller asked, and not earlier.
 
-Only one process may write to a collection at a time. A lock on a file ensures this.
+A merge, a vacuum and a retraining read a copy of the state while writes go on. Then they apply the
+records that were written meanwhile, the last few of them while writes wait.
 """
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, TypeAlias, get_args
+from typing import Final, get_args
 
-from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
 from divgrpc.errors import (
-    ConditionFailedError,
     IndexChangedError,
     IndexDamagedError,
     MergesBehindError,
@@ -27,26 +24,26 @@ from divgrpc.errors import (
     UnavailableError,
     invalid,
 )
-from divgrpc.platforms import lock_exclusively, write_at
-from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
-from divgrpc.storage.generations import WRITER_LOCK, Generation, IndexFolder, staging
+from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.storage.manifest import Manifest
-from divgrpc.storage.published import Published
 from divgrpc.types import Durability, Progress, WriteResult
-from divgrpc.writes.backlog import check_bytes, check_rows, is_merge_due
-from divgrpc.writes.digests import digest_of
-from divgrpc.writes.layout import Source, WritesFolder
-from divgrpc.writes.log import LogWriter, Tail
-from divgrpc.writes.model import RowEncoder
-from divgrpc.writes.records import Record, pack, unpack
-from divgrpc.writes.snapshot import LayoutEngine, Snapshot
+from divgrpc.writes.backlog import is_merge_due
+from divgrpc.writes.layout import Source
+from divgrpc.writes.log import Tail
+from divgrpc.writes.renewal import Renewal
+from divgrpc.writes.snapshot import Snapshot
 from divgrpc.writes.state import State
-from divgrpc.writes.vacuum import Vacuum
-from divgrpc.writes.writer import Delete, Requests, Upsert, check_writable
+from divgrpc.writes.writer import check_writable
+from divgrpc.writes.written import Request, WrittenGeneration
 
-Request: TypeAlias = Upsert | Delete
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
+# A new generation follows the log, first while callers write. Then the lock of writes is held for
+# so long and released for so long, until so few records are missing.
+_FREE_ROUNDS: Final = 3
+_HELD_SECONDS: Final = 0.05
+_RELEASED_SECONDS: Final = 0.02
+_RECORDS_BEHIND: Final = 64
 
 
 class _Pending:
@@ -95,8 +92,10 @@ class Committer:
         self._merging: threading.Thread | None = None
         self._merge_error: Exception | None = None
         self._snapshot: Engine = engine
-        # Number of the last write that queries see, and bytes of the log since the last merge.
-        self._sequence = self._log_bytes = 0
+        # Number of the last write that queries see.
+        self._sequence = 0
+        # Records above this number stay in the log, because a new generation will follow them.
+        self._followed_sequence: int | None = None
         self._is_closed = False
         # Whether a merge begins when it is due; benchmarks switch this off.
         self.merges_by_itself = True
@@ -112,7 +111,7 @@ class Committer:
     @property
     def manifest(self) -> Manifest:
         """The manifest of the generation."""
-        return self._engine.manifest
+        return self._written.engine.manifest
 
     @property
     def is_current(self) -> bool:
@@ -120,19 +119,22 @@ class Committer:
 
         Raises `IndexNotFoundError` and `IndexDamagedError`.
         """
-        if self._lock_file < 0 or self._index.current() != self._engine.generation:
+        # While a new generation takes its place, the answer would be wrong.
+        with self._commit_lock:
+            return self._is_current
+
+    @property
+    def _is_current(self) -> bool:
+        written = self._written
+        if not written.is_open or self._index.current() != self.manifest.generation:
             return False
         # The numbers of an index that was deleted and built again begin at 1 again.
-        try:
-            lock = os.stat(self._writes.path / WRITER_LOCK)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return os.path.samestat(lock, os.fstat(self._lock_file))
+        return written.is_locked
 
     @property
     def state(self) -> State | None:
         """The state, None if nothing was ever written; read it while nothing is written."""
-        return self._state
+        return self._written.state if self._written.was_written else None
 
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
         """Make several writes with one sync of the log; return a result or an error of each."""
@@ -170,7 +172,7 @@ class Committer:
         if snapshot.sequence == self._sequence:
             return snapshot
         with self._state_lock:
-            return self._renew()
+            return self._snapshot_now()
 
     def merge(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
         """Merge all rows now; return whether there was anything to merge.
@@ -180,17 +182,17 @@ class Committer:
         with self._merge_lock:
             with self._commit_lock:
                 self._check_open()
-                state = self._state
+                state = self.state
                 if state is None or state.sequence == state.layout.info.sequence:
                     return False
                 # A layout never has a record that the log may lose.
                 self._sync()
-                source, merged_bytes = state.source(), self._log_bytes
+                source, merged_bytes = state.source(), self._written.log_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", 0, len(source.alive)))
             self._merge(source)
             with self._commit_lock:
-                self._log_bytes -= merged_bytes
+                self._written.log_bytes -= merged_bytes
             if on_progress is not None:
                 on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
@@ -198,25 +200,27 @@ class Committer:
     def vacuum(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
         """Remove the rows of deleted points; return whether there were any and a point is left.
 
-        The result is a new generation. Writes wait meanwhile, and queries do not. Raises
-        `BuildUnderWayError` and `StorageFullError`.
+        The result is a new generation. Queries and writes go on meanwhile. Raises
+        `BuildUnderWayError`, `StorageFullError`, `IndexChangedError`, and `StorageInUseError` after
+        `close`.
         """
-        with self._merge_lock, staging(self._index.path, replace=True) as stage, self._commit_lock:
-            self._check_open()
-            state = self._state
-            if state is None or state.live in (0, state.rows):
-                return False
-            self._sync()
-            if self._has_queries:
-                # Queries have no other state until the new generation is open.
-                self.snapshot()
-            generation = Vacuum(state, stage).publish(on_progress)
-            try:
-                self._replace(Engine(generation, self._index.name, self._index.path))
-            except BaseException:
-                self._is_closed = True
-                raise
-        return True
+
+        def is_needed(state: State) -> bool:
+            return 0 < state.live < state.rows
+
+        return self._renew(is_needed, on_progress, keeps_model=True)
+
+    def retrain(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
+        """Build the index anew from its points; return whether there are any that were written.
+
+        The result is a new generation, as Build would make it of the points in the order of their
+        rows. Queries and writes go on meanwhile. Raises the errors of `vacuum`.
+        """
+
+        def is_needed(state: State) -> bool:
+            return state.live > 0
+
+        return self._renew(is_needed, on_progress, keeps_model=False)
 
     def close(self) -> None:
         """Wait for a merge, sync the log, and let another process write."""
@@ -224,72 +228,43 @@ class Committer:
             self._is_closed = True
         if self._merging is not None:
             self._merging.join()
-        with self._merge_lock, self._commit_lock:
-            if self._log is not None:
-                with suppress(Exception):
-                    self._log.sync()
-                self._log.close()
-            self._close_files()
-
-    def _replace(self, engine: Engine) -> None:
-        """Continue with another generation of the same points; the locks are held."""
-        assert self._log is not None  # noqa: S101  # writes were made
-        self._log.close()
-        self._close_files()
-        self._log_bytes = 0
-        if not self._has_queries:
-            self._snapshot = engine
-        self._open(engine)
+        with self._merge_lock, self._commit_lock, suppress(Exception):
+            self._written.close(is_synced=True)
 
     def _open(self, engine: Engine) -> None:
         """Lock a generation, and recover the state of the collection."""
-        self._engine = engine
-        self._writes = WritesFolder(self._index.path / str(engine.generation))
-        self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
-        self._state: State | None = None
-        self._log: LogWriter | None = None
         # The stamp of the pointer when it last named this generation.
         self._stamp: tuple[int, int] | None = None
-        self._lock_file = self._vectors_file = -1
+        path = self._index.path / str(engine.generation)
+        self._written = WrittenGeneration(engine, path)
         try:
-            self._open_files()
-            if self._writes.read_info() is not None:
-                self._recover()
+            self._written.open(is_synced=self._durability == "sync")
             self._check_current()
         except (FileNotFoundError, IndexDamagedError) as error:
-            is_current = self.is_current
-            self._close_files()
+            is_current = self._is_current
+            self._written.close()
             if is_current:
                 raise
             raise self._replaced() from error
         except BaseException:
-            self._close_files()
+            self._written.close()
             raise
+        if self._written.was_written:
+            with self._state_lock:
+                self._use()
 
-    def _open_files(self) -> None:
-        with full_disk_errors():
-            self._writes.path.mkdir(exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock_file = os.open(self._writes.path / WRITER_LOCK, flags, 0o666)
-        if not lock_exclusively(self._lock_file):
-            raise StorageInUseError("another process writes to this collection")
-        self._vectors_file = self._writes.open_vectors()
-        self._published = Published(self._writes.path, writable=True)
+    def _use(self) -> None:
+        """Let queries see the recovered state; the lock of the state is held."""
+        self._publish()
+        self._snapshot = self._new_snapshot()
 
     def _check_current(self) -> None:
         """Raise unless the generation is current; one that was removed may seem unwritten."""
-        if not self.is_current:
+        if not self._is_current:
             raise self._replaced()
 
     def _replaced(self) -> IndexChangedError:
         return IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
-
-    def _close_files(self) -> None:
-        for name in ("_vectors_file", "_lock_file"):
-            descriptor = getattr(self, name)
-            if descriptor >= 0:
-                os.close(descriptor)
-                setattr(self, name, -1)
 
     def _commit_queue(self) -> None:
         """Commit the requests that wait, up to the first one that lacks room."""
@@ -320,7 +295,7 @@ class Committer:
         """Commit requests up to the first one that lacks room; return this one and all after it."""
         self._check_open()
         self._check_merge()
-        if self._state is None:
+        if not self._written.was_written:
             self._begin()
         is_synced = self._durability == "sync"
         if is_synced and self._has_queries:
@@ -331,7 +306,7 @@ class Committer:
         for place, pending in enumerate(batch):
             try:
                 with self._state_lock:
-                    result = self._write(pending.request)
+                    sequence, count = self._written.write(pending.request)
                     if not is_synced:
                         self._publish()
             except MergesBehindError as error:
@@ -340,6 +315,7 @@ class Committer:
             except Exception as error:  # noqa: BLE001  # its caller gets it
                 pending.error = error
             else:
+                result = WriteResult(self.manifest.generation, sequence, count)
                 results.append((pending, result))
         if is_synced and results:
             self._sync()
@@ -362,66 +338,14 @@ class Committer:
 
     def _sync(self) -> None:
         """Sync the log, and let queries see all writes so far."""
-        assert self._log is not None  # noqa: S101  # writes were made
-        self._log.sync()
+        self._written.log.sync()
         self._publish()
 
     def _publish(self) -> None:
         """Let queries see all writes so far."""
         with self._state_lock:
-            state = self._state
-            assert state is not None  # noqa: S101  # writes were made
-            self._sequence = state.sequence
-            self._published.publish(
-                state.sequence,
-                layout=state.layout.info.number,
-                live=state.live,
-                rows=state.rows,
-                unmerged=state.rows_unmerged,
-            )
-
-    def _write(self, request: Request) -> WriteResult:
-        """Append a write to the log and apply it."""
-        state, log = self._state, self._log
-        assert state is not None  # noqa: S101  # callers begin first
-        assert log is not None  # noqa: S101
-        if request.write_id in state.requests:
-            return self._result(*_first_result(request, state))
-        if isinstance(request, Upsert):
-            check_rows(len(as_ids(request.ids)), state)
-        record = self._record(request, state)
-        if request.write_id:
-            record = replace(record, digest=digest_of(request))
-        count = len(record.removed) if record.rows is None else len(record.rows)
-        if not count and not request.write_id:
-            return self._result(state.sequence, 0)
-        body = pack(record)
-        check_bytes(len(body), self._log_bytes)
-        # Readers find the vectors of each record of the log.
-        self._put_vectors(state, record)
-        sequence = log.append(body)
-        self._log_bytes += len(body)
-        try:
-            state.apply(sequence, record)
-        except BaseException as error:
-            # The state lacks a record of the log, so nothing can follow it.
-            log.error = error
-            raise
-        return self._result(sequence, count)
-
-    def _record(self, request: Request, state: State) -> Record:
-        if isinstance(request, Upsert):
-            return self._requests.upsert(request, state)
-        return self._requests.delete(request, state)
-
-    def _result(self, sequence: int, count: int) -> WriteResult:
-        return WriteResult(self._engine.generation, sequence, count)
-
-    def _put_vectors(self, state: State, record: Record) -> None:
-        if record.rows is None:
-            return
-        start = HEADER_BYTES + 4 * self._engine.dims * state.rows
-        write_at(self._vectors_file, record.rows.vectors.tobytes(), start)
+            self._sequence = self._written.state.sequence
+            self._written.publish(self._sequence)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -441,57 +365,28 @@ class Committer:
 
     def _begin(self) -> None:
         """Make the first layout, from the arrays of Build."""
-        vectors = self._engine.arrays["vectors"]
-        self._writes.merge(self._generation, Source.of_build(self._generation, vectors))
-        self._recover()
+        self._written.begin()
+        with self._state_lock:
+            self._use()
         # Readers look for writes when the pointer changes.
         self._index.touch()
 
-    def _recover(self) -> None:
-        """Open the current layout, and apply the records of the log."""
-        self._writes.sweep()
-        state = self._open_state()
-        attributes = self._generation.manifest.attributes
-        for sequence, body in self._writes.log.read(state.sequence):
-            record = unpack(body, attributes)
-            self._put_vectors(state, record)
-            state.apply(sequence, record)
-            self._log_bytes += len(body)
-        log = LogWriter(self._writes.log, state.sequence)
-        if self._durability == "sync":
-            # No query sees a record that a loss of power could remove.
-            log.sync()
-        with self._state_lock:
-            self._log = log
-            self._take(state)
-            self._publish()
-            self._snapshot = self._new_snapshot(state)
-
-    def _open_state(self, *, verify: bool = True) -> State:
-        return State(self._generation, self._writes.open_layout(self._generation, verify=verify))
-
-    def _take(self, state: State) -> None:
-        """Use a state; the locks are held."""
-        layout_engine = LayoutEngine(self._engine, self._generation, state.layout)
-        arrays = self._generation.arrays | state.layout.arrays
-        encoder = RowEncoder(layout_engine.searcher, arrays, self._engine.manifest)
-        self._requests = Requests(self._engine.manifest, encoder)
-        self._state, self._shared = state, layout_engine
-
-    def _renew(self) -> Engine:
+    def _snapshot_now(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""
-        state = self._state
+        state = self.state
         # After a failed sync, the state has records that queries must not see.
         is_current = state is not None and state.sequence == self._sequence
         if state is not None and is_current and self._snapshot.sequence != state.sequence:
-            self._snapshot = Snapshot(self._shared, state)
+            self._snapshot = Snapshot(self._written.layout_engine, state)
         return self._snapshot
 
-    def _new_snapshot(self, state: State) -> Engine:
-        return Snapshot(self._shared, state) if self._has_queries else self._snapshot
+    def _new_snapshot(self) -> Engine:
+        if not self._has_queries:
+            return self._written.engine
+        return Snapshot(self._written.layout_engine, self._written.state)
 
     def _merge_if_due(self) -> None:
-        if self._state is not None and is_merge_due(self._state, self._log_bytes):
+        if self.state is not None and is_merge_due(self.state, self._written.log_bytes):
             self._begin_merge()
 
     def _begin_merge(self) -> None:
@@ -509,41 +404,141 @@ class Committer:
 
     def _merge(self, source: Source) -> None:
         """Write a layout, and use it; the lock of merges is held."""
-        self._writes.merge(self._generation, source)
-        state = self._open_state(verify=False)
-        attributes = self._generation.manifest.attributes
-        tail = Tail(self._writes.log, state.sequence)
+        written = self._written
+        state = written.merge(source)
+        tail = Tail(written.folder.log, state.sequence)
         try:
             # Most records since then are applied before writes have to wait.
-            for sequence, body in tail.read(self._sequence):
-                state.apply(sequence, unpack(body, attributes))
+            written.apply(state, tail.read(self._sequence))
             with self._commit_lock, self._state_lock:
-                assert self._state is not None  # noqa: S101  # it was merged
-                for sequence, body in tail.read(self._state.sequence):
-                    state.apply(sequence, unpack(body, attributes))
-                self._use(state)
+                written.apply(state, tail.read(written.state.sequence))
+                written.take(state)
+                if self._sequence == state.sequence:
+                    self._use()
+                else:
+                    written.publish_layout(self._sequence)
         finally:
             tail.close()
-        self._writes.sweep()
-        self._writes.log.drop(source.sequence)
+        written.folder.sweep()
+        kept = source.sequence if self._followed_sequence is None else self._followed_sequence
+        written.folder.log.drop(min(kept, source.sequence))
 
-    def _use(self, state: State) -> None:
-        """Use the state of a new layout; the locks are held."""
-        is_published = self._sequence == state.sequence
-        self._take(state)
-        if is_published:
-            self._publish()
-            self._snapshot = self._new_snapshot(state)
-        else:
-            self._published.publish(self._sequence, layout=state.layout.info.number)
+    def _renew(
+        self,
+        is_needed: Callable[[State], bool],
+        on_progress: Callable[[Progress], None] | None,
+        *,
+        keeps_model: bool,
+    ) -> bool:
+        """Make a new generation, and let it take the place of this one."""
+
+        def report(progress: Progress) -> None:
+            if self._is_closed:
+                raise StorageInUseError("the collection was closed")
+            if on_progress is not None:
+                on_progress(progress)
+
+        with staging(self._index.path, replace=True) as stage, ExitStack() as locks:
+            renewal = self._begin_renewal(is_needed, stage, keeps_model=keeps_model)
+            if renewal is None:
+                return False
+            successors: list[WrittenGeneration] = []
+
+            def follow(folder: Path) -> None:
+                successors.append(self._successor(folder, renewal, locks))
+
+            try:
+                generation = renewal.publish(report, follow)
+                self._succeed(successors[0], generation.manifest.generation)
+            except BaseException:
+                for successor in successors:
+                    successor.close()
+                    # If the new generation is current already, nothing can be written to the old.
+                    self._is_closed = self._is_closed or not self._is_current
+                raise
+            finally:
+                self._followed_sequence = None
+        return True
+
+    def _begin_renewal(
+        self, is_needed: Callable[[State], bool], stage: Staging, *, keeps_model: bool
+    ) -> Renewal | None:
+        """Copy the state that a new generation begins with; return None if none is needed."""
+        with self._merge_lock, self._commit_lock:
+            self._check_open()
+            state = self.state
+            if state is None or not is_needed(state):
+                return None
+            self._sync()
+            source = state.source()
+            self._followed_sequence = source.sequence
+        return Renewal(state.generation, state.layout, source, stage, keeps_model)
+
+    def _successor(self, folder: Path, renewal: Renewal, locks: ExitStack) -> WrittenGeneration:
+        """Open a new generation, which is complete in `folder`, and give it all later writes.
+
+        Writes wait when it returns, until `locks` are released.
+        """
+        generation = renewal.open_generation(folder)
+        engine = Engine(generation, self._index.name, self._index.path)
+        successor = WrittenGeneration(engine, folder)
+        try:
+            successor.open()
+            successor.begin(renewal.first_source(generation))
+            tail = Tail(self._written.folder.log, successor.state.sequence)
+            locks.callback(tail.close)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
+            locks.enter_context(self._merge_lock)
+            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
+            locks.enter_context(self._commit_lock)
+            self._check_open()
+            self._sync()
+            if self._has_queries:
+                # Queries have no other state until the new generation is open.
+                self.snapshot()
+            successor.follow(tail.read(self._sequence), is_encoded=renewal.keeps_model)
+            successor.log.sync()
+            successor.publish(self._sequence)
+        except BaseException:
+            successor.close()
+            raise
+        return successor
+
+    def _catch_up(self, successor: WrittenGeneration, tail: Tail, *, is_encoded: bool) -> None:
+        """Give a new generation all records but the last few."""
+
+        def follow(last: int) -> int:
+            successor.follow(tail.read(last), is_encoded=is_encoded)
+            return self._sequence - last
+
+        for _ in range(_FREE_ROUNDS):
+            behind = follow(self._sequence)
+        # Callers may write as fast as this thread follows, so they wait most of the time now.
+        while behind > _RECORDS_BEHIND:
+            time.sleep(_RELEASED_SECONDS)
+            with self._commit_lock:
+                end_time = time.monotonic() + _HELD_SECONDS
+                while behind > _RECORDS_BEHIND and time.monotonic() < end_time:
+                    behind = follow(min(self._sequence, tail.sequence + _RECORDS_BEHIND))
+
+    def _succeed(self, successor: WrittenGeneration, number: int) -> None:
+        """Let the generation `number`, which is the current one now, take the place of the old."""
+        successor.move(self._index.path / str(number))
+        predecessor = self._written
+        try:
+            with self._state_lock:
+                self._written, self._stamp = successor, None
+                self._use()
+        finally:
+            predecessor.close()
 
     def _sync_regularly(self) -> None:
         while not self._is_closed:
             time.sleep(_INTERVAL_SECONDS)
-            log = self._log
-            if log is not None:
+            written = self._written
+            if written.was_written:
                 with suppress(Exception):
-                    log.sync()
+                    written.log.sync()
 
 
 def _check_durability(durability: Durability) -> Durability:
@@ -552,15 +547,3 @@ def _check_durability(durability: Durability) -> Durability:
         rule = f"must be one of {', '.join(names)}"
         raise invalid("durability", f"{rule}, got {durability!r:.80}")
     return durability
-
-
-def _first_result(request: Request, state: State) -> tuple[int, int]:
-    """Return sequence number and rows of the write that has the name of a request.
-
-    Raises `ConditionFailedError` if that was another write.
-    """
-    sequence, count, digest = state.requests[request.write_id]
-    if digest and digest != digest_of(request):
-        other = f"write {sequence} has the name {request.write_id!r} and other contents"
-        raise ConditionFailedError("write_id", f"{other}; give each write a name of its own")
-    return sequence, count

@@ -7,7 +7,9 @@ import numpy as np
 
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts
 from divgrpc.columns.writer import check_payloads
+from divgrpc.errors import ConditionFailedError
 from divgrpc.vectors import as_rows
+from divgrpc.writes.state import State
 from divgrpc.writes.writer import Delete, Upsert
 
 
@@ -21,6 +23,18 @@ def digest_of(request: Upsert | Delete) -> str:
         summary.update(len(part).to_bytes(8, "little"))
         summary.update(part)
     return summary.hexdigest()
+
+
+def first_result(request: Upsert | Delete, state: State) -> tuple[int, int]:
+    """Return sequence number and rows of the write that has the name of a request.
+
+    Raises `ConditionFailedError` if that was another write.
+    """
+    sequence, count, digest = state.requests[request.write_id]
+    if digest and digest != digest_of(request):
+        other = f"write {sequence} has the name {request.write_id!r} and other contents"
+        raise ConditionFailedError("write_id", f"{other}; give each write a name of its own")
+    return sequence, count
 
 
 def _parts(request: Upsert | Delete) -> Iterator[bytes]:

@@ -246,6 +246,10 @@ class LogWriter:
                 self.error = error
                 self._check()
 
+    def move(self, log: Log) -> None:
+        """Continue in a log whose folder is the renamed one of this log."""
+        self._log = log
+
     def close(self) -> None:
         """Close the file, without a sync."""
         with self._file_lock:

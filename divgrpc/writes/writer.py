@@ -1,7 +1,7 @@
 """Checks write requests and turns them into records of the log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -185,6 +185,11 @@ class Requests:
             rows = np.flatnonzero(flags) if rows is None else rows[flags[rows]]
         assert rows is not None  # noqa: S101  # one of the two was given
         return Record(None, np.unique(state.keys_of(rows)), request.write_id)
+
+    def encode(self, rows: Rows) -> Rows:
+        """Return rows with the cells, scan terms and codes that this encoder gives them."""
+        cells, terms, codes = self._encoder.encode(rows.vectors)
+        return replace(rows, cells=cells, terms=terms, codes=codes)
 
     def _find(self, ids: Any, live: LiveIds) -> tuple[IntArray, tuple[bytes, ...], IntArray]:  # noqa: ANN401
         """Return keys (m,), text ids, and rows (m,) with -1 for new ids."""

@@ -3,13 +3,16 @@
 import itertools
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from divgrpc import Collection, Field, Index
 from divgrpc.errors import (
@@ -37,6 +40,8 @@ ROWS, DIMS = 600, 12
 POINTS = random_points(ROWS + 200, dims=DIMS, seed=3)
 PRICES = np.arange(ROWS) / 8
 FAILED = grpc.StatusCode.FAILED_PRECONDITION
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 _NUMBERS = itertools.count()
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -120,6 +125,59 @@ def test_writes_equal_those_in_process(
         assert ask("compact", name, vacuum=True)
         assert collection.compact(vacuum=True)
         assert_same_state(client, name, collection)
+
+
+def test_a_retraining_equals_one_in_process(
+    ask: Stack, client: Client, server: RunningServer, name: str, tmp_path: Path
+) -> None:
+    with twin(server, name, tmp_path) as collection:
+        records = [{"id": 900 + row, "vector": POINTS[row] - 2} for row in range(40)]
+        assert ask("upsert_records", name, records) == collection.upsert_records(records)
+        assert ask("retrain", name)
+        assert collection.retrain()
+        assert client.get_index(name).generation == 2
+        assert_same_state(client, name, collection)
+        assert ask("delete", name, [5]) == collection.delete([5])
+        assert_same_state(client, name, collection)
+
+
+@pytest.mark.parametrize("method", ["retrain", "vacuum"])
+def test_writes_and_queries_go_on_while_an_index_is_renewed(
+    client: Client, name: str, method: str
+) -> None:
+    vectors = np.resize(POINTS, (10_000, DIMS)) + np.float32(0.5)
+    client.upsert(name, np.arange(10**6, 10**6 + 10_000), vectors)
+    client.delete(name, [0])
+    with ThreadPoolExecutor(1) as thread:
+        call: Callable[[], bool] = partial(client.compact, name, vacuum=True, timeout=60)
+        renewal = thread.submit(partial(client.retrain, name) if method == "retrain" else call)
+        before, rows, generation = client.get_index(name).generation, 0, 1
+        while not renewal.done() or generation == before:
+            result = client.upsert(name, [2 * 10**6 + rows], POINTS[rows % ROWS, None])
+            answer = client.query(name, POINTS[rows % ROWS], k=1, keep_duplicates=True)
+            assert answer.sequence == result.sequence
+            generation, rows = result.generation, rows + 1
+        assert renewal.result()
+    assert (before, generation) == (1, 2)
+    assert rows > 3
+    names = np.arange(2 * 10**6, 2 * 10**6 + rows)
+    assert [point.id for point in client.get(name, names)] == names.tolist()
+    assert client.count(name) == ROWS + 10_000 - 1 + rows
+
+
+def test_an_index_that_was_never_written_needs_no_renewal(ask: Stack, client: Client) -> None:
+    client.build("unwritten", POINTS[:50], replace=True)
+    for call in (
+        partial(ask, "retrain"),
+        partial(ask, "compact"),
+        partial(ask, "compact", vacuum=True),
+    ):
+        assert not call("unwritten")
+        with failing(NOT_FOUND, IndexNotFoundError):
+            call("no-such-index")
+    client.build("sparse", csr_matrix(POINTS[:50]), replace=True)
+    with failing(UNIMPLEMENTED, UnsupportedError):
+        ask("retrain", "sparse")
 
 
 def test_an_evaluation_sees_what_was_written(client: Client, name: str) -> None:

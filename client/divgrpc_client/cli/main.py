@@ -183,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         (writing.upsert, writing.add_upsert),
         (writing.delete, writing.add_delete),
         (writing.compact, writing.add_compact),
+        (writing.retrain, writing.add_retrain),
         (load, add_load),
     ):
         verb = options.add(verbs, run)

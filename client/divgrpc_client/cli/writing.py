@@ -1,4 +1,4 @@
-"""Commands that write to an index: upsert, delete and compact.
+"""Commands that write to an index: upsert, delete, compact and retrain.
 
 The docstring of a command is its help text.
 """
@@ -147,8 +147,8 @@ def compact(arguments: argparse.Namespace) -> None:
     the same.
 
     Deleted and replaced points stay on the disk until --vacuum removes them. It copies all other
-    points into a new generation. Queries go on meanwhile, and writes wait. The disk needs room for
-    both generations.
+    points into a new generation. Queries and writes go on meanwhile. The disk needs room for both
+    generations.
 
     Examples:
       divgrpc compact shoes
@@ -162,6 +162,30 @@ def compact(arguments: argparse.Namespace) -> None:
         json_output.show({"name": arguments.name, "merged": has_merged})
     else:
         outcome = "merged" if has_merged else "nothing to merge"
+        sys.stdout.write(f"{arguments.name}: {outcome}\n")
+
+
+def add_retrain(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `retrain`."""
+    add_name(verb)
+
+
+def retrain(arguments: argparse.Namespace) -> None:
+    """Build an index anew from its points.
+
+    Build fits hash functions, cells and searches to the points that it has. When most points are
+    new, others may suit them better. This command makes a new generation, as a build with the same
+    parameters would. Queries and writes go on meanwhile. The disk needs room for both generations.
+
+    Example:
+      divgrpc retrain shoes
+    """
+    with session.connect(arguments) as client:
+        is_retrained = client.retrain(arguments.name, timeout=arguments.timeout)
+    if arguments.json:
+        json_output.show({"name": arguments.name, "retrained": is_retrained})
+    else:
+        outcome = "retrained" if is_retrained else "nothing was written since it was built"
         sys.stdout.write(f"{arguments.name}: {outcome}\n")
 
 

@@ -102,6 +102,11 @@ class DiverseIndexStub(object):
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.FromString,
                 _registered_method=True)
+        self.Retrain = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Retrain',
+                request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainResponse.FromString,
+                _registered_method=True)
         self.PredictLabels = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/PredictLabels',
                 request_serializer=divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsRequest.SerializeToString,
@@ -244,6 +249,14 @@ class DiverseIndexServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retrain(self, request, context):
+        """Builds an index anew from its points, so that hash functions, cells and searches suit the points
+        that were written since Build. Queries and writes go on meanwhile. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PredictLabels(self, request, context):
         """Predicts diverse labels for documents. The index must have labels. The call is safe to retry.
         """
@@ -360,6 +373,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.Compact,
                     request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.SerializeToString,
+            ),
+            'Retrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retrain,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainResponse.SerializeToString,
             ),
             'PredictLabels': grpc.unary_unary_rpc_method_handler(
                     servicer.PredictLabels,
@@ -722,6 +740,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/Compact',
             divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Retrain',
+            divgrpc__protos_dot_v1_dot_writes__pb2.RetrainRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_writes__pb2.RetrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

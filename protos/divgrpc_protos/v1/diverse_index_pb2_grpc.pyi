@@ -224,6 +224,22 @@ _DiverseIndexCompactType = typing_extensions.TypeVar(
     ],
 )
 
+_DiverseIndexRetrainType = typing_extensions.TypeVar(
+    '_DiverseIndexRetrainType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.RetrainRequest,
+        divgrpc_protos.v1.writes_pb2.RetrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.RetrainRequest,
+        divgrpc_protos.v1.writes_pb2.RetrainResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.RetrainRequest,
+        divgrpc_protos.v1.writes_pb2.RetrainResponse,
+    ],
+)
+
 _DiverseIndexPredictLabelsType = typing_extensions.TypeVar(
     '_DiverseIndexPredictLabelsType',
     grpc.UnaryUnaryMultiCallable[
@@ -336,7 +352,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -386,6 +402,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.writes_pb2.CompactRequest,
             divgrpc_protos.v1.writes_pb2.CompactResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.RetrainRequest,
+            divgrpc_protos.v1.writes_pb2.RetrainResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -468,6 +488,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.writes_pb2.CompactResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.writes_pb2.RetrainRequest,
+            divgrpc_protos.v1.writes_pb2.RetrainResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
             divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
         ],
@@ -520,6 +544,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
     WriteStream: _DiverseIndexWriteStreamType
 
     Compact: _DiverseIndexCompactType
+
+    Retrain: _DiverseIndexRetrainType
 
     PredictLabels: _DiverseIndexPredictLabelsType
 
@@ -583,6 +609,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
         divgrpc_protos.v1.writes_pb2.CompactResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.writes_pb2.RetrainRequest,
+        divgrpc_protos.v1.writes_pb2.RetrainResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -698,6 +728,13 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.writes_pb2.CompactRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.writes_pb2.CompactResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.CompactResponse]]: ...
+
+    @abc.abstractmethod
+    def Retrain(
+        self,
+        request: divgrpc_protos.v1.writes_pb2.RetrainRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.RetrainResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.RetrainResponse]]: ...
 
     @abc.abstractmethod
     def PredictLabels(

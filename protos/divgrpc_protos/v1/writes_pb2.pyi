@@ -271,3 +271,35 @@ class CompactResponse(Message):
         merged: bool = ...,
     ) -> None: ...
     def ClearField(self, field_name: Literal["generation", b"generation", "merged", b"merged", "sequence", b"sequence"]) -> None: ...
+
+@final
+class RetrainRequest(Message):
+    DESCRIPTOR: Descriptor
+
+    INDEX_FIELD_NUMBER: int
+    index: str
+    def __init__(
+        self,
+        *,
+        index: str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["index", b"index"]) -> None: ...
+
+@final
+class RetrainResponse(Message):
+    DESCRIPTOR: Descriptor
+
+    GENERATION_FIELD_NUMBER: int
+    SEQUENCE_FIELD_NUMBER: int
+    RETRAINED_FIELD_NUMBER: int
+    generation: int
+    sequence: int
+    retrained: bool
+    def __init__(
+        self,
+        *,
+        generation: int = ...,
+        sequence: int = ...,
+        retrained: bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["generation", b"generation", "retrained", b"retrained", "sequence", b"sequence"]) -> None: ...

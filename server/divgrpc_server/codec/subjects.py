@@ -55,6 +55,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "Upsert": (writes_pb2.UpsertRequest, "", "", 0),
     "Delete": (writes_pb2.DeleteRequest, "", "", 0),
     "Compact": (writes_pb2.CompactRequest, "", "", 0),
+    "Retrain": (writes_pb2.RetrainRequest, "", "", 0),
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
     "DeleteIndex": (index_pb2.DeleteIndexRequest, "", "", 0),
 }
@@ -68,6 +69,7 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
     Op.COMPACT: writes_pb2.CompactRequest,
+    Op.RETRAIN: writes_pb2.RetrainRequest,
 }
 
 

@@ -112,6 +112,7 @@ class Service:
             "Upsert": self._unary("Upsert", partial(self._write, Op.UPSERT)),
             "Delete": self._unary("Delete", partial(self._write, Op.DELETE)),
             "Compact": self._unary("Compact", partial(self._write, Op.COMPACT)),
+            "Retrain": self._unary("Retrain", partial(self._write, Op.RETRAIN)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:

@@ -44,7 +44,7 @@ _READS_MAX: Final = 16
 # can take them.
 _BATCHES_MAX: Final = 1
 # Operations of the writer, which is a kind of worker.
-_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.COMPACT, Op.WRITES)
+_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.COMPACT, Op.RETRAIN, Op.WRITES)
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
 # The work of one request.
 Work: TypeAlias = QueryBatch | PredictionBatch | Reading
@@ -199,7 +199,7 @@ class Worker:
             if not ready:
                 break
         for front in self._fronts.values():
-            if front.batches or self._preparing:
+            if front.batches or self._has_slow_work():
                 front.show_life()
         return True
 
@@ -215,10 +215,13 @@ class Worker:
             if ready := self._poller.poll(0):
                 return ready
             os.sched_yield()
-        is_opening = self._parked or self._preparing
-        ready = self._poller.poll(_ALIVE_SECONDS * 1000 if is_opening else None)
+        ready = self._poller.poll(_ALIVE_SECONDS * 1000 if self._has_slow_work() else None)
         self._is_quick = time.monotonic() < sleep_time
         return ready
+
+    def _has_slow_work(self) -> bool:
+        """Return whether other threads do work for requests."""
+        return bool(self._parked or self._preparing)
 
     def _obey(self) -> bool:
         delivery = self._control.receive()

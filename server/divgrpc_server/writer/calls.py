@@ -10,7 +10,7 @@ from divgrpc.errors import MergesBehindError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import WriteResult
-from divgrpc.writes.committer import Request
+from divgrpc.writes.written import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
 from divgrpc_server.codec.statuses import OutOfMemoryError, explain
@@ -23,6 +23,7 @@ _MESSAGES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
     Op.COMPACT: writes_pb2.CompactRequest,
+    Op.RETRAIN: writes_pb2.RetrainRequest,
 }
 _RESPONSES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertResponse,

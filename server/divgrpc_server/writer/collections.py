@@ -1,14 +1,18 @@
 """The collections that the writer has open, and the writes to them."""
 
+import threading
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
-from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.generations import IndexFolder, read_manifest
 from divgrpc.types import Durability
-from divgrpc.writes.committer import Committer, Request
+from divgrpc.writes.committer import Committer
+from divgrpc.writes.writer import check_writable
+from divgrpc.writes.written import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Reply
@@ -17,11 +21,16 @@ from divgrpc_server.writer.calls import Call, calls_of, reply_of
 
 
 class Collections:
-    """The collections of a server by name; they are opened at their first write."""
+    """The collections of a server by name; they are opened at their first write.
+
+    One thread makes writes, and another one merges and retrains.
+    """
 
     def __init__(self, root: Path, durability: Durability, log: Logger) -> None:
         self._root, self._durability, self._log = root, durability, log
         self._open: dict[str, Committer] = {}
+        # Held while collections are looked up, opened or removed from `_open`.
+        self._lock = threading.Lock()
 
     def answer(self, requests: list[packets.Request]) -> list[Reply]:
         """Make the writes of several requests, with one sync for each collection."""
@@ -34,9 +43,19 @@ class Collections:
             self._answer_group(name, group)
         return [reply_of(*pair) for pair in zip(requests, batches, strict=True)]
 
+    def renew(self, request: packets.Request) -> Reply:
+        """Make a merge, a vacuum or a retraining."""
+        (call,) = calls_of(request, self._log)
+        if call.outcome is None:
+            try:
+                call.answer(self._renew(call))
+            except Exception as error:  # noqa: BLE001  # becomes the status of the call
+                call.fail(error)
+        return reply_of(request, [call])
+
     def refresh(self, name: str) -> None:
         """Close a collection if its index was replaced or deleted."""
-        with suppress(IndexNotFoundError, IndexDamagedError):
+        with self._lock, suppress(IndexNotFoundError, IndexDamagedError):
             self._find_open(name)
 
     def close(self) -> None:
@@ -49,7 +68,8 @@ class Collections:
     def _answer_group(self, name: str, group: list[Call]) -> None:
         """Make the writes to one collection."""
         try:
-            committer = self._find(name)
+            with self._lock:
+                committer = self._find(name)
         except Exception as error:  # noqa: BLE001  # becomes the status of the calls
             for call in group:
                 call.fail(error)
@@ -57,10 +77,7 @@ class Collections:
         writes: list[tuple[Call, Request]] = []
         for call in group:
             try:
-                if call.op == Op.COMPACT:
-                    call.answer(_compact(committer, vacuum=call.message.vacuum))
-                else:
-                    writes.append((call, call.write(committer.manifest)))
+                writes.append((call, call.write(committer.manifest)))
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
                 call.fail(error)
         outcomes = committer.commit_all([write for _, write in writes]) if writes else []
@@ -71,7 +88,28 @@ class Collections:
                 call.succeed(outcome)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
-            self._open.pop(name).close()
+            with self._lock:
+                self._open.pop(name).close()
+
+    def _renew(self, call: Call) -> writes_pb2.CompactResponse | writes_pb2.RetrainResponse:
+        folder = IndexFolder(self._root / call.index)
+        with self._lock:
+            committer = self._find_open(folder.name)
+            if committer is None and folder.read_info().writes is not None:
+                committer = self._find(folder.name)
+        if committer is None:
+            check_writable(folder.read_current(read_manifest))
+            is_done, generation, sequence = False, folder.current(), 0
+        else:
+            is_done = _renewed(committer, call.message)
+            generation, sequence = committer.manifest.generation, committer.sequence
+        response: writes_pb2.CompactResponse | writes_pb2.RetrainResponse
+        if call.op == Op.COMPACT:
+            response = writes_pb2.CompactResponse(merged=is_done)
+        else:
+            response = writes_pb2.RetrainResponse(retrained=is_done)
+        response.generation, response.sequence = generation, sequence
+        return response
 
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
@@ -79,7 +117,7 @@ class Collections:
         committer = self._find_open(name)
         if committer is None:
             engine = Engine(folder.open(), name, folder.path)
-            # One thread serves all collections, so it does not wait for the merges of one.
+            # One thread writes to all collections, so it does not wait for the merges of one.
             committer = Committer(
                 engine,
                 folder.path,
@@ -103,10 +141,8 @@ class Collections:
         return committer if is_current else None
 
 
-def _compact(committer: Committer, *, vacuum: bool) -> writes_pb2.CompactResponse:
-    has_merged = (vacuum and committer.vacuum()) or committer.merge()
-    return writes_pb2.CompactResponse(
-        generation=committer.manifest.generation,
-        merged=has_merged,
-        sequence=committer.sequence,
-    )
+def _renewed(committer: Committer, message: Any) -> bool:  # noqa: ANN401  # of `Op`
+    """Return whether a collection was merged or retrained as a message asks."""
+    if isinstance(message, writes_pb2.RetrainRequest):
+        return committer.retrain()
+    return (message.vacuum and committer.vacuum()) or committer.merge()

@@ -2,17 +2,19 @@
 
 Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
 to one collection are committed with one sync of its log. While the log is synced, requests gather
-at the fronts, so a slow disk makes packets larger and not more frequent.
+at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
+retrainings that callers ask for are made in a second thread, one after another, while writes go on.
 """
 
+import os
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, cast
 
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
-from divgrpc_server.ipc.packets import Reply, Request
+from divgrpc_server.ipc.packets import Op, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
@@ -21,6 +23,7 @@ from divgrpc_server.writer.collections import Collections
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
 # merge and to vacuum.
 _LIFE_SECONDS: Final = 1.0
+_SLOW: Final = (Op.COMPACT, Op.RETRAIN)
 
 
 class Writer(Worker):
@@ -32,6 +35,9 @@ class Writer(Worker):
         # Without a data directory, indexes end with the server, so there is nothing to sync.
         durability = config.durability if config.data_dir else "process"
         self._thread = ThreadPoolExecutor(1)
+        self._slow_thread = ThreadPoolExecutor(1)
+        # The requests that the second thread works on or has finished, and who sent them.
+        self._slow: list[tuple[FrontLink, Future[Reply]]] = []
         self._collections = Collections(process.root, cast(Durability, durability), log)
 
     def run(self) -> None:
@@ -41,7 +47,8 @@ class Writer(Worker):
 
     def _refresh(self, name: str) -> None:
         """Close a collection whose index was replaced or deleted."""
-        self._collections.refresh(name)
+        # It may wait for a merge.
+        self._thread.submit(self._collections.refresh, name)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
         """Answer the requests of a packet; return whether the packet is large."""
@@ -53,7 +60,11 @@ class Writer(Worker):
         for request in late:
             error = LateError("the deadline had passed before the write was begun")
             front.reply(refusal(request, error, self._log))
-        for reply in self._answer([r for r in requests if r not in late]):
+        requests = [request for request in requests if request not in late]
+        for request in requests:
+            if request.op in _SLOW:
+                self._begin_slow(front, request)
+        for reply in self._answer([r for r in requests if r.op not in _SLOW]):
             front.reply(reply)
         if is_large:
             front.owed_large += 1
@@ -61,6 +72,24 @@ class Writer(Worker):
             front.owed_small += 1
         front.flush()
         return is_large
+
+    def _begin_slow(self, front: FrontLink, request: Request) -> None:
+        answer = self._slow_thread.submit(self._collections.renew, request)
+        self._slow.append((front, answer))
+        answer.add_done_callback(lambda _: os.eventfd_write(self._opened, 1))
+
+    def _has_slow_work(self) -> bool:
+        return bool(self._slow) or super()._has_slow_work()
+
+    def _take_opened(self) -> None:
+        """Send the replies of the second thread."""
+        super()._take_opened()
+        finished = [(front, answer) for front, answer in self._slow if answer.done()]
+        self._slow = [(front, answer) for front, answer in self._slow if not answer.done()]
+        for front, answer in finished:
+            if not front.is_gone:
+                front.reply(answer.result())
+                front.flush()
 
     def _answer(self, requests: list[Request]) -> list[Reply]:
         """Make writes in a thread; show the fronts meanwhile that this process is alive."""

@@ -1,4 +1,4 @@
-"""The commands upsert, delete and compact."""
+"""The commands upsert, delete, compact and retrain."""
 
 import json
 from pathlib import Path
@@ -160,3 +160,5 @@ def test_writes_are_merged(run: Run, index: str) -> None:
     assert "1 write" in run("info", index).out
     assert run("compact", index, "--vacuum").out == f"{index}: merged\n"
     assert run("compact", index, "--vacuum").out == f"{index}: nothing to merge\n"
+    assert run("retrain", index).out == f"{index}: retrained\n"
+    assert run("retrain", index, "--json").json == {"name": index, "retrained": True}

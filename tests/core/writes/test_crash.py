@@ -138,8 +138,8 @@ def test_no_acknowledged_write_is_lost(
         ended += sum(sequence is not None for _, sequence in writes)
         killed += not writes or writes[-1][1] is None
         survivor.take(writes)
-    # Most writers were killed while they wrote.
-    assert killed >= ROUNDS // 3
+    # Enough writers were killed while they wrote, however fast the machine is.
+    assert killed >= ROUNDS // 8
     assert ended >= 5 * ROUNDS
 
 

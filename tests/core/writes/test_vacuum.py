@@ -24,7 +24,8 @@ from divgrpc.storage import arrays
 from divgrpc.storage.generations import Generation, IndexFolder, staging
 from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
-from divgrpc.writes import backlog, committer, opening, vacuum
+from divgrpc.writes import backlog, committer, opening, renewal
+from divgrpc.writes.written import WrittenGeneration
 from support.data.written_points import (
     DIMS,
     Model,
@@ -59,7 +60,7 @@ every_kind = pytest.mark.parametrize(
 def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be merged in the background; let blocks be small."""
     monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10**9)
-    monkeypatch.setattr(vacuum, "_BLOCK_ROWS", 64)
+    monkeypatch.setattr(renewal, "_BLOCK_ROWS", 64)
 
 
 def a_written_collection(
@@ -148,7 +149,7 @@ def test_writes_after_a_vacuum_are_those_without_it(
         collection.close()
 
 
-def test_writes_of_other_threads_wait(tmp_path: Path) -> None:
+def test_other_threads_write_during_vacuums(tmp_path: Path) -> None:
     names = NAMES["integers"]
     collection, model = a_written_collection(tmp_path / "points", "cells", "cosine", names)
     errors: list[Exception] = []
@@ -222,7 +223,7 @@ def test_a_failed_vacuum_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["points"]
     stages: list[Progress] = []
     assert collection.compact(stages.append, vacuum=True)
-    assert (stages[-1].stage, stages[-1].rows_done) == ("vacuuming", len(model))
+    assert (stages[-1].stage, stages[-1].rows_done) == ("writing", len(model))
     check_same(collection, expected)
     collection.close()
 
@@ -234,13 +235,15 @@ def test_queries_during_a_vacuum_see_all_writes_before_it(
     collection.query(QUERIES, k=1)
     last = upsert(collection, {7: POINTS[0]})
     sequences: list[int] = []
-    recover = committer.Committer._recover
+    succeed = committer.Committer._succeed
 
-    def query_and_recover(self: committer.Committer) -> None:
+    def query_and_succeed(
+        self: committer.Committer, successor: WrittenGeneration, number: int
+    ) -> None:
         sequences.append(collection.query(QUERIES, k=1).sequence)
-        recover(self)
+        succeed(self, successor, number)
 
-    monkeypatch.setattr(committer.Committer, "_recover", query_and_recover)
+    monkeypatch.setattr(committer.Committer, "_succeed", query_and_succeed)
     collection.compact(vacuum=True)
     assert sequences == [last]
     collection.close()
@@ -307,11 +310,11 @@ def test_a_vacuum_that_cannot_open_the_new_generation_loses_nothing(
     collection, model = a_written_collection(path, "cells", "cosine", NAMES["integers"])
     last = upsert(collection, {7: POINTS[0]})
 
-    def fail(_committer: committer.Committer) -> None:
+    def fail(*_arguments: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
-        patch.setattr(committer.Committer, "_recover", fail)
+        patch.setattr(committer.Committer, "_succeed", fail)
         with pytest.raises(OSError, match="open files"):
             collection.compact(vacuum=True)
     assert not collection.committer.is_current

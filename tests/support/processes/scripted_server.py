@@ -243,6 +243,13 @@ class ScriptedIndex(DiverseIndexServicer):
         self._begin("Compact", context)
         return writes_pb2.CompactResponse(generation=self._generation(), merged=True)
 
+    def Retrain(
+        self, _request: writes_pb2.RetrainRequest, context: grpc.ServicerContext
+    ) -> writes_pb2.RetrainResponse:
+        """Say that the index was built anew."""
+        self._begin("Retrain", context)
+        return writes_pb2.RetrainResponse(generation=self._generation(), retrained=True)
+
     def Build(
         self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext
     ) -> Iterator[index_pb2.BuildResponse]:

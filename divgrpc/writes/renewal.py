@@ -1,0 +1,188 @@
+"""Makes a generation of the points that exist, without the rows of deleted ones.
+
+A row whose point was deleted or replaced keeps its vector until then. The new generation has the
+rows of the other points, in the order that they had. A vacuum gives them the codes and the cells
+that they had, so answers stay the same. A retraining computes all that Build computes of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from divgrpc.arrays import Array, read_only
+from divgrpc.builder.assembly import assemble, requested_parameters
+from divgrpc.builder.progress import Report, StageReport
+from divgrpc.columns.reader import PAYLOAD, array_name
+from divgrpc.columns.texts import ENDS, Texts
+from divgrpc.columns.values import Column, rows_of_column
+from divgrpc.columns.writer import ColumnWriter, write_order
+from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
+from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.storage.generations import Generation, Staging, open_generation
+from divgrpc.types import FloatArray, IntArray, Progress
+from divgrpc.types.records import Attribute
+from divgrpc.writes.columns import Part, Parts
+from divgrpc.writes.layout import Layout, Source
+
+# Arrays of Build that do not depend on single points.
+_MODEL: Final = (
+    "hyperplanes",
+    "thresholds",
+    "cell_codes",
+    "cell_terms",
+    "cell_centres",
+    "cell_squares",
+    "cell_reaches",
+)
+_BLOCK_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Writes the points of a collection into the store of a new generation.
+
+    generation, layout: the old generation, and the layout that has the codes of `source`.
+    source: the rows; records may be applied to the collection meanwhile.
+    stage: the store.
+    keeps_model: whether codes and cells stay as they are, as in a vacuum.
+    """
+
+    generation: Generation
+    layout: Layout
+    source: Source
+    stage: Staging
+    keeps_model: bool
+
+    def publish(
+        self, on_progress: Callable[[Progress], None], on_whole: Callable[[Path], None]
+    ) -> Generation:
+        """Make the new generation the current one; raises `StorageFullError`.
+
+        on_whole: called with the folder of the new generation before that.
+        """
+        old, stage = self.generation.manifest, self.stage
+        report = StageReport(on_progress)
+        rows = np.flatnonzero(self.source.alive)
+        self._write_rows(rows, report)
+        if self.keeps_model:
+            self._write_codes(rows)
+            self._write_model()
+            manifest = replace(old, rows=len(rows), nonzeros=len(rows) * old.dims)
+        else:
+            points = stage.read("vectors")
+            trained = assemble(stage, requested_parameters(old), points, report=report)
+            manifest = replace(trained, attributes=old.attributes, id_kind=old.id_kind)
+        report("writing", len(rows), len(rows))
+        stage.keep_defaults(old)
+        stage.on_whole = on_whole
+        try:
+            return stage.publish(manifest)
+        finally:
+            # A cycle of references would keep the removed files mapped, and so on the disk.
+            stage.on_whole = None
+
+    def open_generation(self, folder: Path) -> Generation:
+        """Open the new generation, which is complete in `folder`, with the defaults of the old."""
+        return replace(open_generation(folder, verify=False), defaults=self.stage.defaults)
+
+    def first_source(self, generation: Generation) -> Source:
+        """Return the rows of the new generation, with what earlier writes have left.
+
+        So the next write continues as if the generation had not changed.
+        """
+        before = self.source
+        source = replace(
+            Source.of_build(generation, generation.arrays["vectors"]),
+            sequence=before.sequence,
+            displaced=before.displaced,
+            requests=before.requests,
+        )
+        # The centre of the points has changed, but codes that are kept are relative to the old one.
+        return replace(source, model=before.model) if self.keeps_model else source
+
+    def _write_rows(self, rows: IntArray, report: Report) -> None:
+        """Write vectors, ids, attributes and payloads."""
+        source, stage, manifest = self.source, self.stage, self.generation.manifest
+        vectors: FloatArray = self.layout.arrays["vectors"]
+        has_texts = manifest.id_kind == "string"
+        has_payloads = any(PAYLOAD + ENDS in part.arrays for part in source.parts)
+        stage.begin("vectors", np.float32, (manifest.dims,), len(rows))
+        writer = ColumnWriter(
+            stage, manifest.attributes, has_texts=has_texts, has_payloads=has_payloads
+        )
+        count = 0
+        report("copying", 0, len(rows))
+        for part, block in _blocks(source.parts, rows):
+            stage.append("vectors", vectors[block])
+            places = block - part.first
+            texts = part.texts.take(places) if has_texts else ()
+            payloads = part.reader.payloads(places) or (b"",) * len(places)
+            columns = {
+                attribute: rows_of_column(attribute, _column(part, number, attribute), places)
+                for number, attribute in enumerate(manifest.attributes)
+            }
+            writer.append(slice(None), texts, columns, payloads if has_payloads else ())
+            count += len(block)
+            report("copying", count, len(rows))
+        writer.finish(with_keys=False)
+        keys = source.arrays["ids"][rows]
+        stage.create("ids", np.int64, keys.shape)[:] = keys
+        write_order(stage, keys)
+
+    def _write_model(self) -> None:
+        """Write the arrays of Build that do not depend on single points."""
+        for name in _MODEL:
+            if name in self.generation.arrays:
+                array = self.layout.arrays.get(name, self.generation.arrays[name])
+                self.stage.create(name, array.dtype, array.shape)[...] = array
+
+    def _write_codes(self, rows: IntArray) -> None:
+        """Write codes and scan terms, by cell if there are cells, and inverse lengths."""
+        source, stage, arrays = self.source, self.stage, self.source.arrays
+        if "inverse_lengths" in arrays:
+            inverse_lengths = stage.create("inverse_lengths", np.float32, rows.shape)
+            inverse_lengths[:] = arrays["inverse_lengths"][rows]
+        order = np.arange(len(rows))
+        if len(source.cells):
+            cells = source.cells[rows]
+            order = np.argsort(cells, kind="stable")
+            sizes = np.bincount(cells, minlength=len(self.generation.arrays["cell_centres"]))
+            starts = stage.create("cell_starts", np.int64, (len(sizes) + 1,))
+            starts[:] = np.concatenate(([0], np.cumsum(sizes)))
+            stage.create("cell_rows", np.int32, order.shape)[:] = order
+        codes, tiles = arrays["codes"], -(-len(rows) // TILE_POINTS)
+        new_codes = stage.create("codes", np.uint8, (tiles, codes.shape[1]))
+        new_terms: Array | None = None
+        if "scan_terms" in arrays:
+            new_terms = stage.create("scan_terms", np.uint32, rows.shape)
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            old_places = source.places[rows[order[start : start + _BLOCK_ROWS]]]
+            places = np.arange(start, start + len(old_places), dtype=np.int32)
+            packed = np.empty((len(places), codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
+            take_codes(read_only(codes), read_only(old_places), packed)
+            put_codes(read_only(packed), read_only(places), new_codes)
+            if new_terms is not None:
+                new_terms[places] = arrays["scan_terms"][old_places]
+
+
+def _blocks(parts: Parts, rows: IntArray) -> Iterator[tuple[Part, IntArray]]:
+    """Yield ascending `rows` in blocks, each with the part that holds it."""
+    for part in parts:
+        start, stop = np.searchsorted(rows, (part.first, part.first + part.rows)).tolist()
+        for first in range(start, stop, _BLOCK_ROWS):
+            yield part, rows[first : min(stop, first + _BLOCK_ROWS)]
+
+
+def _column(part: Part, number: int, attribute: Attribute) -> Column:
+    """Return the values of an attribute of all rows of a part."""
+    ends = np.empty(0, np.int64)
+    words: tuple[str, ...] = ()
+    if attribute.multi:
+        ends = part.arrays[array_name(number, "ends")]
+    if attribute.type == "keyword":
+        texts = Texts(part.arrays, array_name(number, "words"))
+        words = tuple(texts[place].decode() for place in range(len(texts)))
+    return Column(part.arrays[array_name(number, "values")], ends, words)
