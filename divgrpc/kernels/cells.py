@@ -168,7 +168,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
-    flags, is_filtered = passing.flags, passing.total.shape[0] > 0
+    flags, has_flags = passing.flags, passing.flags.shape[0] > 0
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
@@ -176,7 +176,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     probes = n_cells if plan.search == TABLES else 0
     by_code = 0 < hash_limit < total
     # `keep_least` writes one entry beyond the points that pass a filter.
-    room_needed = min(total + is_filtered, places.shape[0])
+    room_needed = min(total + has_flags, places.shape[0])
     room = min(room_needed, 2 * hash_limit + BLOCK_POINTS) if by_code else room_needed
     if room > rows.shape[0]:
         return 0, probes, room
@@ -184,7 +184,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
         return _take_all(hashing, cells, passing, cell_scratch.numbers, n_cells, rows), probes, 0
     signs = plan.search == SCAN_HAMMING
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
-    if n_cells == starts.shape[0] - 1 and not is_filtered:
+    if n_cells == starts.shape[0] - 1 and not has_flags:
         count = _scan_cells(
             hashing, cells, levels, cell_scratch.distances, hash_limit, ids, scan, candidates
         )
@@ -202,7 +202,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
                     hashing.codes, hashing.terms, levels, low, end, base, scan.distances
                 )
                 block = scan.distances[start - low : end - low]
-                if is_filtered:
+                if has_flags:
                     replace_others(flags[start:end], np.float32(np.nan), block)
                 count = keep_least(block, places[start:end], limit, count, rows, estimates)
                 if count > 2 * hash_limit:
@@ -223,7 +223,7 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
 
     `hashing`: `Hashing`; `cells`: `Cells`; `passing`: `Passing`.
     """
-    flags, is_filtered, count = passing.flags, passing.total.shape[0] > 0, 0
+    flags, has_flags, count = passing.flags, passing.flags.shape[0] > 0, 0
     for i in range(n_cells):
         cell = numbers[i]
         first, stop, tile = (
@@ -233,7 +233,7 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
         )
         while True:
             for place in range(first, stop):
-                if not is_filtered or flags[place]:
+                if not has_flags or flags[place]:
                     rows[count] = cells.rows[place]
                     count += 1
             if tile < 0:
@@ -278,8 +278,9 @@ def _scan_cells(hashing, cells, levels, bases, hash_limit, ids, scan, candidates
     starts, places, terms = cells.starts, cells.rows, hashing.terms
     rows, estimates = candidates.rows, candidates.distances
     cell, count, limit = 0, 0, np.float32(np.inf)
-    for start in range(0, places.shape[0], BLOCK_POINTS):
-        stop = min(places.shape[0], start + BLOCK_POINTS)
+    # Room for later points may follow the points of all cells.
+    for start in range(0, starts[-1], BLOCK_POINTS):
+        stop = min(starts[-1], start + BLOCK_POINTS)
         block = scan.distances[: stop - start]
         score_tiles(hashing.codes, levels, start, stop, scan.distances)
         place = start

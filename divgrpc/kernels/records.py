@@ -319,7 +319,7 @@ class Passing(NamedTuple):
     # Rows of these points, ascending. Empty if the search reads codes only.
     rows: Annotated[Int32s, "p"]
     # Whether a point passes, in the order of the codes: by row or, with cells, by place. Empty if
-    # the search reads `rows` alone.
+    # the search reads `rows` alone, or if every point in a cell passes.
     flags: Annotated[UInt8s, "flags"]
     cells: Annotated[Int32s, "counts"]  # number of these points in each cell; empty without cells
     # The first overflow tile of each cell, or -1. Empty if no cell has one.

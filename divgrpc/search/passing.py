@@ -74,7 +74,8 @@ class PassingRows:
         """Take the flags (n,) of the rows that pass.
 
         order: the order of the codes, if it is not the one of the index.
-        by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`).
+        by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`). The
+            flags are empty if every point in a cell passes.
         """
         self._flags = flags
         self.count = int(np.count_nonzero(flags))
@@ -153,7 +154,10 @@ class _FewerRows(PassingRows):
         if self._by_code is None:
             order = self._order or order
             every = self._every.by_code(order)
-            flags, counts = every.flags.copy(), every.cells.copy()
-            order.clear(flags, counts, self._removed)
+            if len(every.flags):
+                flags, counts = every.flags.copy(), every.cells.copy()
+                order.clear(flags, counts, self._removed)
+            else:
+                flags, counts = order.put(self.flags)
             self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code

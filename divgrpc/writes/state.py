@@ -17,7 +17,7 @@ from divgrpc.columns.texts import ENDS
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.overflow import add_places
-from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.passing import NO_FILTER, CodeOrder, PassingRows
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
@@ -229,7 +229,11 @@ class State:
         if not self._has_cells:
             return PassingRows(alive), None
         order = GrownOrder(self, self._heads.copy())
-        by_code = (self._flags.copy(), self._counts.copy())
+        info = self.layout.info
+        is_merged = (self.rows, self.live) == (info.rows, info.live)
+        # A merge stores no codes of deleted points.
+        flags = NO_FILTER.flags if is_merged else self._flags.copy()
+        by_code = (flags, self._counts.copy())
         return PassingRows(alive, by_code=by_code, order=order), order
 
     def source(self) -> Source:
