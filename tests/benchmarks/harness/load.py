@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from grpc import aio
+from grpc import StatusCode, aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.harness.programs import Program
@@ -28,8 +28,10 @@ UPSERT = "/divgrpc.v1.DiverseIndex/Upsert"
 WRITE_STREAM = "/divgrpc.v1.DiverseIndex/WriteStream"
 _PERCENTILES = (50, 99)
 _WARM_UP_SECONDS = 0.5
-# A server refuses a call that it expects to answer too late. On a busy machine that may be soon.
 _CALL_SECONDS = 60
+# A server refuses a call that it expects to answer too late, after a moment without answers. The
+# loop goes on after a pause, as clients do.
+_REFUSED_SECONDS = 0.1
 # By default all channels of a process to one address share a connection. This option gives each
 # channel a connection of its own.
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
@@ -86,7 +88,13 @@ async def unary(
             call = next(calls)
             while time.perf_counter() < stop:
                 begin = time.perf_counter()
-                await call(next(source), timeout=_CALL_SECONDS)
+                try:
+                    await call(next(source), timeout=_CALL_SECONDS)
+                except aio.AioRpcError as error:
+                    if error.code() is not StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    await asyncio.sleep(_REFUSED_SECONDS)
+                    continue
                 histogram.record_value(round((time.perf_counter() - begin) * 1e6))
 
         async def loop(length: float) -> tuple[HdrHistogram, float]:

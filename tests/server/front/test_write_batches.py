@@ -94,7 +94,10 @@ async def serve(link: packets.Link, sizes: list[int]) -> None:
 
 def held(stage: Stage) -> tuple[int, int]:
     """Return the calls and the bytes that the front holds."""
-    return stage.pool._admission._calls, stage.pool._admission._bytes
+    admission = stage.pool._admission
+    # Each call is also counted by its kind.
+    assert sum(line.held for line in admission._lines.values()) == admission._calls
+    return admission._calls, admission._bytes
 
 
 async def settle_long() -> None:
