@@ -155,9 +155,8 @@ class WriteMethods:
             rows). They are made in their order.
         in_flight: maximum number of writes that await results at the same time, at least 1.
 
-        Writes that are in flight together are committed together, so this is the fastest way to
-        make many small writes. gRPC iterates over `writes` in another thread or, in `AsyncClient`,
-        in another task.
+        Writes that are in flight together are committed together. gRPC iterates over `writes` in
+        another thread or, in `AsyncClient`, in another task.
 
         If a write fails, its error is raised in place of its result and the stream ends. Writes
         that were sent after it may have been made; so may all writes without a result if the
