@@ -169,6 +169,7 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
     flags, has_flags = passing.flags, passing.flags.shape[0] > 0
+    first_flag = places.shape[0] - flags.shape[0]
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
@@ -202,8 +203,9 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
                     hashing.codes, hashing.terms, levels, low, end, base, scan.distances
                 )
                 block = scan.distances[start - low : end - low]
-                if has_flags:
-                    replace_others(flags[start:end], np.float32(np.nan), block)
+                if start >= first_flag:
+                    passes = flags[start - first_flag : end - first_flag]
+                    replace_others(passes, np.float32(np.nan), block)
                 count = keep_least(block, places[start:end], limit, count, rows, estimates)
                 if count > 2 * hash_limit:
                     limit = keep_nearest(rows, estimates, count, hash_limit, ids)
@@ -223,7 +225,8 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
 
     `hashing`: `Hashing`; `cells`: `Cells`; `passing`: `Passing`.
     """
-    flags, has_flags, count = passing.flags, passing.flags.shape[0] > 0, 0
+    flags, count = passing.flags, 0
+    first_flag = cells.rows.shape[0] - flags.shape[0]
     for i in range(n_cells):
         cell = numbers[i]
         first, stop, tile = (
@@ -233,7 +236,7 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
         )
         while True:
             for place in range(first, stop):
-                if not has_flags or flags[place]:
+                if place < first_flag or flags[place - first_flag]:
                     rows[count] = cells.rows[place]
                     count += 1
             if tile < 0:

@@ -318,8 +318,9 @@ class Passing(NamedTuple):
     total: Annotated[Int64s, "filter"]  # number of these points
     # Rows of these points, ascending. Empty if the search reads codes only.
     rows: Annotated[Int32s, "p"]
-    # Whether a point passes, in the order of the codes: by row or, with cells, by place. Empty if
-    # the search reads `rows` alone, or if every point in a cell passes.
+    # Whether a point passes, in the order of the codes: by row or, with cells, by place. With cells
+    # there may be flags of the last places only, if all points before them pass. Empty if the
+    # search reads `rows` alone.
     flags: Annotated[UInt8s, "flags"]
     cells: Annotated[Int32s, "counts"]  # number of these points in each cell; empty without cells
     # The first overflow tile of each cell, or -1. Empty if no cell has one.

@@ -40,6 +40,10 @@ class CodeOrder:
         sums = np.concatenate(([0], np.cumsum(by_place, dtype=np.int32)))
         return by_place, np.diff(sums[self._cells.starts]).astype(np.int32)
 
+    def copy_flags(self, flags: Array) -> Array:
+        """Return a copy of flags that has those of all places."""
+        return flags.copy()
+
     def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
         """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
         if not len(self._cells.starts):
@@ -74,8 +78,8 @@ class PassingRows:
         """Take the flags (n,) of the rows that pass.
 
         order: the order of the codes, if it is not the one of the index.
-        by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`). The
-            flags are empty if every point in a cell passes.
+        by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`).
+            With cells, the flags may be those of the last places, if all points before pass.
         """
         self._flags = flags
         self.count = int(np.count_nonzero(flags))
@@ -154,10 +158,7 @@ class _FewerRows(PassingRows):
         if self._by_code is None:
             order = self._order or order
             every = self._every.by_code(order)
-            if len(every.flags):
-                flags, counts = every.flags.copy(), every.cells.copy()
-                order.clear(flags, counts, self._removed)
-            else:
-                flags, counts = order.put(self.flags)
+            flags, counts = order.copy_flags(every.flags), every.cells.copy()
+            order.clear(flags, counts, self._removed)
             self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code

@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -303,6 +303,25 @@ def checksum_of(array: Array) -> int:
     for start in range(0, len(view), _CHECKSUM_BLOCK_BYTES):
         crc = zlib.crc32(view[start : start + _CHECKSUM_BLOCK_BYTES], crc)
         release(array)
+    return crc
+
+
+def checksum_in_file(
+    path: Path, start: int, size: int, on_read: Callable[[int], None] | None = None
+) -> int:
+    """Return the CRC-32 of `size` bytes of a file from the offset `start`, or up to its end.
+
+    The bytes are read and not mapped, because a mapped block that the disk cannot read would end
+    the process. `on_read` is called with the length of each block. Raises `OSError`.
+    """
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while size > 0 and (block := file.read(min(size, _CHECKSUM_BLOCK_BYTES))):
+            crc = zlib.crc32(block, crc)
+            size -= len(block)
+            if on_read is not None:
+                on_read(len(block))
     return crc
 
 

@@ -70,6 +70,8 @@ from divgrpc.types import Defaults, IndexInfo
 POINTER: Final = "CURRENT"
 # File in the folder of the writes to a generation, which a process locks while it may write.
 WRITER_LOCK: Final = "LOCK"
+# File in a data folder, which a server locks.
+ROOT_LOCK: Final = ".lock"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -144,7 +146,7 @@ class IndexFolder:
         `IndexChangedError` if `manifest` does not belong to the current generation, and
         `BuildUnderWayError` during a build.
         """
-        with _build_lock(self.path):
+        with build_lock(self.path):
             generation = self.path / str(self.current())
             if read_manifest(generation) != manifest:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
@@ -163,11 +165,11 @@ class IndexFolder:
 
         If CURRENT is damaged, the greatest number of a generation is returned.
         """
-        with _build_lock(self.path):
+        with build_lock(self.path):
             try:
                 number = self.current()
             except IndexDamagedError:
-                number = max(_numbers(self.path), default=0)
+                number = max(generation_numbers(self.path), default=0)
             os.unlink(self.path / POINTER)
             # Renamed first, because a writer may be adding files to it.
             removed = self.path.parent / f".{self.name}.staging-{secrets.token_hex(8)}"
@@ -214,13 +216,14 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     """
     manifest = read_manifest(folder)
     arrays = {
-        name: _open_array(folder, name, entry, verify=verify)
+        name: open_array_of(folder, name, entry, verify=verify)
         for name, entry in manifest.arrays.items()
     }
     return Generation(manifest, arrays, read_defaults(folder, manifest))
 
 
-def _open_array(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:
+def open_array_of(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:
+    """Map an array of the generation in `folder`; raises `IndexDamagedError`."""
     path = folder / f"{name}.npy"
     try:
         return open_array(path, entry, verify=verify)
@@ -296,7 +299,7 @@ class Staging(ArrayFolder):
     def publish(self, manifest: Manifest) -> Generation:
         """Make this generation the current one; complete `manifest` with its number and arrays."""
         entries = self._shared | self.close()
-        number = 1 + max(_numbers(self._target), default=0)
+        number = 1 + max(generation_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
         sync_folder(self.folder)
@@ -307,19 +310,24 @@ class Staging(ArrayFolder):
         os.rename(self.folder, final)
         write_defaults(final, self._defaults)
         sync_folder(self._target)
-        pointer = self._target / f"{POINTER}.new"
-        write_synced(pointer, f"{number}\n")
-        # The stamp consists of the modification time and the inode number of CURRENT. Set the time
-        # explicitly to make the stamp unique, because timestamps that the file system sets change
-        # only every few milliseconds, and inode numbers are reused.
-        os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
-        os.rename(pointer, self._target / POINTER)
-        sync_folder(self._target)
-        sync_folder(self._target.parent)
+        write_pointer(self._target, number)
         self.generation = open_generation(final, verify=False)
         for entry in _stale_generations(self._target, number):
             _remove(entry)
         return self.generation
+
+
+def write_pointer(folder: Path, number: int) -> None:
+    """Make a generation, whose files are synced, the current one; the build lock must be held."""
+    pointer = folder / f"{POINTER}.new"
+    write_synced(pointer, f"{number}\n")
+    # The stamp consists of the modification time and the inode number of CURRENT. Set the time
+    # explicitly to make the stamp unique, because timestamps that the file system sets change only
+    # every few milliseconds, and inode numbers are reused.
+    os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
+    os.rename(pointer, folder / POINTER)
+    sync_folder(folder)
+    sync_folder(folder.parent)
 
 
 @contextlib.contextmanager
@@ -333,10 +341,10 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
     folder = Path(folder).absolute()
     with full_disk_errors():
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with _build_lock(folder):
+    with build_lock(folder):
         if not replace and (folder / POINTER).exists():
             raise IndexExistsError(f"index {folder.name!r} exists; set replace=True to replace it")
-        _sweep_locked(folder)
+        sweep_index(folder)
         with full_disk_errors():
             stage = Staging(folder)
         try:
@@ -362,7 +370,7 @@ def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
         current = index.path / str(index.current())
         # An index that was written to may also be open for writing, but closing it would not help.
         _check_unwritten(current)
-        with _writer_lock(current):
+        with writer_lock(current):
             _check_unwritten(current)
             yield stage, open_generation(current, verify=False)
 
@@ -386,8 +394,8 @@ def sweep(root: Path) -> list[str]:
     swept = []
     for name in sorted(filter(INDEX_NAME.fullmatch, names)):
         # An error in the folder of one index must not prevent the sweep of the others.
-        with contextlib.suppress(BuildUnderWayError, OSError), _build_lock(root / name):
-            if _sweep_locked(root / name):
+        with contextlib.suppress(BuildUnderWayError, OSError), build_lock(root / name):
+            if sweep_index(root / name):
                 swept.append(name)
     return swept
 
@@ -396,15 +404,24 @@ def sweep(root: Path) -> list[str]:
 def lock_root(root: Path) -> Iterator[None]:
     """Lock `root` for this process; raises `StorageInUseError` if another process has locked it."""
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".lock").open("ab") as file:
+    with (root / ROOT_LOCK).open("ab") as file:
         if not lock_exclusively(file):
             raise StorageInUseError("another server uses this data folder")
         yield
 
 
+def build_lock_path(folder: Path) -> Path:
+    """Return the file that a process locks while it builds or changes the index in `folder`."""
+    return folder.parent / f".{folder.name}.lock"
+
+
 @contextlib.contextmanager
-def _build_lock(folder: Path) -> Iterator[None]:
-    path = folder.parent / f".{folder.name}.lock"
+def build_lock(folder: Path) -> Iterator[None]:
+    """Keep other processes from building or changing an index.
+
+    Raises `BuildUnderWayError`, and `IndexNotFoundError` if the parent of `folder` is missing.
+    """
+    path = build_lock_path(folder)
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -427,7 +444,7 @@ def _build_lock(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writer_lock(generation: Path) -> Iterator[None]:
+def writer_lock(generation: Path) -> Iterator[None]:
     """Keep other processes from writing to a generation; raises `StorageInUseError`."""
     with full_disk_errors():
         (generation / WRITES).mkdir(exist_ok=True)
@@ -438,44 +455,58 @@ def _writer_lock(generation: Path) -> Iterator[None]:
         yield
 
 
-def _sweep_locked(folder: Path) -> bool:
-    """Remove all staging folders and all generations that are not current.
+def sweep_index(folder: Path) -> bool:
+    """Remove the `leftovers` of an index; the caller must hold the build lock.
 
-    Without CURRENT, the whole folder is removed if it holds only files of an index. The caller must
-    hold the build lock. Returns whether a folder was removed.
+    Returns whether a folder was removed.
     """
-    stale = list(folder.parent.glob(f".{folder.name}.staging-*"))
-    if (folder / POINTER).exists():
-        (folder / f"{POINTER}.new").unlink(missing_ok=True)
-        with contextlib.suppress(IndexDamagedError):
-            stale += _stale_generations(folder, IndexFolder(folder).current())
-    elif folder.is_dir() and all(map(_is_index_file, os.listdir(folder))):
-        stale.append(folder)
+    stale = leftovers(folder)
+    has_folders = any(entry.is_dir() for entry in stale)
     for entry in stale:
         _remove(entry)
-    return any(not is_default(entry.name) for entry in stale)
+    return has_folders
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return what interrupted builds and deletions have left of an index.
+
+    These are staging folders, files that were being written, and all generations that are not
+    current. Without CURRENT, it is the whole folder if it holds only files of an index. While a
+    process has the build lock, these may be files in use.
+    """
+    stale = sorted(folder.parent.glob(f".{folder.name}.staging-*"))
+    draft = folder / f"{POINTER}.new"
+    if (folder / POINTER).exists():
+        stale += [draft] if draft.exists() else []
+        with contextlib.suppress(IndexDamagedError):
+            stale += _stale_generations(folder, IndexFolder(folder).current())
+    elif folder.is_dir() and all(map(is_index_file, os.listdir(folder))):
+        stale.append(folder)
+    return stale
 
 
 def _stale_generations(folder: Path, current: int) -> list[Path]:
     """Return the folders and defaults files of all generations except the current generation."""
-    numbers = (str(number) for number in _numbers(folder) if number != current)
+    numbers = (str(number) for number in generation_numbers(folder) if number != current)
     files = set(filter(is_default, os.listdir(folder))) - {default_path(folder / str(current)).name}
     return [folder / name for name in (*numbers, *sorted(files))]
 
 
 def _remove(entry: Path) -> None:
-    """Remove a folder or a defaults file, which may already be gone."""
-    if is_default(entry.name):
-        entry.unlink(missing_ok=True)
-    else:
+    """Remove a folder or a file, which may already be gone."""
+    if entry.is_dir():
         shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
 
 
-def _is_index_file(entry: str) -> bool:
+def is_index_file(entry: str) -> bool:
+    """Return whether the folder of an index may have an entry of this name."""
     return entry.isdigit() or entry.startswith(POINTER) or is_default(entry)
 
 
-def _numbers(folder: Path) -> list[int]:
+def generation_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the generations in the folder of an index."""
     if not folder.is_dir():
         return []
     return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]

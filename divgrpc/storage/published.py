@@ -85,6 +85,11 @@ class Published:
         return self._numbers[2]
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers by name, without `boot`."""
+        return dict(zip(_NUMBERS[:_BOOT], self._numbers, strict=False))
+
+    @property
     def is_current(self) -> bool:
         """Whether the numbers were set since the system started."""
         return self._numbers[_BOOT] == boot_number()

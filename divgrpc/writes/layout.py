@@ -31,7 +31,7 @@ from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.platforms import reserve, sync_data
+from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.search.arrays import with_tiles
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
@@ -52,6 +52,7 @@ from divgrpc.types import FloatArray, IntArray
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
+from divgrpc.writes.records import Rows
 
 # Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
@@ -207,7 +208,18 @@ class WritesFolder:
         return os.open(self._vectors, os.O_RDWR | os.O_CLOEXEC)
 
     def sweep(self) -> None:
-        """Remove what interrupted merges have left, and what the current layout does not use."""
+        """Remove the `leftovers`."""
+        for path in self.leftovers():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def leftovers(self) -> list[Path]:
+        """Return what interrupted merges have left, and what the current layout does not use.
+
+        During a merge, these may be files in use.
+        """
         info = self.read_info()
         used_folders: set[str] = set()
         if info is not None:
@@ -215,10 +227,20 @@ class WritesFolder:
                 f"layouts/{info.number}",
                 *(f"parts/{part.number}" for part in info.parts),
             }
+        draft = self.path / f"{LAYOUT}.new"
+        paths = [draft] if draft.exists() else []
         for kind in ("layouts", "parts"):
-            for folder in (self.path / kind).glob("*"):
-                if f"{kind}/{folder.name}" not in used_folders:
-                    shutil.rmtree(folder, ignore_errors=True)
+            paths += [
+                folder
+                for folder in sorted((self.path / kind).glob("*"))
+                if f"{kind}/{folder.name}" not in used_folders
+            ]
+        return paths
+
+    def put_vectors(self, descriptor: int, rows: Rows, first: int) -> None:
+        """Write the vectors of rows, whose first number is given, to a file of `open_vectors`."""
+        start = HEADER_BYTES + first * rows.vectors.itemsize * rows.vectors.shape[1]
+        write_at(descriptor, rows.vectors.tobytes(), start)
 
     def open_layout(self, generation: Generation, *, verify: bool) -> Layout:
         """Open the current layout; raises `IndexDamagedError`."""

@@ -20,7 +20,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -85,12 +85,48 @@ def entries(data: bytes | memoryview, first: int) -> Iterator[Entry]:
 
 def _was_synced(data: bytes | memoryview, offset: int, sequence: int) -> bool:
     """Return whether a record at or behind an offset says that the record `sequence` was synced."""
+    return any(entry.synced >= sequence for _, entry in entries_behind(data, offset, sequence))
+
+
+def entries_behind(
+    data: bytes | memoryview, offset: int, sequence: int
+) -> Iterator[tuple[int, Entry]]:
+    """Yield the valid records at or behind an offset, numbered `sequence` or more, with offsets."""
     end = len(data) // _ALIGNMENT_BYTES * _ALIGNMENT_BYTES
     numbers = np.frombuffer(data[offset:end], np.uint64)
     likely = (numbers >= sequence) & (numbers < sequence + _SEQUENCES_AHEAD_MAX)
     places = offset + _ALIGNMENT_BYTES * np.flatnonzero(likely)
-    candidates = (entry_at(data, place) for place in places.tolist())
-    return any(entry is not None and entry.synced >= sequence for entry in candidates)
+    for place in places.tolist():
+        if (entry := entry_at(data, place)) is not None:
+            yield place, entry
+
+
+class End(NamedTuple):
+    """The end of the records of a file.
+
+    sequence: number of the last record; one less than the first number of the file if it has none.
+    offset: where the next record would begin.
+    rest: number of bytes from there to the last byte that is not zero: the bytes of a record that
+        was not written in full.
+    """
+
+    sequence: int
+    offset: int
+    rest: int
+
+
+def end_of(data: bytes, first: int) -> End:
+    """Return the end of a file whose first record has the number `first`.
+
+    Raises `IndexDamagedError`.
+    """
+    offset, sequence = 0, first - 1
+    for entry in entries(data, first):
+        offset, sequence = entry.end, entry.sequence
+    rest = memoryview(data)[offset:]
+    # Most files end with megabytes of zeros, which numpy tests faster than `rstrip` removes them.
+    has_rest = bool(np.frombuffer(rest, np.uint8).any())
+    return End(sequence, offset, len(bytes(rest).rstrip(b"\0")) if has_rest else 0)
 
 
 def _checksum(sequence: int, synced: int, body: bytes) -> int:
@@ -108,17 +144,25 @@ class Log:
         paths = self.folder.glob(f"*{SUFFIX}")
         return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
 
+    def files_above(self, after: int) -> list[tuple[int, Path]]:
+        """Return the last file, and all others that may have records above `after`."""
+        files = self.files()
+        next_firsts = [first for first, _ in files[1:]]
+        needed = [f for f, first in zip(files, next_firsts, strict=False) if first > after + 1]
+        return needed + files[-1:]
+
+    def drafts(self) -> list[Path]:
+        """Return the files that were being made when a writer ended."""
+        return sorted(self.folder.glob(f"*{_DRAFT_SUFFIX}"))
+
     def read(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield the sequence numbers and bodies of all records above `after`.
 
         Raises `IndexDamagedError` for a damaged file, and for records that are missing.
         """
-        files = self.files()
+        files = self.files_above(after)
         sequence = after
-        for place, (first, path) in enumerate(files):
-            is_last = place + 1 == len(files)
-            if not is_last and files[place + 1][0] <= after + 1:
-                continue
+        for first, path in files:
             if first > sequence + 1:
                 break
             for entry in entries(path.read_bytes(), first):
@@ -127,6 +171,20 @@ class Log:
                     sequence = entry.sequence
         if files and files[-1][0] > sequence + 1:
             raise IndexDamagedError(f"the log lacks record {sequence + 1}")
+
+    def write(self, records: Sequence[Entry]) -> Path:
+        """Make a file of records, which keep their numbers; raises `StorageFullError`.
+
+        The caller must sync the folder.
+        """
+        path = self.folder / f"{records[0].sequence:020d}{SUFFIX}"
+        data = b"".join(frame(entry.sequence, entry.synced, entry.body) for entry in records)
+        with full_disk_errors(), path.open("xb") as file:
+            reserve(file.fileno(), max(FILE_BYTES, len(data)))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
 
     @property
     def bytes(self) -> int:
@@ -206,7 +264,7 @@ class LogWriter:
         self._file_lock = threading.Lock()
         # After an error of the disk nothing is appended, because the state of the file is unknown.
         self.error: BaseException | None = None
-        for draft in log.folder.glob(f"*{_DRAFT_SUFFIX}"):
+        for draft in log.drafts():
             draft.unlink(missing_ok=True)
         files = log.files()
         if files and files[-1][0] <= sequence + 1:
@@ -265,19 +323,17 @@ class LogWriter:
 
     def _continue(self, first: int, path: Path) -> None:
         data = path.read_bytes()
-        offset, last = 0, first - 1
-        for entry in entries(data, first):
-            offset, last = entry.end, entry.sequence
-        if last != self.sequence:
+        end = end_of(data, first)
+        if end.sequence != self.sequence:
             # A merge has later records than the file: the next record begins a file.
             return
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._offset, self._size = offset, len(data)
+        self._offset, self._size = end.offset, len(data)
         # The process that appended the last records may have ended before it synced them.
         self._is_synced = False
-        if any(data[offset:]):
+        if end.rest:
             # Remove incomplete records, so that no part of them follows the next record.
-            write_at(self._descriptor, bytes(len(data) - offset), offset)
+            write_at(self._descriptor, bytes(end.rest), end.offset)
 
     def _begin(self, size: int) -> None:
         """Begin a file of `size` bytes; the records so far are synced first."""

@@ -84,6 +84,8 @@ class State:
         self._heads = np.full(len(self._counts), -1, np.int32)
         self._tile_counts, self._tile_cells = np.zeros(tiles, np.int32), np.zeros(tiles, np.int32)
         self._used = np.zeros(1, np.int64)
+        # Whether a point was deleted whose code is not in an overflow tile.
+        self._has_removed = False
 
     @property
     def rows_unmerged(self) -> int:
@@ -174,6 +176,7 @@ class State:
         if self._has_cells:
             places = self._places[rows]
             self._flags[places] = 0
+            self._has_removed |= bool((places < self._first_tile * TILE_POINTS).any())
             np.subtract.at(self._counts, self.cells_of(places), 1)
 
     def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -229,11 +232,10 @@ class State:
         if not self._has_cells:
             return PassingRows(alive), None
         order = GrownOrder(self, self._heads.copy())
-        info = self.layout.info
-        is_merged = (self.rows, self.live) == (info.rows, info.live)
-        # A merge stores no codes of deleted points.
-        flags = NO_FILTER.flags if is_merged else self._flags.copy()
-        by_code = (flags, self._counts.copy())
+        # A merge stores no codes of deleted points, so at first only overflow tiles need flags.
+        first = 0 if self._has_removed else self._first_tile * TILE_POINTS
+        flags = self._flags[first:] if self._has_removed or self._used[0] else NO_FILTER.flags
+        by_code = (flags.copy(), self._counts.copy())
         return PassingRows(alive, by_code=by_code, order=order), order
 
     def source(self) -> Source:
@@ -309,6 +311,11 @@ class GrownOrder(CodeOrder):
         tiles = by_place[first : first + len(cells) * TILE_POINTS].reshape(-1, TILE_POINTS)
         np.add.at(counts, cells, tiles.sum(axis=1, dtype=np.int32))
         return by_place, counts
+
+    def copy_flags(self, flags: Array) -> Array:
+        """Return a copy of flags that has those of all places."""
+        stored = np.ones(len(self._state.cell_rows) - len(flags), np.uint8)
+        return np.concatenate((stored, flags))
 
     def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
         """Clear the flags of `rows` (m,), which differ, in what `put` returned."""

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
 from divgrpc.errors import StorageInUseError
-from divgrpc.platforms import lock_exclusively, write_at
-from divgrpc.storage.arrays import HEADER_BYTES, full_disk_errors
+from divgrpc.platforms import lock_exclusively
+from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
 from divgrpc.storage.published import Published
 from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
@@ -247,10 +247,8 @@ class WrittenGeneration:
             raise
 
     def _put_vectors(self, state: State, record: Record) -> None:
-        if record.rows is None:
-            return
-        start = HEADER_BYTES + 4 * self.engine.dims * state.rows
-        write_at(self._vectors_file, record.rows.vectors.tobytes(), start)
+        if record.rows is not None:
+            self.folder.put_vectors(self._vectors_file, record.rows, state.rows)
 
     def _unpack(self, body: bytes) -> Record:
         return unpack(body, self.generation.manifest.attributes)

@@ -15,6 +15,7 @@ from divgrpc.parameters.suggestions import instead
 from divgrpc_client.cli import (
     attributes,
     commands,
+    doctor,
     interrupts,
     options,
     points,
@@ -52,6 +53,7 @@ Exit codes:
   2    the command itself is wrong: an unknown option, an unreadable file
   3    a load test missed a required bound
   4    a load test was void: its generator, not the server, was the bottleneck
+  5    divgrpc doctor found that something is wrong with an index
   130  interrupted; a build in progress was cancelled
 """
 # Tables of options whose names occur in messages of the server.
@@ -191,6 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         if add_arguments is not None:
             add_arguments(verb)
     attributes.add_group(verbs)
+    doctor.add_doctor(options.add(verbs, doctor.doctor))
     options.add_flags(
         options.add(verbs, commands.warm),
         ("--quiet", "", "Show no progress, only the outcome."),

@@ -177,7 +177,7 @@ def retrain(arguments: argparse.Namespace) -> None:
     new, others may suit them better. This command makes a new generation, as a build with the same
     parameters would. Queries and writes go on meanwhile. The disk needs room for both generations.
 
-    Example:
+    Examples:
       divgrpc retrain shoes
     """
     with session.connect(arguments) as client:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
+from divgrpc.doctor import check_folder
 from divgrpc.types import HashFamily
 from support.processes.crashing_writer import (
     IDS,
@@ -94,8 +95,13 @@ class _Survivor:
                 assert sequence == self.sequence
                 self.stamps = after(self.stamps, write)
         assert None not in [sequence for _, sequence in writes[:-1]]
+        (report,) = check_folder(self.path)
+        # A crash leaves nothing that the doctor takes for damage.
+        assert report.verdict in ("ok", "repairable"), report.findings
         beside = Index.open(self.path)
         with Collection.open(self.path) as collection:
+            if report.sequence is not None:
+                assert (report.sequence, report.points) == (collection.sequence, len(collection))
             if collection.sequence != self.sequence:
                 write, sequence = writes[-1]
                 assert sequence is None

@@ -202,6 +202,8 @@ def test_defaults_stay(tmp_path: Path) -> None:
     collection.compact(vacuum=True)
     assert collection.query(QUERIES, k=3).parameters.diversity == 0.7
     collection.close()
+    assert Index.open(tmp_path / "points").query(QUERIES, k=3).parameters.diversity == 0.7
+    assert [path.name for path in tmp_path.iterdir()] == ["points"]
 
 
 def test_a_failed_vacuum_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""Compares single files with what is known about them."""
+
+from pathlib import Path
+from typing import Final
+
+from divgrpc.doctor.reports import Finding, Meter, Step
+from divgrpc.errors import IndexDamagedError
+from divgrpc.storage.arrays import (
+    HEADER_BYTES,
+    ArrayEntry,
+    checksum_in_file,
+    damage_errors,
+    open_array,
+)
+
+RESTORE: Final = "Restore the folder from a backup, or build the index again."
+_LEFTOVER: Final = "An interrupted build, merge or deletion has left it. No points are lost."
+
+
+def check_array(
+    path: Path, entry: ArrayEntry, meter: Meter, *, grows: bool = False
+) -> IndexDamagedError | None:
+    """Compare header, length and checksum of an array file with its entry; return the error.
+
+    grows: whether the file may be longer.
+    """
+    try:
+        open_array(path, entry, verify=False, grows=grows)
+        check_bytes(path, HEADER_BYTES, entry.bytes, entry.crc32, meter)
+    except IndexDamagedError as error:
+        return error
+    return None
+
+
+def check_bytes(path: Path, start: int, size: int, crc32: int, meter: Meter) -> None:
+    """Raise `IndexDamagedError` unless the bytes of an array file have a checksum."""
+    with damage_errors(f"array {path.stem}"):
+        checksum = checksum_in_file(path, start, size, meter.add)
+    if checksum != crc32:
+        raise IndexDamagedError(f"array {path.stem} does not match its checksum")
+
+
+def damage(path: Path, error: Exception, meaning: str) -> Finding:
+    """Return a finding for which there is no repair."""
+    if isinstance(error.__cause__, PermissionError):
+        return Finding(
+            str(path),
+            str(error),
+            "This user may not read it. Run the command as the user who wrote the index.",
+            "unchecked",
+        )
+    return Finding(str(path), str(error), f"{meaning} {RESTORE}", "damaged")
+
+
+def leftover(path: Path, step: Step) -> Finding:
+    """Return a finding about what an interrupted build or merge has left."""
+    return Finding(str(path), "is not used", _LEFTOVER, "repairable", "removes it", step)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with a noun, which is in the singular: "1 write", "2 writes"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,176 @@
+"""Checks the files of a log, and says what is lost if records of it are damaged."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from divgrpc.doctor.files import count_of
+from divgrpc.doctor.reports import Finding, Severity, Step
+from divgrpc.errors import IndexDamagedError
+from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.published import Published
+from divgrpc.writes.log import Entry, Log, end_of, entries_behind
+from divgrpc.writes.records import unpack
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """The state of a log; `is_readable` says whether all of its records can be applied."""
+
+    findings: list[Finding] = field(default_factory=list)
+    is_readable: bool = True
+
+
+def check_log(log: Log, after: int, published: Published | None, manifest: Manifest) -> LogCheck:
+    """Check the records of a log above `after`, the last one that was merged."""
+    return _Checker(log, after, published, manifest).run()
+
+
+def records_to_keep(log: Log, after: int) -> list[Entry]:
+    """Return all records above `after` up to the first that is damaged or missing.
+
+    Records are found even behind others that are damaged.
+    """
+    records = _records(log)
+    kept_records: list[Entry] = []
+    while (entry := records.get(after + 1 + len(kept_records))) is not None:
+        kept_records.append(entry)
+    return kept_records
+
+
+def _records(log: Log) -> dict[int, Entry]:
+    """Return all valid records of a log by their numbers."""
+    records: dict[int, Entry] = {}
+    for first, path in log.files():
+        behind = 0
+        for offset, entry in entries_behind(_read(path), 0, first):
+            # The body of a record may look like a record.
+            if offset >= behind:
+                records[entry.sequence] = entry
+                behind = entry.end
+    return records
+
+
+def _read(path: Path) -> bytes:
+    """Return the bytes of a file; none if the disk cannot read it."""
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise
+    except OSError:
+        return b""
+
+
+def _repair_to(last: int) -> str:
+    return f"puts the files of the log aside, and makes a log that ends with write {last:,}"
+
+
+class _Checker:
+    def __init__(
+        self, log: Log, after: int, published: Published | None, manifest: Manifest
+    ) -> None:
+        self._log, self._after, self._manifest = log, after, manifest
+        self._acknowledged = 0 if published is None else published.numbers["sequence"]
+        self._is_current = published is not None and published.is_current
+        self._outcome = LogCheck()
+
+    def run(self) -> LogCheck:
+        """Check all files."""
+        last = self._after
+        try:
+            for sequence, _ in self._log.read(self._after):
+                last = sequence
+        except PermissionError:
+            self._outcome.is_readable = False
+            meaning = "This user may not read it. Run the command as the user who wrote the index."
+            self._add(self._log.folder, "cannot be read", meaning, "", severity="unchecked")
+        except (IndexDamagedError, OSError) as error:
+            self._outcome.is_readable = False
+            self._explain(error)
+        else:
+            self._check_end(last)
+        return self._outcome
+
+    def _check_end(self, last: int) -> None:
+        """Check what follows `last`, the last record that is whole."""
+        files = self._log.files()
+        path = files[-1][1] if files else self._log.folder
+        end = end_of(path.read_bytes(), files[-1][0]) if files else None
+        if self._acknowledged > last:
+            problem = f"ends with write {last:,}, and PUBLISHED says that there were more"
+            self._add(path, problem, self._lost(last), _repair_to(last), severity="lossy")
+        elif end is not None and end.rest and end.sequence < self._after:
+            problem = f"record {end.sequence + 1:,} is damaged"
+            meaning = "It was merged, so nothing is lost."
+            self._add(path, problem, meaning, "puts the files of the log aside")
+        elif end is not None and end.rest:
+            problem = f"record {end.sequence + 1:,} was not written in full ({end.rest:,} bytes)"
+            meaning = "A crash interrupted this write before it returned. Nothing else is lost."
+            self._add(path, problem, meaning, "overwrites it with zeros", step=Step.REOPEN)
+
+    def _explain(self, error: Exception) -> None:
+        """Say which records are lost if some between others are damaged."""
+        records = _records(self._log)
+        kept_records = records_to_keep(self._log, self._after)
+        last = self._after + len(kept_records)
+        behind = [entry for number, entry in sorted(records.items()) if number > last]
+        path, problem = self._place_of_damage(error)
+        if not behind and self._acknowledged <= last:
+            meaning = "Damaged records were merged. No points and no writes are lost."
+            self._add(path, problem, meaning, _repair_to(last))
+            return
+        before = f"{count_of(len(kept_records), 'write')} ({self._points(kept_records)})"
+        after = f"{count_of(len(behind), 'write')} ({self._points(behind)})"
+        meaning = (
+            f"The index does not open. Between the last merge and the damage, the log has {before},"
+            f" which can be kept. Behind the damage it has {after}, which cannot be applied."
+        )
+        if last < self._acknowledged:
+            meaning += f" {self._lost(last)}"
+        self._add(path, problem, meaning, _repair_to(last), severity="lossy")
+
+    def _place_of_damage(self, error: Exception) -> tuple[Path, str]:
+        """Return the file that ends too early, and what is wrong with it."""
+        files = self._log.files_above(self._after)
+        expected = self._after + 1
+        if files[0][0] > expected:
+            return self._log.folder, f"lacks the file with record {expected:,}"
+        for place, (first, path) in enumerate(files):
+            try:
+                end = end_of(path.read_bytes(), first)
+            except IndexDamagedError as damage:
+                return path, str(damage)
+            except OSError as unread:
+                return path, f"cannot be read ({unread.strerror})"
+            is_last = place + 1 == len(files)
+            if not is_last and files[place + 1][0] > end.sequence + 1:
+                return path, f"record {end.sequence + 1:,} is damaged or missing"
+        return self._log.folder, str(error)
+
+    def _points(self, records: list[Entry]) -> str:
+        count = 0
+        for entry in records:
+            record = unpack(entry.body, self._manifest.attributes)
+            count += len(record.removed) if record.rows is None else len(record.rows)
+        return count_of(count, "point")
+
+    def _lost(self, last: int) -> str:
+        """Say which writes are lost if the log ends with a record."""
+        first, end = last + 1, self._acknowledged
+        several = f"write {first:,} was" if first == end else f"writes {first:,} to {end:,} were"
+        text = f"PUBLISHED says that {several} made: they are lost, unless a backup has them."
+        if not self._is_current:
+            text += " A loss of power may do this, if the durability is not sync."
+        return text
+
+    def _add(
+        self,
+        file: Path,
+        problem: str,
+        meaning: str,
+        repair: str,
+        *,
+        severity: Severity = "repairable",
+        step: Step = Step.REWRITE_LOG,
+    ) -> None:
+        finding = Finding(str(file), problem, meaning, severity, repair, step)
+        self._outcome.findings.append(finding)

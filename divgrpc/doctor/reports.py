@@ -1,0 +1,97 @@
+"""What a check of an index finds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Final, Literal, TypeAlias
+
+from divgrpc.types import Progress
+
+Severity: TypeAlias = Literal["repairable", "lossy", "damaged", "unchecked"]
+Verdict: TypeAlias = Literal["ok", "repairable", "damaged", "unchecked"]
+_MIB: Final = 1 << 20
+
+
+class Step(IntEnum):
+    """A step of a repair; steps are taken in this order."""
+
+    POINT = auto()  # write the number of the generation into CURRENT
+    FALL_BACK = auto()  # put the current generation aside, and use an older one
+    SWEEP = auto()  # remove what interrupted builds have left
+    DROP_DEFAULTS = auto()  # put the defaults file aside
+    DROP_WRITES = auto()  # put all writes aside
+    REBUILD = auto()  # make the layout again, from the build and the log
+    SWEEP_WRITES = auto()  # remove what an interrupted first write has left
+    REWRITE_LOG = auto()  # keep the records of the log that can be applied, and put the files aside
+    REOPEN = auto()  # let a writer recover the index
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with an index.
+
+    file: the file or folder, relative to the data folder.
+    problem: what is wrong with it.
+    meaning: what that means for the points and for the calls of users.
+    severity: "repairable" if a repair loses nothing, "lossy" if a repair loses points, writes or
+        defaults, "damaged" if there is no repair, and "unchecked" if this version cannot read it.
+    repair: what the repair does; empty if there is none.
+    step: the step of the repair.
+    """
+
+    file: str
+    problem: str
+    meaning: str
+    severity: Severity
+    repair: str = ""
+    step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The state of an index.
+
+    generation, points, sequence: number of its generation, of its points, and of its last write;
+        None if it is not known.
+    findings: what is wrong.
+    repairs: sentences about what was repaired before this check.
+    """
+
+    name: str
+    generation: int | None = None
+    points: int | None = None
+    sequence: int | None = None
+    findings: tuple[Finding, ...] = ()
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Say "ok", or "repairable" if a repair loses nothing; see `Finding.severity`."""
+        severities = {finding.severity for finding in self.findings}
+        if severities & {"lossy", "damaged"}:
+            return "damaged"
+        if "unchecked" in severities:
+            return "unchecked"
+        return "repairable" if severities else "ok"
+
+    def is_curable(self, *, accept_loss: bool) -> bool:
+        """Whether a repair is allowed to correct all that is wrong."""
+        curable = {"repairable", "lossy"} if accept_loss else {"repairable"}
+        return bool(self.findings) and all(f.severity in curable for f in self.findings)
+
+
+class Meter:
+    """Reports the progress of a check, in MiB."""
+
+    def __init__(
+        self, on_progress: Callable[[Progress], object] | None, stage: str, total_bytes: int
+    ) -> None:
+        self._on_progress, self._stage = on_progress, stage
+        self._total, self._bytes = total_bytes, 0
+
+    def add(self, size: int) -> None:
+        """Count bytes that were read."""
+        self._bytes += size
+        if self._on_progress is not None:
+            total = max(self._total, self._bytes)
+            self._on_progress(Progress(self._stage, self._bytes // _MIB, total // _MIB))

@@ -1,0 +1,255 @@
+"""Checks the files of the writes to a generation, and applies their log."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from divgrpc import compilation
+from divgrpc.doctor.files import RESTORE, check_array, check_bytes, count_of, leftover
+from divgrpc.doctor.logs import check_log
+from divgrpc.doctor.reports import Finding, Meter, Severity, Step
+from divgrpc.errors import IndexDamagedError
+from divgrpc.storage.arrays import HEADER_BYTES
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.published import LAYOUT, LOG, PUBLISHED, WRITES, Published
+from divgrpc.writes.layout import LayoutInfo, WritesFolder
+from divgrpc.writes.records import Record, unpack
+from divgrpc.writes.replica import check_vectors
+from divgrpc.writes.state import State
+
+_REBUILT: Final = "makes all of it again from the arrays of the build and from the log"
+_DROPPED: Final = (
+    "puts all writes aside: the index is as the last build, retraining or vacuum left it"
+)
+
+
+@dataclass(slots=True)
+class WritesCheck:
+    """The state of the writes to a generation.
+
+    has_writes: whether there were writes.
+    points, sequence: number of points, and of the last write; None if they are not known.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    has_writes: bool = True
+    points: int | None = None
+    sequence: int | None = None
+
+
+def check_writes(
+    folder: Path, manifest: Manifest, generation: Generation | None, meter: Meter
+) -> WritesCheck:
+    """Check the writes to the generation in `folder`; it is None if its files are damaged."""
+    if not (folder / WRITES).is_dir():
+        return WritesCheck(has_writes=False)
+    return _Checker(folder, manifest, generation, meter).run()
+
+
+class _Checker:
+    def __init__(
+        self, folder: Path, manifest: Manifest, generation: Generation | None, meter: Meter
+    ) -> None:
+        self._writes = WritesFolder(folder)
+        self._vectors = folder / "vectors.npy"
+        self._manifest, self._generation, self._meter = manifest, generation, meter
+        self._outcome = WritesCheck()
+        self._published = _open_published(self._writes.path)
+        numbers = {} if self._published is None else self._published.numbers
+        self._acknowledged = numbers.get("sequence", 0)
+        # Number of the last write that is merged; 0 if it is not known.
+        self._merged = 0
+
+    def run(self) -> WritesCheck:
+        """Check all files."""
+        try:
+            info = self._writes.read_info()
+        except IndexDamagedError as error:
+            self._report_broken(self._writes.path / LAYOUT, error)
+            return self._outcome
+        if info is None:
+            self._check_unwritten()
+            return self._outcome
+        self._merged = info.sequence
+        broken = self._check_files(info)
+        self._add_leftovers(Step.REOPEN)
+        log = check_log(self._writes.log, info.sequence, self._published, self._manifest)
+        self._outcome.findings += log.findings
+        # Applying records to damaged arrays could end the process.
+        if self._generation is not None and not broken and log.is_readable:
+            self._replay(self._generation, info)
+        return self._outcome
+
+    def _check_unwritten(self) -> None:
+        """Check a folder without a layout, which a first write that was interrupted leaves."""
+        has_writes = bool(self._acknowledged or self._writes.log.files())
+        self._outcome.has_writes = has_writes
+        if has_writes:
+            error = IndexDamagedError("the layout is missing")
+            self._report_broken(self._writes.path / LAYOUT, error)
+        else:
+            self._add_leftovers(Step.SWEEP_WRITES)
+
+    def _add_leftovers(self, step: Step) -> None:
+        paths = [*self._writes.leftovers(), *self._writes.log.drafts()]
+        self._outcome.findings += [leftover(path, step) for path in paths]
+
+    def _check_files(self, info: LayoutInfo) -> bool:
+        """Check the arrays of the layout; return whether any of them is damaged."""
+        path, count = self._writes.path, len(self._outcome.findings)
+        folders = [(path / "layouts" / str(info.number), info.arrays)]
+        folders += [(path / "parts" / str(part.number), part.arrays) for part in info.parts]
+        for folder, entries in folders:
+            for name, entry in entries.items():
+                file = folder / f"{name}.npy"
+                if (error := check_array(file, entry, self._meter)) is not None:
+                    self._report_broken(file, error)
+        size = self._vectors.stat().st_size if self._vectors.exists() else 0
+        row_bytes = 4 * self._manifest.dims
+        if size >= HEADER_BYTES + row_bytes * info.rows:
+            self._check_merged_vectors(info)
+        elif self._generation is not None:
+            self._report_broken(self._vectors, IndexDamagedError("is too short"))
+        if HEADER_BYTES + row_bytes * info.rows <= size < HEADER_BYTES + row_bytes * info.capacity:
+            self._add(
+                self._vectors,
+                "is shorter than the layout needs",
+                "The index does not open. The vectors that the file lacks are in the log.",
+                "makes the file longer, and takes the vectors from the log",
+            )
+        return len(self._outcome.findings) > count
+
+    def _check_merged_vectors(self, info: LayoutInfo) -> None:
+        row_bytes = 4 * self._manifest.dims
+        for part in info.parts:
+            start = HEADER_BYTES + row_bytes * part.first
+            try:
+                check_bytes(self._vectors, start, row_bytes * part.rows, part.crc32, self._meter)
+            except IndexDamagedError as error:
+                rows = f"{error} in rows {part.first} to {part.first + part.rows - 1}"
+                self._report_broken(self._vectors, IndexDamagedError(rows))
+
+    def _report_broken(self, file: Path, error: Exception) -> None:
+        """Add a finding about a file that merges have written."""
+        if isinstance(error.__cause__, PermissionError):
+            self._add(file, str(error), "This user may not read it.", "", severity="unchecked")
+        elif self._generation is None:
+            meaning = f"The writes to the index do not open. {RESTORE}"
+            self._add(file, str(error), meaning, "", severity="damaged")
+        elif self._has_whole_log:
+            meaning = "The writes do not show, or the index does not open. All are in the log."
+            self._add(file, str(error), meaning, _REBUILT, severity="repairable", step=Step.REBUILD)
+        else:
+            last = max(self._acknowledged, self._merged)
+            writes = f"all writes, up to number {last:,}," if last else "all writes"
+            meaning = (
+                "The writes do not show, or the index does not open. The log lacks older writes."
+                f" A repair loses {writes} since the last build, retraining or vacuum. A backup may"
+                " have more."
+            )
+            self._add(file, str(error), meaning, _DROPPED, severity="lossy", step=Step.DROP_WRITES)
+
+    @cached_property
+    def _has_whole_log(self) -> bool:
+        """Whether the log has all writes since the build.
+
+        A vacuum or a retraining of written points begins a log with a later record than 1.
+        """
+        files = self._writes.log.files()
+        if not files or files[0][0] != 1:
+            return False
+        last = 0
+        try:
+            for sequence, _ in self._writes.log.read(0):
+                last = sequence
+        except (IndexDamagedError, OSError):
+            return False
+        return last >= max(self._acknowledged, self._merged)
+
+    def _replay(self, generation: Generation, info: LayoutInfo) -> None:
+        """Apply the log, and compare the outcome with what was published."""
+        compilation.ensure()
+        state = State(generation, self._writes.open_layout(generation, verify=False))
+        numbers = self._numbers_at(state)
+        writes_without_vectors = 0
+        try:
+            for sequence, body in self._writes.log.read(info.sequence):
+                record = unpack(body, generation.manifest.attributes)
+                if record.rows is not None and len(record.rows) > state.room:
+                    raise ValueError("no room")  # noqa: TRY301  # as any error of `apply`
+                writes_without_vectors += _lacks_vectors(state, record)
+                state.apply(sequence, record)
+                numbers |= self._numbers_at(state)
+        except Exception as error:  # noqa: BLE001  # any error of a record that cannot be applied
+            meaning = f"The index does not open ({error!r:.200}). {RESTORE}"
+            problem = f"record {state.sequence + 1} cannot be applied"
+            self._add(self._writes.path / LOG, problem, meaning, "", severity="damaged")
+            return
+        if writes_without_vectors:
+            self._add(
+                self._vectors,
+                f"lacks vectors of {count_of(writes_without_vectors, 'write')} of the log",
+                "A loss of power kept them from the disk. The log has them, and nothing is lost.",
+                "takes them from the log",
+            )
+        if state.sequence == self._acknowledged:
+            numbers |= {"layout": info.number, "unmerged": state.rows_unmerged}
+        self._check_published(info, numbers)
+        self._outcome.points, self._outcome.sequence = state.live, state.sequence
+
+    def _numbers_at(self, state: State) -> dict[str, int]:
+        """Return what PUBLISHED must say, if it says that the last write is that of the state."""
+        is_last = state.sequence == self._acknowledged
+        return {"live": state.live, "rows": state.rows} if is_last else {}
+
+    def _check_published(self, info: LayoutInfo, numbers: dict[str, int]) -> None:
+        """Compare the numbers that readers see with those of the log."""
+        file = self._writes.path / PUBLISHED
+        meaning = "A server may show wrong counts, or refuse calls. No points are lost."
+        repair = "writes the file anew"
+        if self._published is None:
+            self._add(file, "is missing or too short", meaning, repair)
+        elif self._published.is_current:
+            wrong = {
+                name: (self._published.numbers[name], number)
+                for name, number in numbers.items()
+                if self._published.numbers[name] != number
+            }
+            if wrong:
+                pairs = [f"{name} is {a} and must be {b}" for name, (a, b) in wrong.items()]
+                self._add(file, f"does not fit the log: {', '.join(pairs)}", meaning, repair)
+            elif not numbers and self._acknowledged < info.sequence:
+                problem = f"says that write {self._acknowledged} was the last, before the merge"
+                self._add(file, problem, meaning, repair)
+
+    def _add(
+        self,
+        file: Path,
+        problem: str,
+        meaning: str,
+        repair: str,
+        *,
+        severity: Severity = "repairable",
+        step: Step = Step.REOPEN,
+    ) -> None:
+        finding = Finding(str(file), problem, meaning, severity, repair, step)
+        self._outcome.findings.append(finding)
+
+
+def _open_published(folder: Path) -> Published | None:
+    """Open the numbers of the last writer; None if they cannot be read."""
+    try:
+        return Published(folder)
+    except (OSError, ValueError):
+        return None
+
+
+def _lacks_vectors(state: State, record: Record) -> bool:
+    """Whether the file of vectors lacks some of a record."""
+    try:
+        check_vectors(state, record)
+    except IndexDamagedError:
+        return True
+    return False
