@@ -44,8 +44,8 @@ def _writes() -> Calls:
         **_writes_of_numbers(),
         **_write_stream(),
         "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
-        "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_compacted")]),
-        "vacuum": ("Compact", [writes_pb2.CompactRequest(index="a_compacted", vacuum=True)]),
+        "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_retrained")]),
+        "vacuum": ("Compact", [writes_pb2.CompactRequest(index="a_vacuumed", vacuum=True)]),
         **_reads_of_writes(),
     }
 
