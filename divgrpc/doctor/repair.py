@@ -68,11 +68,8 @@ def repair_index(index: Path, report: Report) -> list[str]:
 def _point(index: Path, report: Report) -> str:
     assert report.generation is not None  # noqa: S101  # the finding names it
     pointer = index / POINTER
-    if pointer.is_dir():
+    if pointer.exists():
         _put_aside(pointer)
-    elif pointer.exists():
-        # It stays in place until it is replaced: a server removes a folder without it.
-        _link(pointer, _free_name(pointer))
     write_pointer(index, report.generation)
     return f"wrote {report.generation} into CURRENT"
 
