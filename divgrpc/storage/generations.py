@@ -66,7 +66,7 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.published import LAYOUT, WRITES, is_recovered, read_writes
+from divgrpc.storage.published import WRITES, is_recovered, read_writes, was_written
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -390,7 +390,7 @@ def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
 
 
 def _check_unwritten(generation: Path) -> None:
-    if (generation / WRITES / LAYOUT).exists():
+    if was_written(generation):
         raise UnsupportedError(
             "index",
             f"index {generation.parent.name!r} was written to since it was built, and such an index"
