@@ -79,9 +79,10 @@ test-fast: .venv/ready  ## run the unit tests alone, about a minute
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(UNITS) $(COMPILING:%=--ignore=%)
 
 ROUNDS ?= 1000
+CRASHES := $(addprefix core/writes/test_,crash.py power_loss.py) server/test_history.py
 crash: .venv/ready   ## kill writers in many rounds, about half an hour; ROUNDS=100 is shorter
 	$(BIN)/divgrpc warm
-	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -p no:xdist tests/core/writes/test_crash.py
+	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -p no:xdist $(addprefix tests/,$(CRASHES))
 
 dist: .venv/ready    ## make a wheel and a source distribution in dist/
 	rm -rf dist

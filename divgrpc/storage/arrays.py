@@ -241,7 +241,9 @@ class ArrayFolder:
 
     def close(self) -> dict[str, ArrayEntry]:
         """Finish and sync all arrays; return their entries."""
-        return {name: self._files.pop(name).close() for name in list(self._files)}
+        entries = {name: file.close() for name, file in self._files.items()}
+        self._files.clear()
+        return entries
 
     def discard(self) -> None:
         """Remove the folder, unless it was renamed."""

@@ -160,7 +160,7 @@ class IndexFolder:
 
     def touch(self) -> None:
         """Change the stamp of the pointer, so that readers look at the index again."""
-        os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
+        _set_time(self._pointer, self._pointer)
 
     def delete(self) -> int:
         """Remove the index, damaged or not, and return the number of its current generation.
@@ -335,13 +335,23 @@ def write_pointer(folder: Path, number: int) -> None:
     """Make a generation, whose files are synced, the current one; the build lock must be held."""
     pointer = folder / f"{POINTER}.new"
     write_synced(pointer, f"{number}\n")
-    # The stamp consists of the modification time and the inode number of CURRENT. Set the time
-    # explicitly to make the stamp unique, because timestamps that the file system sets change only
-    # every few milliseconds, and inode numbers are reused.
-    os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
+    _set_time(pointer, folder / POINTER)
     os.rename(pointer, folder / POINTER)
     sync_folder(folder)
     sync_folder(folder.parent)
+
+
+def _set_time(pointer: Path | str, before: Path | str) -> None:
+    """Give a pointer a later modification time than the one `before` it has, if there is one.
+
+    The stamp of a pointer consists of this time and the inode number. The time is set explicitly to
+    make the stamp unique, because timestamps that the file system sets change only every few
+    milliseconds, and inode numbers are reused. The clock may have been set back.
+    """
+    now = time.time_ns()
+    with contextlib.suppress(FileNotFoundError):
+        now = max(now, os.stat(before).st_mtime_ns + 1)
+    os.utime(pointer, ns=(now, now))
 
 
 @contextlib.contextmanager

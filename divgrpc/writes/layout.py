@@ -280,6 +280,11 @@ class WritesFolder:
             for name in (LAYOUTS, "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
+            if old_info is None:
+                # Without these folders on the disk, vectors that have grown would seem damaged, and
+                # the log could not begin.
+                sync_folder(self.path)
+                sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
         later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
@@ -294,7 +299,7 @@ class WritesFolder:
             finally:
                 os.close(descriptor)
         arrays = self._write_layout(number, generation, source, capacity)
-        parts = () if old_info is None else old_info.parts
+        parts = () if old_info is None else _parts_before(old_info, source)
         parts += self._write_part(number, generation, source, parts)
         info = LayoutInfo(
             number=number,
@@ -344,6 +349,16 @@ class WritesFolder:
         entries = _write_arrays(self.path / "parts" / str(number), fill)
         vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
         return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
+
+
+def _parts_before(info: LayoutInfo, source: Source) -> tuple[PartEntry, ...]:
+    """Return the parts of a layout whose rows `source` has not in memory.
+
+    A merge may have failed when its layout was current already, so that the rows are still there.
+    """
+    firsts = [part.first for part in source.parts if isinstance(part, MemoryPart)]
+    end = min(firsts, default=len(source.alive))
+    return tuple(part for part in info.parts if part.first < end)
 
 
 def _write_arrays(folder: Path, fill: Callable[[ArrayFolder], None]) -> dict[str, ArrayEntry]:

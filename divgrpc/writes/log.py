@@ -340,8 +340,10 @@ class LogWriter:
         # The process that appended the last records may have ended before it synced them.
         self._is_synced = False
         if end.rest:
-            # Remove incomplete records, so that no part of them follows the next record.
+            # Remove the records that were not kept, so that none of them follows the next record,
+            # not even after a loss of power.
             write_at(self._descriptor, bytes(end.rest), end.offset)
+            self.sync()
 
     def _begin(self, size: int) -> None:
         """Begin a file of `size` bytes; the records so far are synced first."""

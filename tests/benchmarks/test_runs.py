@@ -48,10 +48,20 @@ def _filters(tables: list[Table]) -> None:
     assert has_faiss == (not libraries.missing("faiss"))
 
 
+def _wire_filters(tables: list[Table]) -> None:
+    (table,) = tables
+    names = ["divgrpc", "divgrpc in process", "divgrpc, default"]
+    answers = [row for row in table.rows if row["index"] in names]
+    assert [row["index"] for row in answers[:3]] == names
+    assert all(row["recall"] >= 0.8 and row["us"] > 0 for row in answers)
+
+
 def _writes(tables: list[Table]) -> None:
-    queries, merge, rates, start, runbook, wire = tables
+    queries, merge, renewals, rates, start, runbook, wire = tables
     assert min(column(queries, "ratio")) > 0
     assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
+    assert column(renewals, "work") == ["build", "vacuum", "retraining"]
+    assert min(renewals.rows[row]["writes"] for row in (1, 2)) > 0
     assert min(column(runbook, "difference")) >= -0.01
     assert min(column(wire, "rows/s")) > 0
 
@@ -156,6 +166,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
+    "wire-filters": ("--points 20000 --passing 0.1 --queries 10", _wire_filters),
     "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
     "writes": ("--points 3000 --seconds 0.1", _writes),
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import libraries, truth
 from benchmarks.harness.datasets import Manifold
+from benchmarks.harness.programs import server
 from benchmarks.harness.runner import (
     Ask,
     Option,
@@ -25,6 +27,7 @@ from benchmarks.harness.runner import (
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.filters import Field
+from divgrpc_client import Client
 
 _K: Final = 10
 _RECALL: Final = 0.95
@@ -88,35 +91,101 @@ def filter_times(options: Options) -> Iterator[Output]:
     faiss' selectors is made before. Qdrant has payload indexes. All take turns on one thread.
     """
     for count in options.points:
-        yield from _of_size(count, options.passing, options.queries)
+        with TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
+            yield from _of_size(count, options.passing, options.queries, Path(temporary))
 
 
-def _of_size(count: int, shares: Sequence[float], n_queries: int) -> Iterator[Output]:
-    manifold = Manifold.of()
-    points, pool = manifold.points(count), manifold.queries(_POOL)
-    rng = np.random.default_rng(4)
-    direction: FloatArray = rng.standard_normal((points.shape[1],)).astype(np.float32)
-    columns = {"random": rng.random(size=(count,)), "place": np.asarray(points @ direction, float)}
-    index = Index.build(points, attributes=columns, target_recall=_RECALL)
-    facts = {
-        "data": f"synthetic points, {count:,} x {points.shape[1]}",
-        "index": index.info.summary,
-    }
-    yield Table(f"Nearest {_K} of {count:,} points with a filter", facts)
+@benchmark(
+    "wire-filters",
+    long=True,
+    points=Option([200_000], "points of 128 dimensions"),
+    passing=Option([0.5, 0.1, 0.01, 0.001], "shares of the points that pass"),
+    queries=Option(80, "queries asked"),
+)
+def wire_filter_times(options: Options) -> Iterator[Output]:
+    """Time of the same queries over gRPC, compared with Qdrant in this process.
+
+    The client and the server of divgrpc run on the same machine. No server of Qdrant can be
+    installed from PyPI, so its engine answers without a wire.
+    """
+    for count in options.points:
+        data = _Data.of(count)
+        with TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
+            folder = Path(temporary)
+            index = data.build(path=folder / "data" / "filtered")
+            title = f"Nearest {_K} of {count:,} points with a filter, over gRPC"
+            yield Table(title, data.facts(index))
+            contestants = [Contestant("divgrpc in process", _CANDIDATES, partial(_ours, index))]
+            if libraries.missing("qdrant_edge"):
+                yield "Qdrant Edge is not installed."
+            else:
+                contestants.append(_qdrant(data.points, data.columns, folder / "qdrant"))
+            with server(folder, 1) as program, Client(program.address, timeout=30) as client:
+                ask = partial(_over_grpc, client, index.info.name)
+                contestants = [Contestant("divgrpc", _CANDIDATES, ask), *contestants]
+                yield from _all_rows(data, contestants, options.passing, options.queries)
+
+
+class _Data(NamedTuple):
+    """Points (n, d) with two attributes, the direction (d,) of one of them, and queries (nq, d)."""
+
+    points: FloatArray
+    columns: dict[str, npt.NDArray[np.float64]]
+    direction: FloatArray
+    pool: FloatArray
+    rng: np.random.Generator
+
+    @classmethod
+    def of(cls, count: int) -> "_Data":
+        """Draw the points."""
+        manifold = Manifold.of()
+        points, pool = manifold.points(count), manifold.queries(_POOL)
+        rng = np.random.default_rng(4)
+        direction: FloatArray = rng.standard_normal((points.shape[1],)).astype(np.float32)
+        columns = {
+            "random": rng.random(size=(count,)),
+            "place": np.asarray(points @ direction, float),
+        }
+        return cls(points, columns, direction, pool, rng)
+
+    def build(self, path: Path | None = None) -> Index:
+        """Build an index of the points."""
+        return Index.build(self.points, attributes=self.columns, target_recall=_RECALL, path=path)
+
+    def facts(self, index: Index) -> dict[str, Any]:
+        """Describe the points and their index."""
+        count, dims = self.points.shape
+        return {
+            "data": f"synthetic points, {count:,} x {dims}",
+            "index": index.info.summary,
+        }
+
+
+def _of_size(count: int, shares: Sequence[float], n_queries: int, folder: Path) -> Iterator[Output]:
+    data = _Data.of(count)
+    index = data.build()
+    yield Table(f"Nearest {_K} of {count:,} points with a filter", data.facts(index))
     contestants = [Contestant("divgrpc", _CANDIDATES, partial(_ours, index))]
     if not libraries.missing("faiss"):
-        contestants += _faiss(points)
+        contestants += _faiss(data.points)
     if libraries.missing("qdrant_edge"):
         yield "Qdrant Edge is not installed."
     elif count > _QDRANT_POINTS_MAX:
         yield f"Qdrant Edge is left out above {_QDRANT_POINTS_MAX:,} points, for its build time."
     else:
-        contestants.append(_qdrant(points, columns))
-    order = np.argsort(pool @ direction)
+        contestants.append(_qdrant(data.points, data.columns, folder / "qdrant"))
+    yield from _all_rows(data, contestants, shares, n_queries)
+
+
+def _all_rows(
+    data: _Data, contestants: Sequence[Contestant], shares: Sequence[float], n_queries: int
+) -> Iterator[Row]:
+    points, pool, rng = data.points, data.pool, data.rng
+    order = np.argsort(pool @ data.direction)
     places = {"random": np.arange(2 * n_queries), "near": order, "far": order[::-1]}
     for where, rows in places.items():
         attribute = "random" if where == "random" else "place"
-        values = columns[attribute]
+        values = data.columns[attribute]
         for share in shares:
             bound = float(np.quantile(values, share))
             flags = values < bound
@@ -163,11 +232,21 @@ def _effort(subject: Subject, contestant: Contestant) -> tuple[int, bool]:
 
 
 def _ours(index: Index, subject: Subject, query: FloatArray, effort: int) -> IntArray:
-    limit = {"candidates_limit": effort} if effort else {}
-    options: dict[str, Any] = {"k": _K, "selector": "nearest", **limit}
-    condition = Field(subject.attribute) < subject.bound
-    ids: IntArray = index.query(query, filter=condition, **options).ids[0]
+    ids: IntArray = index.query(query, **_options(subject, effort)).ids[0]
     return ids
+
+
+def _over_grpc(
+    client: Client, name: str, subject: Subject, query: FloatArray, effort: int
+) -> IntArray:
+    ids: IntArray = client.query(name, query, **_options(subject, effort)).ids[0]
+    return ids
+
+
+def _options(subject: Subject, effort: int) -> dict[str, Any]:
+    limit = {"candidates_limit": effort} if effort else {}
+    condition = Field(subject.attribute) < subject.bound
+    return {"k": _K, "selector": "nearest", "filter": condition, **limit}
 
 
 def _faiss(points: FloatArray) -> list[Contestant]:
@@ -208,7 +287,9 @@ def _faiss(points: FloatArray) -> list[Contestant]:
     ]
 
 
-def _qdrant(points: FloatArray, columns: Mapping[str, npt.NDArray[np.float64]]) -> Contestant:
+def _qdrant(
+    points: FloatArray, columns: Mapping[str, npt.NDArray[np.float64]], folder: Path
+) -> Contestant:
     qdrant: Any = import_module("qdrant_edge")
     graph = qdrant.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
     vectors = qdrant.EdgeVectorParams(
@@ -216,8 +297,8 @@ def _qdrant(points: FloatArray, columns: Mapping[str, npt.NDArray[np.float64]]) 
     )
     optimizers = qdrant.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1_000)
     config = qdrant.EdgeConfig(vectors=vectors, optimizers=optimizers, wal_enabled=False)
-    folder = TemporaryDirectory()
-    shard = qdrant.EdgeShard.create(folder.name, config)
+    folder.mkdir()
+    shard = qdrant.EdgeShard.create(str(folder), config)
     for start in range(0, len(points), _UPSERTED_ROWS):
         rows = range(start, min(len(points), start + _UPSERTED_ROWS))
         batch = [
@@ -233,8 +314,6 @@ def _qdrant(points: FloatArray, columns: Mapping[str, npt.NDArray[np.float64]]) 
     shard.optimize()
 
     def ask(subject: Subject, query: FloatArray, effort: int) -> IntArray:
-        # `folder` is kept, because its files are removed with it.
-        assert folder.name
         condition = qdrant.FieldCondition(
             subject.attribute, range=qdrant.RangeFloat(lt=subject.bound)
         )

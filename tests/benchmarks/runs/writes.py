@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -86,6 +87,8 @@ def _of_size(count: int, folder: Path, seconds: float) -> Iterator[Output]:
             yield from _query_rows(index, collection, later, queries)
         yield Table("Merge", facts)
         yield _merge_row(collection)
+    yield Table("New generations beside writes", facts)
+    yield from _renewal_rows(folder, base, later)
     yield Table("Rows written in process", facts)
     yield from _rates(folder, later)
     yield Table("Start after kill -9", facts)
@@ -168,6 +171,41 @@ def _merge_row(collection: Collection) -> Row:
         "CPU s": cpu,
         "dead rows": None if writes_info is None else writes_info.rows_dead,
     }
+
+
+def _renewal_rows(folder: Path, base: FloatArray, later: FloatArray) -> Iterator[Row]:
+    """Vacuum and retrain a collection, while a thread writes single rows."""
+    begin = time.perf_counter()
+    Index.build(base, path=folder / "anew")
+    yield {"work": "build", "s": time.perf_counter() - begin}
+    with Collection.open(folder / "living", durability="interval") as collection:
+        for name, renew in (
+            ("vacuum", partial(collection.compact, vacuum=True)),
+            ("retraining", collection.retrain),
+        ):
+            collection.delete(np.arange(1, 1_000))
+            collection.upsert(np.arange(1, 1_000), base[1:1_000])
+            waits: list[float] = []
+            with ThreadPoolExecutor(1) as thread:
+                begin = time.perf_counter()
+                work = thread.submit(renew)
+                while not work.done():
+                    waits.append(_seconds_of_upsert(collection, later[len(waits) % len(later)]))
+                seconds = time.perf_counter() - begin
+            yield {
+                "work": name,
+                "s": seconds,
+                "writes": len(waits),
+                "p50 ms": 1e3 * float(np.percentile(waits, 50)),
+                "p99 ms": 1e3 * float(np.percentile(waits, 99)),
+                "longest ms": 1e3 * max(waits),
+            }
+
+
+def _seconds_of_upsert(collection: Collection, row: FloatArray) -> float:
+    begin = time.perf_counter()
+    collection.upsert([2 * 10**9], row[np.newaxis])
+    return time.perf_counter() - begin
 
 
 def _rates(folder: Path, later: FloatArray) -> Iterator[Row]:

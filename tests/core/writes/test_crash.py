@@ -14,14 +14,16 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.types import Durability, HashFamily
-from support.processes.crashing_writer import (
+from support.data.stamped_points import (
     IDS,
-    CrashingWriters,
-    Round,
     Write,
-    make,
+    after,
+    check_answers,
+    is_a_write,
+    stamps_of,
     vectors_of,
 )
+from support.processes.crashing_writer import CrashingWriters, Round, make
 
 # A test runs so many rounds, because its time is limited.
 ROUNDS = 25
@@ -30,47 +32,6 @@ BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", str(ROUNDS))) // ROUNDS)
 CALLS = {"pwrite": 300, "fdatasync": 150, "fsync": 150, "rename": 12, "unlink": 12, "ftruncate": 1}
 CALLS_OF_FIRST_WRITE = {"pwrite": 6, "rename": 3, "fsync": 20, "fdatasync": 3}
 DURABILITIES: list[Durability] = ["sync", "process", "sync", "interval"]
-QUERIES = vectors_of([90, 91], 5)
-Stamps = dict[int, int]
-
-
-def after(stamps: Stamps, write: Write) -> Stamps:
-    """Return the stamps of the points after a write."""
-    if write.is_deletion:
-        return {name: stamp for name, stamp in stamps.items() if name not in write.ids}
-    return stamps | dict.fromkeys(write.ids, write.stamp)
-
-
-def is_a_write(stamps: Stamps, write: Write) -> bool:
-    """Tell whether a write has a sequence number: a deletion of no point has none."""
-    return not write.is_deletion or not stamps.keys().isdisjoint(write.ids)
-
-
-def stamps_of(index: Index) -> Stamps:
-    """Return the stamps of all points; each point must be whole."""
-    stamps: Stamps = {}
-    for page in index.scroll(with_vectors=True):
-        for record in page:
-            stamp = int(record.payload)
-            assert record.attributes == {"stamp": stamp}
-            expected = vectors_of([int(record.id)], stamp)[0]
-            np.testing.assert_array_equal(record.vector, expected, strict=True)
-            stamps[int(record.id)] = stamp
-    assert index.count() == len(stamps)
-    return stamps
-
-
-def check_answers(index: Index, stamps: Stamps) -> None:
-    """Compare exact answers with an index that is built of the points."""
-    options: Any = {"k": IDS + 1, "search": "exact", "keep_duplicates": True}
-    result = index.query(QUERIES, **options)
-    assert result.counts.tolist() == [len(stamps)] * 2
-    if stamps:
-        vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
-        fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
-        truth = fresh.query(QUERIES, **options)
-        assert result.ids.tolist() == truth.ids.tolist()
-        assert result.scores.tobytes() == truth.scores.tobytes()
 
 
 class _Survivor:

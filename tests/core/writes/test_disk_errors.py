@@ -1,15 +1,19 @@
 """Errors of the disk: no write that was acknowledged is lost, and earlier points are served."""
 
 import errno
+import itertools
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.errors import StorageFullError
+from divgrpc.errors import StorageFullError, StorageInUseError
 from divgrpc.storage import published
 from divgrpc.writes import layout
 from divgrpc.writes import log as log_module
@@ -22,6 +26,7 @@ from support.data.written_points import (
     drawn_points,
     upsert,
 )
+from support.processes.running_server import eventually
 
 POINTS = drawn_points(600, 3)
 OLD: Model = dict(enumerate(POINTS[:40]))
@@ -65,6 +70,74 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
         written = model | {2: POINTS[51], 900: POINTS[52]}
         check_points(again, written if again.sequence == 2 else model)
         upsert(again, {3: POINTS[53]})
+
+
+def test_a_failed_sync_in_the_background_ends_writes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_collection(path, OLD).close()
+    with Collection.open(path, durability="interval") as collection:
+        upsert(collection, {1: POINTS[50]})
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "sync_data", raising(errno.EIO))
+            upsert(collection, {2: POINTS[51]})
+            eventually(lambda: collection.committer._written.log.error is not None)
+        for _ in range(2):
+            with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+                upsert(collection, {3: POINTS[52]})
+        # Queries have seen the write before the sync failed.
+        check_points(collection, OLD | {1: POINTS[50], 2: POINTS[51]})
+
+
+def counting(numbers: Iterator[int], failing: int = 0) -> Callable[[int], None]:
+    """Return a sync that takes a number for each call, and whose call of one number fails."""
+
+    def sync(_descriptor: int) -> None:
+        if next(numbers) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return sync
+
+
+@pytest.mark.parametrize("method", ["merge", "vacuum", "retrain"])
+@pytest.mark.usefixtures("no_syncs")
+def test_any_sync_of_a_new_layout_may_fail(
+    path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    collection, model, points = a_collection(path, OLD), dict(OLD), iter(POINTS)
+
+    def write() -> None:
+        """Write a new point, and replace one."""
+        places = {100 + len(model): next(points), len(model) % 40: next(points)}
+        upsert(collection, places)
+        model.update(places)
+
+    write()
+    numbers = itertools.count(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", counting(numbers))
+        assert getattr(collection.committer, method)()
+    syncs = next(numbers) - 1
+    # The first ones, some of those of arrays, and the last ones.
+    for number in [1, 2, *range(3, syncs - 6, 9), *range(syncs - 6, syncs + 1)]:
+        write()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", counting(itertools.count(1), number))
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                getattr(collection.committer, method)()
+        check_points(collection, model)
+        check_points(Index.open(path), model)
+        if collection.generation != Index.open(path).generation:
+            # The new generation is current, and the writer has none.
+            with pytest.raises(StorageInUseError, match="closed"):
+                write()
+            collection.close()
+            collection = Collection.open(path)
+    write()
+    assert getattr(collection.committer, method)()
+    check_exact(collection, model, "cosine", QUERIES)
+    collection.close()
+    check_exact(Index.open(path), model, "cosine", QUERIES)
 
 
 def test_a_full_disk_refuses_writes_for_a_while(
@@ -143,3 +216,20 @@ def test_an_interrupted_write_ends_all_writes(path: Path, monkeypatch: pytest.Mo
         check_points(collection, OLD | {1: POINTS[50]})
     with Collection.open(path) as again:
         check_points(again, OLD | {1: POINTS[50], 2: POINTS[51]})
+
+
+def test_a_small_file_system_fills_up(tmp_path: Path) -> None:
+    """As for shared memory that is too small: the disk is full in the midst of all that it does."""
+    program = [sys.executable, "-m", "support.processes.full_disk", str(tmp_path)]
+    script = 'mount -t tmpfs -o size=3m none "$0" && exec "$@"'
+    unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(tmp_path)]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("needs unshare, and the right to mount a file system of its own")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(
+        [*unshare, *program], check=False, capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-4_000:]

@@ -1,6 +1,10 @@
 """The generations that a worker has open."""
 
+import itertools
 import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +12,11 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.storage import published
+from divgrpc.types import QueryDefault
 from divgrpc.writes import layout
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
+from support.processes.running_server import eventually
 
 POINTS = random_points(60, dims=8, seed=1)
 
@@ -66,6 +72,59 @@ def test_queries_after_a_merge_do_not_wait_for_checksums(
         monkeypatch.setattr(layout, "checksum_of", read.append)
         assert found(cache, is_open).rows == 50
         assert not read
+
+
+def jumps_back() -> Iterator[int]:
+    return itertools.count(2 * 10**18, -(10**15))
+
+
+def jumps_to_and_fro() -> Iterator[int]:
+    return itertools.cycle((10**18, 2 * 10**18, 10**15))
+
+
+def stands_still() -> Iterator[int]:
+    return itertools.repeat(10**18)
+
+
+@pytest.mark.parametrize("clock", [jumps_back, jumps_to_and_fro, stands_still])
+def test_a_worker_sees_each_change_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Callable[[], Iterator[int]]
+) -> None:
+    times = clock()
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    monkeypatch.setattr(time, "time", lambda: next(times) / 1e9)
+    is_open, path = threading.Event(), tmp_path / "points"
+    cache = IndexCache(tmp_path, is_open.set)
+    for generation in (1, 2):
+        Index.build(POINTS[:50], path=path, replace=True, hash_family="cells")
+        assert found(cache, is_open).generation == generation
+    with Collection.open(path, durability="interval") as collection:
+        first = collection.upsert([50], POINTS[50:51], write_id="first")
+        assert found(cache, is_open).rows == 51
+        for diversity in (0.5, 0.7):
+            collection.set_default(QueryDefault(diversity, "greedy", "corrected", "exact"))
+            assert found(cache, is_open).defaults == collection.engine.defaults
+        collection.delete([0])
+        assert found(cache, is_open).rows == 50
+        for change in (
+            collection.compact,
+            partial(collection.compact, vacuum=True),
+            collection.retrain,
+        ):
+            collection.upsert([51], POINTS[51:52])
+            assert change()
+            collection.upsert([52], POINTS[52:53])
+            engine = found(cache, is_open)
+            assert (engine.generation, engine.sequence) == (
+                collection.generation,
+                collection.sequence,
+            )
+        again = collection.upsert([50], POINTS[50:51], write_id="first")
+        assert (again.sequence, again.rows) == (first.sequence, first.rows)
+        log = collection.committer._written.log
+        eventually(lambda: log._is_synced)
+    with Collection.open(path) as collection:
+        assert (collection.sequence, len(collection)) == (engine.sequence, engine.rows)
 
 
 def found(cache: IndexCache, is_open: threading.Event) -> Engine:

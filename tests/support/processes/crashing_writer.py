@@ -20,13 +20,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from divgrpc import Collection
-from divgrpc.types import Durability, FloatArray
+from divgrpc.types import Durability
 from divgrpc.writes import committer, layout
 from divgrpc.writes import log as log_module
+from support.data.stamped_points import IDS, Write, vectors_of
 
-DIMS = 4
-# Numbers of the ids that writers use. There are few, so that most are written several times.
-IDS = 40
 _WRITES_MAX = 120
 _ROWS_MAX = 6
 
@@ -51,21 +49,6 @@ class Round:
     durability: Durability = "sync"
 
 
-@dataclass(frozen=True)
-class Write:
-    """A write: of the ids that it adds or deletes; `stamp` is different for each write."""
-
-    is_deletion: bool
-    ids: list[int]
-    stamp: int
-
-
-def vectors_of(ids: list[int], stamp: int) -> FloatArray:
-    """Return the vectors (m, d) that a write gives to points."""
-    numbers = np.outer(np.array(ids) + 1, np.arange(1, DIMS + 1)) * (stamp % 1_009 + 1)
-    return np.asarray(np.sin(numbers), np.float32)
-
-
 def _random_writes(seed: int) -> Iterator[Write]:
     rng = np.random.default_rng(seed)
     for number in range(_WRITES_MAX):
@@ -87,17 +70,13 @@ def make(collection: Collection, write: Write) -> int:
     ).sequence
 
 
-def make_small() -> None:
-    """Let files of the log be small, and merges frequent."""
-    constants: dict[Any, dict[str, int]] = {
-        log_module: {"FILE_BYTES": 4_096},
-        layout: {"_LATER_ROWS_MIN": 60, "_LATER_ROWS_MAX": 60},
-        committer: {"_MERGED_ROWS_MIN": 25},
-    }
-    for module, values in constants.items():
-        for name, value in values.items():
-            assert hasattr(module, name)
-            setattr(module, name, value)
+# Constants by which files of the log are small, and merges frequent.
+SMALL: list[tuple[Any, str, int]] = [
+    (log_module, "FILE_BYTES", 4_096),
+    (layout, "_LATER_ROWS_MIN", 60),
+    (layout, "_LATER_ROWS_MAX", 60),
+    (committer, "_MERGED_ROWS_MIN", 25),
+]
 
 
 def _say(*words: object) -> None:
@@ -138,7 +117,9 @@ def _run(plan: Round) -> None:
 
 
 def _serve() -> None:
-    make_small()
+    for module, name, value in SMALL:
+        assert hasattr(module, name)
+        setattr(module, name, value)
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -1,0 +1,232 @@
+"""Folders as a loss of power may leave them: changes that were not synced are missing in part.
+
+`Disk` records what a process does to the files in a folder. It replaces functions of `os`, and
+looks at the folder after each call, so that it also sees writes to mapped files. A sync of a file
+keeps its contents, and a sync of a folder keeps the names in it. All other changes may reach the
+disk or not, in any order, and changes of contents also block by block. Only a rename is never
+split.
+"""
+
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+_NAMES: Final = ("open", "mkdir", "rename", "replace", "link", "unlink", "rmdir")
+_CONTENTS: Final = ("pwrite", "posix_fallocate", "ftruncate")
+_SYNCS: Final = ("fsync", "fdatasync")
+_BLOCK_BYTES: Final = (64, 512, 4096)
+# Each change reaches the disk with one of these probabilities.
+_SHARES: Final = (0.0, 1.0, 0.5, 0.1, 0.9)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A file or a folder; its number does not change when it is renamed.
+
+    events, contents: the contents of a file since each event.
+    syncs: the events at which it was synced.
+    """
+
+    is_folder: bool
+    events: list[int] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    syncs: list[int] = field(default_factory=list)
+
+    def synced_at(self, event: int) -> int:
+        """Return the last event up to `event` at which it was synced; -1 if it never was."""
+        place = bisect_right(self.syncs, event)
+        return self.syncs[place - 1] if place else -1
+
+    def versions(self, event: int) -> list[bytes]:
+        """Return the contents that it had since the last sync; the first ones are on the disk."""
+        first = bisect_right(self.events, self.synced_at(event))
+        last = bisect_right(self.events, event)
+        durable = self.contents[first - 1] if first else b""
+        return [durable, *self.contents[first:last]]
+
+
+_Name = tuple[_Node, str]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Names that were changed at once, with what they stand for since; None if they are gone."""
+
+    event: int
+    names: dict[_Name, _Node | None]
+
+    def is_synced(self, event: int) -> bool:
+        """Whether a folder of the names was synced since, up to an event."""
+        return any(self.event <= folder.synced_at(event) for folder, _ in self.names)
+
+
+class Disk:
+    """The history of a folder, all of which is on the disk at the beginning.
+
+    event: the number of the last change or sync, 0 at the beginning.
+    renames: the numbers of all renames, whose order with other changes matters most.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # The folder is looked at once before event 0.
+        self.event = -2
+        self.renames: list[int] = []
+        self._path = folder
+        self._lock = threading.RLock()
+        self._root = _Node(is_folder=True)
+        self._numbers: dict[int, _Node] = {}
+        self._names: dict[_Node, dict[str, _Node]] = {}
+        self._paths: dict[_Node, Path] = {}
+        self._changes: list[_Change] = []
+        self._look()
+        self.event = 0
+        for node in (self._root, *self._numbers.values()):
+            node.syncs.append(self.event)
+
+    def record(self, patch: pytest.MonkeyPatch) -> None:
+        """Record what this process does until `patch` is undone; nothing is really synced."""
+        for name in (*_NAMES, *_CONTENTS):
+            patch.setattr(os, name, self._recorded(name, getattr(os, name)))
+        for name in _SYNCS:
+            patch.setattr(os, name, self._sync)
+
+    def _recorded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # those of `function`
+            with self._lock:
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    if name in _NAMES:
+                        self._look_at_names()
+                        self.renames += [self.event] * (name in ("rename", "replace"))
+                    elif (node := self._node_of(arguments[0])) is not None:
+                        self._look_at_contents([node])
+
+        return call
+
+    def _sync(self, descriptor: int) -> None:
+        with self._lock:
+            self._look()
+            node = self._node_of(descriptor)
+            if node is not None:
+                self.event += 1
+                node.syncs.append(self.event)
+
+    def _node_of(self, descriptor: int) -> _Node | None:
+        """Return the open file or folder; None if it is elsewhere, or was removed."""
+        number = os.fstat(descriptor).st_ino
+        return self._root if number == os.stat(self._path).st_ino else self._numbers.get(number)
+
+    def _look(self) -> None:
+        """Record how the folder differs from what was recorded."""
+        self._look_at_names()
+        self._look_at_contents([node for node in self._paths if not node.is_folder])
+
+    def _look_at_names(self) -> None:
+        before, self._names, self._paths = self._names, {}, {}
+        numbers: dict[int, _Node] = {}
+        self._walk(self._path, self._root, numbers)
+        # A number without a name may be used for another file later.
+        self._numbers = numbers
+        changes: dict[_Name, _Node | None] = {}
+        for folder in self._names.keys() | before.keys():
+            old, new = before.get(folder, {}), self._names.get(folder, {})
+            for name in old.keys() | new.keys():
+                if old.get(name) is not new.get(name):
+                    changes[folder, name] = new.get(name)
+        if changes:
+            self.event += 1
+            self._changes.append(_Change(self.event, changes))
+
+    def _walk(self, path: Path, folder: _Node, numbers: dict[int, _Node]) -> None:
+        entries = self._names.setdefault(folder, {})
+        for entry in os.scandir(path):
+            number = entry.inode()
+            node = numbers.get(number) or self._numbers.get(number)
+            if node is None or node.is_folder != entry.is_dir():
+                node = _Node(entry.is_dir())
+            numbers[number] = entries[entry.name] = node
+            self._paths[node] = path / entry.name
+            if node.is_folder:
+                self._walk(path / entry.name, node, numbers)
+
+    def _look_at_contents(self, files: list[_Node]) -> None:
+        self.event += 1
+        for node in files:
+            with open(self._paths[node], "rb") as file:
+                content = file.read()
+            if content != (node.contents[-1] if node.contents else b""):
+                node.events.append(self.event)
+                node.contents.append(content)
+
+    # What a loss of power leaves.
+
+    def leave(self, folder: Path, event: int, rng: np.random.Generator) -> None:
+        """Make `folder` what a loss of power right after an event may leave on the disk."""
+        share = float(rng.choice(_SHARES))
+        block_bytes = int(rng.choice(_BLOCK_BYTES))
+        names: dict[_Node, dict[str, _Node]] = {}
+        for change in self._kept_changes(event, share, rng):
+            for (parent, name), node in change.names.items():
+                entries = names.setdefault(parent, {})
+                if node is None:
+                    entries.pop(name, None)
+                else:
+                    entries[name] = node
+
+        def content(node: _Node) -> bytes:
+            versions = node.versions(event)
+            if rng.random() < share:
+                return versions[-1]
+            if len(versions) == 1 or share == 0 or rng.random() < 0.5:
+                return versions[0]
+            return _mixed(versions, block_bytes, rng)
+
+        def write(path: Path, parent: _Node) -> None:
+            path.mkdir()
+            for name, node in sorted(names.get(parent, {}).items(), key=lambda item: item[0]):
+                if node.is_folder:
+                    write(path / name, node)
+                else:
+                    (path / name).write_bytes(content(node))
+
+        write(folder, self._root)
+
+    def _kept_changes(self, event: int, share: float, rng: np.random.Generator) -> list[_Change]:
+        """Choose the changes of names that reached the disk: those that were synced, and others.
+
+        A change is there only if the earlier changes of its names are.
+        """
+        changes = [change for change in self._changes if change.event <= event]
+        is_kept = [change.is_synced(event) for change in changes]
+        names: set[_Name] = set()
+        for place in reversed(range(len(changes))):
+            is_kept[place] = is_kept[place] or not names.isdisjoint(changes[place].names)
+            if is_kept[place]:
+                names |= changes[place].names.keys()
+        lost: set[_Name] = set()
+        kept_changes = []
+        for change, keep in zip(changes, is_kept, strict=True):
+            if keep or (lost.isdisjoint(change.names) and rng.random() < share):
+                kept_changes.append(change)
+            else:
+                lost |= change.names.keys()
+        return kept_changes
+
+
+def _mixed(versions: list[bytes], block_bytes: int, rng: np.random.Generator) -> bytes:
+    """Return contents whose blocks are of several versions."""
+    size = len(versions[rng.integers(len(versions))])
+    content = b""
+    for start in range(0, size, block_bytes):
+        version = versions[rng.integers(len(versions))]
+        block = version[start : min(size, start + block_bytes)]
+        content += block.ljust(min(size, start + block_bytes) - start, b"\0")
+    return content

@@ -1,0 +1,71 @@
+"""Points that show which write has made them, and an index of which every point is checked."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from divgrpc import Index
+from divgrpc.types import FloatArray
+
+DIMS = 4
+# Numbers of the ids. There are few, so that most are written several times.
+IDS = 40
+Stamps = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write: of the ids that it adds or deletes; `stamp` is different for each write."""
+
+    is_deletion: bool
+    ids: list[int]
+    stamp: int
+
+
+def vectors_of(ids: list[int], stamp: int) -> FloatArray:
+    """Return the vectors (m, d) that a write gives to points."""
+    numbers = np.outer(np.array(ids) + 1, np.arange(1, DIMS + 1)) * (stamp % 1_009 + 1)
+    return np.asarray(np.sin(numbers), np.float32)
+
+
+QUERIES = vectors_of([90, 91], 5)
+
+
+def after(stamps: Stamps, write: Write) -> Stamps:
+    """Return the stamps of the points after a write."""
+    if write.is_deletion:
+        return {name: stamp for name, stamp in stamps.items() if name not in write.ids}
+    return stamps | dict.fromkeys(write.ids, write.stamp)
+
+
+def is_a_write(stamps: Stamps, write: Write) -> bool:
+    """Tell whether a write has a sequence number: a deletion of no point has none."""
+    return not write.is_deletion or not stamps.keys().isdisjoint(write.ids)
+
+
+def stamps_of(index: Index) -> Stamps:
+    """Return the stamps of all points; each point must be whole."""
+    stamps: Stamps = {}
+    for page in index.scroll(with_vectors=True):
+        for record in page:
+            stamp = int(record.payload)
+            assert record.attributes == {"stamp": stamp}
+            expected = vectors_of([int(record.id)], stamp)[0]
+            np.testing.assert_array_equal(record.vector, expected, strict=True)
+            stamps[int(record.id)] = stamp
+    assert index.count() == len(stamps)
+    return stamps
+
+
+def check_answers(index: Index, stamps: Stamps) -> None:
+    """Compare exact answers with an index that is built of the points."""
+    options: Any = {"k": IDS + 1, "search": "exact", "keep_duplicates": True}
+    result = index.query(QUERIES, **options)
+    assert result.counts.tolist() == [len(stamps)] * 2
+    if stamps:
+        vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
+        fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
+        truth = fresh.query(QUERIES, **options)
+        assert result.ids.tolist() == truth.ids.tolist()
+        assert result.scores.tobytes() == truth.scores.tobytes()
