@@ -30,6 +30,7 @@ from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.search.arrays import with_tiles
 from divgrpc.storage.arrays import (
@@ -53,10 +54,9 @@ from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
 from divgrpc.writes.records import Rows
 
-# Numbers of rows that can be written after a merge, at least and at most, and their bytes.
+# Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
-_LATER_BYTES_MAX: Final = 256 << 20
 _COPIED_ROWS: Final = 65_536
 
 
@@ -287,7 +287,7 @@ class WritesFolder:
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
-        later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+        later_rows = max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
         later_rows = min(later_rows, max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
         capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS

@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
-from divgrpc.errors import LimitExceededError, StorageInUseError
-from divgrpc.parameters.limits import LIMITS
+from divgrpc.errors import StorageInUseError
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
 from divgrpc.storage.published import Published, was_written
+from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
 from divgrpc.writes.digests import digest_of, first_result
 from divgrpc.writes.layout import Layout, Source, WritesFolder
 from divgrpc.writes.log import LogWriter, lost_write
@@ -129,28 +129,17 @@ class WrittenGeneration:
 
     # Writes.
 
-    def lacks_room(self, request: Request) -> bool:
-        """Return whether the rows of a request fit only after a merge.
-
-        Raises `LimitExceededError` if they do not fit then.
-        """
-        state = self.state
-        count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
-        if count <= state.room or count > LIMITS["write_rows_max"]:
-            return False
-        if state.sequence == state.layout.info.sequence:
-            raise LimitExceededError(
-                f"ids has {count} rows; one write of vectors of this length may have at most"
-                f" {state.room}"
-            )
-        return True
-
     def write(self, request: Request) -> tuple[int, int]:
-        """Append a write to the log and apply it; return its sequence number and its rows."""
+        """Append a write to the log and apply it; return its sequence number and its rows.
+
+        Raises `MergesBehindError` if there is room for it only after a merge, and the errors of
+        `Requests`. A write that raises has no effect.
+        """
         state = self.state
         if request.write_id in state.requests:
             return first_result(request, state)
         if isinstance(request, Upsert):
+            check_rows(len(as_ids(request.ids)), state)
             record = self._requests.upsert(request, state)
         else:
             record = self._requests.delete(request, state)
@@ -159,7 +148,9 @@ class WrittenGeneration:
         count = len(record.removed) if record.rows is None else len(record.rows)
         if not count and not request.write_id:
             return state.sequence, 0
-        self._append(record, pack(record))
+        body = pack(record)
+        check_bytes(len(body), self.log_bytes)
+        self._append(record, body)
         return state.sequence, count
 
     def follow(self, records: Iterable[tuple[int, bytes]], *, is_encoded: bool) -> None:
@@ -172,7 +163,8 @@ class WrittenGeneration:
             if not is_encoded and record.rows is not None:
                 record = replace(record, rows=self._requests.encode(record.rows))
                 body = pack(record)  # noqa: PLW2901  # the same record with other codes
-            if record.rows is not None and len(record.rows) > self.state.room:
+            count = 0 if record.rows is None else len(record.rows)
+            if count > self.state.room or not has_bytes(len(body), self.log_bytes):
                 self._make_room()
             self._append(record, body)
             assert sequence == self.state.sequence  # noqa: S101  # the numbers are the same

@@ -20,7 +20,7 @@ from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.storage import generations, published
 from divgrpc.types import Durability, HashFamily, Progress
-from divgrpc.writes import committer
+from divgrpc.writes import backlog, committer
 from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
 from divgrpc.writes.replica import Replica
@@ -50,7 +50,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files of the log be small; let nothing be merged in the background."""
     for module, name, value in SMALL:
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+    monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10**9)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import numpy as np
 
 from divgrpc import Collection
 from divgrpc.types import Durability
-from divgrpc.writes import committer, layout
+from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
 from support.data.stamped_points import IDS, Write, vectors_of
 
@@ -75,7 +75,7 @@ SMALL: list[tuple[Any, str, int]] = [
     (log_module, "FILE_BYTES", 4_096),
     (layout, "_LATER_ROWS_MIN", 60),
     (layout, "_LATER_ROWS_MAX", 60),
-    (committer, "_MERGED_ROWS_MIN", 25),
+    (backlog, "_MERGED_ROWS_MIN", 25),
 ]
 
 

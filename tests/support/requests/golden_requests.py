@@ -38,7 +38,7 @@ GOLDEN_NAMES: Final = {
     "a_thresholds": "families/labels",
     **dict.fromkeys(("a_upserted", "a_updated", "a_removed"), "named"),
     **dict.fromkeys(("a_inserted", "a_numbers_removed"), "families/cells"),
-    **dict.fromkeys(("a_compacted", "named_written"), "named"),
+    **dict.fromkeys(("a_compacted", "named_written", "a_streamed"), "named"),
 }
 # The indexes that are written to before they are served.
 WRITTEN_NAMES: Final = ("a_compacted", "named_written")
