@@ -47,7 +47,7 @@ from divgrpc.storage.arrays import (
 )
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import checksum, with_checksum
-from divgrpc.storage.published import LAYOUT, LOG, WRITES
+from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
@@ -224,12 +224,12 @@ class WritesFolder:
         used_folders: set[str] = set()
         if info is not None:
             used_folders = {
-                f"layouts/{info.number}",
+                f"{LAYOUTS}/{info.number}",
                 *(f"parts/{part.number}" for part in info.parts),
             }
         draft = self.path / f"{LAYOUT}.new"
         paths = [draft] if draft.exists() else []
-        for kind in ("layouts", "parts"):
+        for kind in (LAYOUTS, "parts"):
             paths += [
                 folder
                 for folder in sorted((self.path / kind).glob("*"))
@@ -247,7 +247,7 @@ class WritesFolder:
         info = self.read_info()
         if info is None:
             raise IndexDamagedError("the layout is missing")
-        folder = self.path / "layouts" / str(info.number)
+        folder = self.path / LAYOUTS / str(info.number)
         arrays = {
             name: open_array(folder / f"{name}.npy", entry, verify=verify, mode="c")
             for name, entry in info.arrays.items()
@@ -277,7 +277,7 @@ class WritesFolder:
         """
         old_info = self.read_info()
         with full_disk_errors():
-            for name in ("layouts", "parts", LOG):
+            for name in (LAYOUTS, "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
             if old_info is None:
@@ -319,7 +319,7 @@ class WritesFolder:
         draft = self.path / f"{LAYOUT}.new"
         write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
         with full_disk_errors():
-            for name in ("layouts", "parts", LOG):
+            for name in (LAYOUTS, "parts", LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
             sync_folder(self.path)
@@ -331,7 +331,7 @@ class WritesFolder:
         def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
 
-        return _write_arrays(self.path / "layouts" / str(number), fill)
+        return _write_arrays(self.path / LAYOUTS / str(number), fill)
 
     def _write_part(
         self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]

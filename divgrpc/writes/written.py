@@ -15,11 +15,11 @@ from divgrpc.errors import StorageInUseError
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
-from divgrpc.storage.published import Published
+from divgrpc.storage.published import Published, was_written
 from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
 from divgrpc.writes.digests import digest_of, first_result
 from divgrpc.writes.layout import Layout, Source, WritesFolder
-from divgrpc.writes.log import LogWriter
+from divgrpc.writes.log import LogWriter, lost_write
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
 from divgrpc.writes.snapshot import LayoutEngine
@@ -66,7 +66,7 @@ class WrittenGeneration:
             raise StorageInUseError("another process writes to this collection")
         self._vectors_file = self.folder.open_vectors()
         self._published = Published(self.folder.path, writable=True)
-        if self.folder.read_info() is not None:
+        if was_written(self.folder.path.parent):
             self._recover(is_synced=is_synced)
 
     def begin(self, source: Source | None = None) -> None:
@@ -223,6 +223,8 @@ class WrittenGeneration:
             self._put_vectors(state, record)
             state.apply(sequence, record)
             self.log_bytes += len(body)
+        if state.sequence < self._published.acknowledged:
+            raise lost_write(state.sequence + 1)
         self._log = LogWriter(self.folder.log, state.sequence)
         if is_synced:
             # No query sees a record that a loss of power could remove.

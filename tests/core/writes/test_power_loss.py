@@ -227,7 +227,7 @@ def test_a_loss_of_power_keeps_what_was_synced(
         monkeypatch.setattr(published, "boot_number", partial(int, number + 2))
         with monkeypatch.context() as patch:
             life.run(patch)
-        monkeypatch.setattr(published, "boot_number", partial(int, 1))
+        monkeypatch.setattr(published, "boot_number", partial(int, LIVES + 2))
         events = rng.integers(0, life.disk.event + 1, FOLDERS // 2).tolist()
         events = [*rng.choice(life.disk.renames or [0], FOLDERS // 2).tolist(), *events]
         for place, event in enumerate(events):

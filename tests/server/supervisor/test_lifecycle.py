@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from divgrpc import Index
+from divgrpc.doctor import check_folder
 from divgrpc.errors import UnavailableError
 from divgrpc.kernels import cache_files
 from divgrpc_client import Client
@@ -140,6 +141,21 @@ def test_the_port_and_the_data_folder_belong_to_one_server(data: Path) -> None:
         client.wait_until_ready(timeout=30)
         assert client.query("kept", np.ones(DIMS)).generation == 1
         assert server.pids("worker") == workers
+
+
+def test_an_index_that_lost_its_pointer_is_kept(data: Path) -> None:
+    """A server that starts names it once, and the doctor repairs it."""
+    (data / "kept" / "CURRENT").unlink()
+    with serving(data, "--workers", "1") as (server, stub):
+        assert code_of_failure(lambda: stub.Query(QUERY, timeout=60)) == grpc.StatusCode.NOT_FOUND
+        upload = Held(stub, "other")
+        server.kill("builder")
+        upload.call.cancel()
+        eventually(lambda: not server.pids("builder"))
+        assert server.log.count("divgrpc doctor --repair") == 1
+    (report,) = check_folder(data, repair=True)
+    assert report.verdict == "ok"
+    assert Index.open(data / "kept").rows == 100
 
 
 def test_sigterm_lets_calls_finish(data: Path) -> None:
