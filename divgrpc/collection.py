@@ -114,9 +114,10 @@ class Collection(Index):
             one with this name, it is not made again, and its result is returned. Raises
             `ConditionFailedError` if that was another write.
 
-        Either all points are written or none. Raises `InvalidArgumentError` with the name of the
+        Either all points are written or none. If points are written faster than they are merged,
+        the call waits for a merge. Raises `InvalidArgumentError` with the name of the
         argument as its `field`, `ConditionFailedError`, `LimitExceededError` for more than 10,000
-        points, `StorageFullError`, and `IndexChangedError` if the index was built anew.
+        points or 256 MiB, `StorageFullError`, and `IndexChangedError` if the index was built anew.
         """
         manifest = self._committer.manifest
         columns = columns_from(attributes, manifest, ids)

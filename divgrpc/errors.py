@@ -122,6 +122,21 @@ class LimitExceededError(DivgrpcError):
     reason = "LIMIT_EXCEEDED"
 
 
+class MergesBehindError(LimitExceededError):
+    """An index has no room for a write until a merge ends; the same write may succeed later.
+
+    Only a server raises this error. A `divgrpc.Collection` waits for the merge.
+    """
+
+    reason = "MERGES_BEHIND"
+
+    def __init__(self, unmerged: str) -> None:
+        super().__init__(
+            f"{unmerged} were written since the last merge, and there is no room for more until the"
+            " next one ends; send the same write again shortly"
+        )
+
+
 class StorageFullError(DivgrpcError):
     """The disk that holds the indexes is full."""
 

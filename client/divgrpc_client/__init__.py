@@ -29,6 +29,7 @@ from divgrpc.types.records import Attribute, Record, Records
 if TYPE_CHECKING:
     from divgrpc_client.client import AsyncClient, Client
     from divgrpc_client.messages.responses import ServerInfo
+    from divgrpc_client.messages.write_streams import Delete, Upsert
     from divgrpc_client.rpc.errors import ClientStateError, RpcError
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Attribute",
     "Client",
     "ClientStateError",
+    "Delete",
     "DivgrpcError",
     "EvaluateLabelRow",
     "EvaluateRow",
@@ -50,6 +52,7 @@ __all__ = [
     "Records",
     "RpcError",
     "ServerInfo",
+    "Upsert",
 ]
 
 
@@ -59,8 +62,10 @@ _HOMES: Final = {
     "AsyncClient": "client",
     "Client": "client",
     "ClientStateError": "rpc.errors",
+    "Delete": "messages.write_streams",
     "RpcError": "rpc.errors",
     "ServerInfo": "messages.responses",
+    "Upsert": "messages.write_streams",
 }
 
 

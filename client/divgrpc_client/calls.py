@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import IndexInfo, QueryResult
+from divgrpc.types import IndexInfo
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
 from divgrpc_client.messages.attributes import AttributeUpload
@@ -18,15 +18,15 @@ from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.options import OnProgress
 from divgrpc_client.messages.upload import BuildEvents, Upload
-from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import points_pb2, query_pb2
+from divgrpc_protos.v1 import points_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
 
 # Pause of `wait_until_ready` between two attempts. If the server is not running, connections may be
 # refused at once. Without a pause, the loop of attempts would keep a core busy.
@@ -37,12 +37,14 @@ class Link(NamedTuple):
     """A connection of a client, with the gRPC stack and the time limit of its streams.
 
     `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same names.
-    `idle_timeout` is the maximum time in seconds without a message in a stream.
+    `idle_timeout` is the maximum time in seconds without a message in a stream. `retries` says
+    whether calls are repeated.
     """
 
     stack: ModuleType
     connection: Any
     idle_timeout: float
+    retries: bool
 
     def method(self, call: RpcCall) -> Any:  # noqa: ANN401  # of either stack
         """Return the method of the gRPC stub for a call."""
@@ -85,7 +87,8 @@ async def ask_all(
     """Send the requests of an exchange one at a time and return the result of the exchange.
 
     An exchange is a generator that yields requests and receives answers (`messages.batches`). An
-    error is raised in the exchange, which may send another request instead.
+    error is raised in the exchange, which may send another request instead. A named write that the
+    server refuses for lack of room is sent again after the time that the server says.
     """
     try:
         request = next(exchange)
@@ -93,7 +96,12 @@ async def ask_all(
             try:
                 answer = await link.stack.result(call.start(link.method(call), request))
             except grpc.RpcError as error:
-                request = exchange.throw(_failed(call, error))
+                failure = _failed(call, error)
+                seconds = _pause(link, call, request, failure)
+                if seconds is None:
+                    request = exchange.throw(failure)
+                else:
+                    await link.stack.sleep(seconds)
             else:
                 request = exchange.send(answer)
     except StopIteration as end:
@@ -101,6 +109,12 @@ async def ask_all(
     if result is None:
         raise call.unsettled()
     return result
+
+
+def _pause(link: Link, call: RpcCall, request: object, failure: RpcError) -> float | None:
+    """Return the seconds after which to send a request again, None if it is not sent again."""
+    is_named_write = bool(getattr(request, "write_id", None))
+    return call.pause_after(failure) if link.retries and is_named_write else None
 
 
 def _failed(call: RpcCall, error: grpc.RpcError) -> RpcError:
@@ -225,21 +239,21 @@ async def build(
     return events.info
 
 
-async def query(
+async def pipe(
     link: Link,
     call: RpcCall,
-    pipeline: Pipeline,
-    queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
-) -> AsyncGenerator[QueryResult, None]:
-    """Send the items of `queries`, and yield their results in the order of the items.
+    pipeline: Pipeline[ItemT, Any, ResultT],
+    items: Iterable[ItemT] | AsyncIterable[ItemT],
+) -> AsyncGenerator[ResultT, None]:
+    """Send the items of a stream, and yield their results in the order of the items.
 
     At most `pipeline.in_flight` items await results at the same time.
     """
     window = link.stack.Window(pipeline.in_flight)
     has_ended = False
 
-    async def messages() -> AsyncIterator[query_pb2.QueryStreamRequest]:
-        async for item in link.stack.iterate(queries):
+    async def messages() -> AsyncIterator[Any]:
+        async for item in link.stack.iterate(items):
             await window.acquire()
             if has_ended:
                 return
@@ -257,7 +271,7 @@ async def query(
             has_ended = True
             window.release()
     if feed.failure or pipeline.unanswered:
-        raise feed.failure or call.broken("the stream ended before every query was answered")
+        raise feed.failure or call.broken("the stream ended before every message was answered")
 
 
 async def evaluate(

@@ -101,13 +101,14 @@ class _Methods:
             process of the server that accepts connections). So a server with several front
             processes needs several connections.
         timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build,
-            AddAttributes, QueryStream and evaluations have no deadline by default.
+            AddAttributes, streams and evaluations have no deadline by default.
             `wait_until_ready` has its own default.
-        idle_timeout: Build, AddAttributes, QueryStream and evaluations fail with DEADLINE_EXCEEDED
-            if no message is sent or received for this many seconds while the client waits for the
+        idle_timeout: Build, AddAttributes, streams and evaluations fail with DEADLINE_EXCEEDED if
+            no message is sent or received for this many seconds while the client waits for the
             server.
         retries: whether calls that only read, and writes, are repeated if the server is
-            unavailable. A call has at most three attempts.
+            unavailable. A call has at most three attempts. A write is also repeated until its
+            deadline if the server has no room for it yet.
         credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
             TLS.
         options: channel arguments of gRPC, as pairs of name and value. They override the arguments
@@ -116,6 +117,7 @@ class _Methods:
         self._target = target
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
+        self._retries = retries
         settings = ChannelSettings(target, channels, retries, credentials, options)
         self._pool = ConnectionPool(settings, self._stack.connect)
 
@@ -279,8 +281,8 @@ class _Methods:
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
-        pipeline = batches.Pipeline(name, options, restriction, in_flight)
-        return self._stack.run_iterator(calls.query(self._link(), call, pipeline, queries))
+        pipeline = batches.QueryPipeline(name, options, restriction, in_flight)
+        return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, queries))
 
     @many_results
     @spelled_out
@@ -547,7 +549,7 @@ class _Methods:
         """Return a `Link` over the next connection."""
         connection = self._pool.take()
         connection.check_owner()
-        return calls.Link(self._stack, connection, self._idle_timeout)
+        return calls.Link(self._stack, connection, self._idle_timeout, self._retries)
 
 
 class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
@@ -555,7 +557,7 @@ class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
     of the whole call in seconds. Its default is the client's `timeout`, except that Build,
-    AddAttributes, QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s.
+    AddAttributes, streams and evaluations have no deadline and `wait_until_ready` has 30 s.
     `request_id` is printable ASCII text that identifies the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
@@ -576,7 +578,7 @@ class AsyncClient(_Methods, WriteMethods, AttributeMethods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
-    iterate `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
+    iterate `query_stream`, `write_stream`, `evaluate` and `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack

@@ -1,6 +1,6 @@
 """The methods of both clients that write to an index."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from divgrpc.columns.values import arguments_of_records
@@ -8,12 +8,16 @@ from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
-from divgrpc_client.messages import batches, filters, writes
+from divgrpc_client import calls
+from divgrpc_client.messages import batches, filters, write_streams, writes
 from divgrpc_client.messages.options import spelled_out
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.messages.write_streams import Write
 from divgrpc_client.messages.writes import Conditions, RowArguments
-from divgrpc_client.methods import one_result
+from divgrpc_client.methods import many_results, one_result
+from divgrpc_client.rpc import sync_stack
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_protos.v1 import writes_pb2
 
 ResultT = TypeVar("ResultT")
@@ -27,6 +31,8 @@ class WriteMethods:
     """Methods that a client inherits."""
 
     if TYPE_CHECKING:
+        _stack = sync_stack
+        _target: str
 
         def _ask(
             self,
@@ -35,6 +41,8 @@ class WriteMethods:
             timeout: float | None,
             request_id: str | None,
         ) -> ResultT: ...
+
+        def _link(self) -> calls.Link: ...
 
     @one_result
     @spelled_out
@@ -129,6 +137,35 @@ class WriteMethods:
             raise invalid("filter", "must have a condition: the points that pass it are deleted")
         exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
         return self._ask("Delete", exchange, timeout, request_id)
+
+    @many_results
+    @spelled_out
+    def write_stream(
+        self,
+        name: str,
+        writes: Iterable[Write] | AsyncIterable[Write],
+        *,
+        in_flight: int = 64,
+        timeout: float | None = None,
+        request_id: str | None = None,
+    ) -> Iterator[WriteResult]:
+        """Make many writes over one stream, and yield the result of each, in their order.
+
+        writes: iterable of `Upsert` and `Delete`, each small enough for one message (4 MiB, 10,000
+            rows). They are made in their order.
+        in_flight: maximum number of writes that await results at the same time, at least 1.
+
+        Writes that are in flight together are committed together. gRPC iterates over `writes` in
+        another thread or, in `AsyncClient`, in another task.
+
+        If a write fails, its error is raised in place of its result and the stream ends. Writes
+        that were sent after it may have been made; so may all writes without a result if the
+        stream breaks. Give each write a `write_id` to be able to send them again. The client does
+        not repeat a stream by itself.
+        """
+        call = RpcCall("WriteStream", self._target, timeout=timeout, request_id=request_id)
+        pipeline = write_streams.WritePipeline(name, in_flight)
+        return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, writes))
 
     @one_result
     @spelled_out

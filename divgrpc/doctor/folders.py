@@ -27,10 +27,10 @@ from divgrpc.storage.generations import (
     build_lock,
     build_lock_path,
     generation_numbers,
+    has_generation,
     is_index_file,
     lock_root,
 )
-from divgrpc.storage.manifest import MANIFEST
 from divgrpc.storage.published import WRITES
 from divgrpc.types import Progress
 
@@ -115,11 +115,7 @@ def _meter(index: Path, on_progress: OnProgress | None) -> Meter:
 
 def _is_index(path: Path) -> bool:
     """Whether a folder is that of an index, perhaps without CURRENT."""
-    if not path.is_dir():
-        return False
-    if (path / POINTER).exists():
-        return True
-    return any(name.isdigit() and (path / name / MANIFEST).exists() for name in os.listdir(path))
+    return (path / POINTER).exists() or has_generation(path)
 
 
 def _names(root: Path) -> list[str]:

@@ -17,8 +17,8 @@ from divgrpc.storage.generations import (
 )
 
 _NO_POINTER: Final = (
-    "There is no index of this name, and a server that starts removes the folder. A first build or"
-    " a deletion was interrupted before it returned, or the file was lost."
+    "There is no index of this name. A first build was interrupted before it returned, or the file"
+    " was lost."
 )
 
 
@@ -31,7 +31,7 @@ def check_index(index: Path, meter: Meter, *, is_locked: bool = False) -> Report
     findings = report.findings
     if report.verdict in ("ok", "repairable"):
         # Otherwise what is left may be all that is left.
-        findings += tuple(leftover(path, Step.SWEEP) for path in _leftovers(index, report))
+        findings += tuple(leftover(path, Step.SWEEP) for path in leftovers(index))
         lock = build_lock_path(index)
         if not is_locked and lock.exists():
             findings += (leftover(lock, Step.SWEEP),)
@@ -40,12 +40,6 @@ def check_index(index: Path, meter: Meter, *, is_locked: bool = False) -> Report
         for finding in findings
     ]
     return replace(report, findings=tuple(relative))
-
-
-def _leftovers(index: Path, report: Report) -> list[Path]:
-    """Return what interrupted builds have left, beside the generation of the report."""
-    is_found = report.generation is not None
-    return [path for path in leftovers(index) if not (is_found and path == index)]
 
 
 def _check_generations(index: Path, meter: Meter) -> Report:

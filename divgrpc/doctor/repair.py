@@ -32,7 +32,7 @@ from divgrpc.storage.generations import (
     write_pointer,
     writer_lock,
 )
-from divgrpc.storage.published import LAYOUT, WRITES
+from divgrpc.storage.published import LAYOUT, LAYOUTS, PUBLISHED, WRITES
 from divgrpc.writes.layout import Source, WritesFolder
 from divgrpc.writes.log import Log
 from divgrpc.writes.records import unpack
@@ -68,11 +68,8 @@ def repair_index(index: Path, report: Report) -> list[str]:
 def _point(index: Path, report: Report) -> str:
     assert report.generation is not None  # noqa: S101  # the finding names it
     pointer = index / POINTER
-    if pointer.is_dir():
+    if pointer.exists():
         _put_aside(pointer)
-    elif pointer.exists():
-        # It stays in place until it is replaced: a server removes a folder without it.
-        _link(pointer, _free_name(pointer))
     write_pointer(index, report.generation)
     return f"wrote {report.generation} into CURRENT"
 
@@ -118,8 +115,8 @@ def _rebuild(index: Path, report: Report) -> str:
     folder = _folder(index, report)
     writes, generation = WritesFolder(folder), open_arrays(folder, read_manifest(folder))
     with writer_lock(folder):
-        # Without the layout, a writer that finds the log from its first record does the same.
-        paths = [writes.path / name for name in (LAYOUT, "layouts", "parts")]
+        # Without the layout, the index does not open until a repair has made all of it.
+        paths = [writes.path / name for name in (LAYOUT, LAYOUTS, "parts")]
         names = [_put_aside(path) for path in paths if path.exists()]
         _apply_log(writes, generation)
     return f"made the layout again, and kept {', '.join(names)}"
@@ -173,6 +170,8 @@ def _rewrite_log(index: Path, report: Report) -> str:
             if new_file is None or path.name != new_file.name:
                 path.unlink()
         sync_folder(writes.log.folder)
+        # It may say that there were more writes, and the index would not open.
+        (writes.path / PUBLISHED).unlink(missing_ok=True)
         draft.folder.rmdir()
     files_aside = f", and kept {len(old_files)} as *{_ASIDE}" if old_files else ""
     return f"made a log that ends with record {after + len(records)}{files_aside}"

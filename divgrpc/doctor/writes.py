@@ -13,7 +13,15 @@ from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
-from divgrpc.storage.published import LAYOUT, LOG, PUBLISHED, WRITES, Published
+from divgrpc.storage.published import (
+    LAYOUT,
+    LAYOUTS,
+    LOG,
+    PUBLISHED,
+    WRITES,
+    had_layout,
+    open_published,
+)
 from divgrpc.writes.layout import LayoutInfo, WritesFolder
 from divgrpc.writes.records import Record, unpack
 from divgrpc.writes.replica import check_vectors
@@ -56,7 +64,7 @@ class _Checker:
         self._vectors = folder / "vectors.npy"
         self._manifest, self._generation, self._meter = manifest, generation, meter
         self._outcome = WritesCheck()
-        self._published = _open_published(self._writes.path)
+        self._published = open_published(self._writes.path)
         numbers = {} if self._published is None else self._published.numbers
         self._acknowledged = numbers.get("sequence", 0)
         # Number of the last write that is merged; 0 if it is not known.
@@ -84,7 +92,7 @@ class _Checker:
 
     def _check_unwritten(self) -> None:
         """Check a folder without a layout, which a first write that was interrupted leaves."""
-        has_writes = bool(self._acknowledged or self._writes.log.files())
+        has_writes = had_layout(self._writes.path)
         self._outcome.has_writes = has_writes
         if has_writes:
             error = IndexDamagedError("the layout is missing")
@@ -99,7 +107,7 @@ class _Checker:
     def _check_files(self, info: LayoutInfo) -> bool:
         """Check the arrays of the layout; return whether any of them is damaged."""
         path, count = self._writes.path, len(self._outcome.findings)
-        folders = [(path / "layouts" / str(info.number), info.arrays)]
+        folders = [(path / LAYOUTS / str(info.number), info.arrays)]
         folders += [(path / "parts" / str(part.number), part.arrays) for part in info.parts]
         for folder, entries in folders:
             for name, entry in entries.items():
@@ -236,14 +244,6 @@ class _Checker:
     ) -> None:
         finding = Finding(str(file), problem, meaning, severity, repair, step)
         self._outcome.findings.append(finding)
-
-
-def _open_published(folder: Path) -> Published | None:
-    """Open the numbers of the last writer; None if they cannot be read."""
-    try:
-        return Published(folder)
-    except (OSError, ValueError):
-        return None
 
 
 def _lacks_vectors(state: State, record: Record) -> bool:

@@ -52,6 +52,9 @@ LIMITS: Final = {
     "write_rows_max": 10_000,
     "delete_ids_max": 100_000,
     "write_id_bytes_max": 128,
+    # Maximum number of bytes that the log of an index has since the last merge. The writer and each
+    # worker keep about as much in memory.
+    "unmerged_bytes_max": 2**28,
     # Limits of filters, and of the ids that one call excludes.
     "filter_depth_max": 8,
     "filter_conditions_max": 256,

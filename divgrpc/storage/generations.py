@@ -13,7 +13,9 @@ A build writes to its staging folder and syncs the folder to the disk. The build
 folder to the next number, and replaces CURRENT by another rename. The new generation is current
 from the second rename on. So a crash at any moment leaves a current generation that is complete. A
 crash may also leave staging folders, and generations that never became current. When the lock is
-free, no build uses these folders, so `sweep` removes them.
+free, no build uses these folders, so `sweep` removes them. It leaves the generations of a folder
+without CURRENT, because the file may have been lost: a deletion renames the folder of the index to
+the name of a staging folder before it removes files.
 
 A generation may share arrays with the generation before it: its files are hard links of the same
 files (`extending`).
@@ -64,7 +66,7 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.published import LAYOUT, WRITES, is_recovered, read_writes
+from divgrpc.storage.published import WRITES, is_recovered, read_writes, was_written
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -170,10 +172,11 @@ class IndexFolder:
                 number = self.current()
             except IndexDamagedError:
                 number = max(generation_numbers(self.path), default=0)
-            os.unlink(self.path / POINTER)
-            # Renamed first, because a writer may be adding files to it.
+            # Renamed first, because a writer may be adding files to it, and because an interrupted
+            # deletion must not leave some of the files.
             removed = self.path.parent / f".{self.name}.staging-{secrets.token_hex(8)}"
             os.rename(self.path, removed)
+            sync_folder(self.path.parent)
             shutil.rmtree(removed)
         return number
 
@@ -242,6 +245,17 @@ def list_indexes(root: Path) -> list[str]:
         for entry in os.scandir(root)
         if INDEX_NAME.fullmatch(entry.name) and os.path.exists(os.path.join(entry.path, POINTER))
     )
+
+
+def indexes_without_pointer(root: Path) -> list[str]:
+    """Return the sorted names of the folders in `root` that lack CURRENT, but have a generation."""
+    names = []
+    for name in filter(INDEX_NAME.fullmatch, sorted(os.listdir(root))):
+        # Folders that cannot be read may be something else.
+        with contextlib.suppress(OSError):
+            if not (root / name / POINTER).exists() and has_generation(root / name):
+                names.append(name)
+    return names
 
 
 def indexes_to_recover(root: Path) -> list[str]:
@@ -386,7 +400,7 @@ def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
 
 
 def _check_unwritten(generation: Path) -> None:
-    if (generation / WRITES / LAYOUT).exists():
+    if was_written(generation):
         raise UnsupportedError(
             "index",
             f"index {generation.parent.name!r} was written to since it was built, and such an index"
@@ -481,17 +495,18 @@ def leftovers(folder: Path) -> list[Path]:
     """Return what interrupted builds and deletions have left of an index.
 
     These are staging folders, files that were being written, and all generations that are not
-    current. Without CURRENT, it is the whole folder if it holds only files of an index. While a
-    process has the build lock, these may be files in use.
+    current. Without CURRENT, it is the whole folder if it holds only files of an index and no
+    generation. While a process has the build lock, these may be files in use.
     """
     stale = sorted(folder.parent.glob(f".{folder.name}.staging-*"))
+    if not (folder / POINTER).exists() and not has_generation(folder):
+        if folder.is_dir() and all(map(is_index_file, os.listdir(folder))):
+            stale.append(folder)
+        return stale
     draft = folder / f"{POINTER}.new"
-    if (folder / POINTER).exists():
-        stale += [draft] if draft.exists() else []
-        with contextlib.suppress(IndexDamagedError):
-            stale += _stale_generations(folder, IndexFolder(folder).current())
-    elif folder.is_dir() and all(map(is_index_file, os.listdir(folder))):
-        stale.append(folder)
+    stale += [draft] if draft.exists() else []
+    with contextlib.suppress(IndexDamagedError, IndexNotFoundError):
+        stale += _stale_generations(folder, IndexFolder(folder).current())
     return stale
 
 
@@ -513,6 +528,11 @@ def _remove(entry: Path) -> None:
 def is_index_file(entry: str) -> bool:
     """Return whether the folder of an index may have an entry of this name."""
     return entry.isdigit() or entry.startswith(POINTER) or is_default(entry)
+
+
+def has_generation(folder: Path) -> bool:
+    """Return whether the folder of an index has a generation, which was complete once."""
+    return any((folder / str(n) / MANIFEST).exists() for n in generation_numbers(folder))
 
 
 def generation_numbers(folder: Path) -> list[int]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from divgrpc.errors import IndexDamagedError
 from divgrpc.platforms import reserve
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.types import WritesInfo
@@ -25,9 +26,12 @@ WRITES: Final = "writes"
 LAYOUT: Final = "LAYOUT"
 PUBLISHED: Final = "PUBLISHED"
 LOG: Final = "log"
+LOG_SUFFIX: Final = ".wal"
+LAYOUTS: Final = "layouts"
 _NUMBER_BYTES: Final = 8
 _NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "boot")
 _BOOT: Final = _NUMBERS.index("boot")
+_NO_BOOT: Final = 1
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -35,9 +39,9 @@ _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 def boot_number() -> int:
     """Return a number that differs after each start of the system; 1 where there is none."""
     try:
-        return 1 + zlib.crc32(_BOOT_FILE.read_bytes())
+        return _NO_BOOT + zlib.crc32(_BOOT_FILE.read_bytes())
     except OSError:
-        return 1
+        return _NO_BOOT
 
 
 class Published:
@@ -75,6 +79,16 @@ class Published:
         return self._numbers[0]
 
     @property
+    def acknowledged(self) -> int:
+        """Number of a write that the log or a merge must have; 0 if no number is certain.
+
+        The writer stores the number after the record. So the log has the record until the next
+        loss of power, even if it was never synced.
+        """
+        is_certain = self.is_current and boot_number() != _NO_BOOT
+        return self.sequence if is_certain else 0
+
+    @property
     def layout(self) -> int:
         """Number of the current layout."""
         return self._numbers[1]
@@ -107,6 +121,14 @@ class Published:
         return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
 
 
+def open_published(folder: Path) -> Published | None:
+    """Map the file in the folder of the writes; return None if it is missing or too short."""
+    # A loss of power may leave an empty file.
+    with suppress(OSError, ValueError):
+        return Published(folder)
+    return None
+
+
 def bytes_in(log: Path) -> int:
     """Return the bytes of the files of a log, reserved ones included."""
     size = 0
@@ -126,26 +148,55 @@ class Writes(NamedTuple):
 
 
 def read_writes(generation: Path) -> Writes | None:
-    """Return the writes to a generation, whose folder is given; None if nothing was written."""
-    folder = generation / WRITES
-    if not (folder / LAYOUT).exists():
+    """Return the writes to a generation, whose folder is given; None if nothing was written.
+
+    Raises `IndexDamagedError`.
+    """
+    published = open_published(generation / WRITES) if was_written(generation) else None
+    if published is None:
         return None
-    try:
-        published = Published(folder)
-    except (OSError, ValueError):
-        return None
-    return Writes(published.live, published.info(folder))
+    return Writes(published.live, published.info(generation / WRITES))
 
 
 def is_recovered(generation: Path) -> bool:
     """Whether a generation has no writes, or had a writer since the system started.
 
-    generation: its folder.
+    generation: its folder. Raises `IndexDamagedError`.
+    """
+    if not was_written(generation):
+        return True
+    published = open_published(generation / WRITES)
+    return published is not None and published.is_current
+
+
+def was_written(generation: Path) -> bool:
+    """Return whether there were writes to a generation, whose folder is given.
+
+    Raises `IndexDamagedError` if there were, and the file LAYOUT is missing.
     """
     folder = generation / WRITES
-    if not (folder / LAYOUT).exists():
+    if (folder / LAYOUT).exists():
         return True
-    try:
-        return Published(folder).is_current
-    except (OSError, ValueError):
+    if not had_layout(folder):
         return False
+    # A first write may have made the file meanwhile.
+    if (folder / LAYOUT).exists():
+        return True
+    raise IndexDamagedError(
+        "the layout of the writes is missing; `divgrpc doctor` says what is lost, and repairs the"
+        " index"
+    )
+
+
+def had_layout(folder: Path) -> bool:
+    """Return whether the file LAYOUT was once in the folder of the writes.
+
+    The first write makes it, and syncs it to the disk, after the arrays of layout 1, and before
+    files of the log, sequence numbers and other layouts.
+    """
+    published = open_published(folder)
+    return (
+        (published is not None and published.sequence > 0)
+        or any((folder / LOG).glob(f"*{LOG_SUFFIX}"))
+        or any(layout.name != "1" for layout in (folder / LAYOUTS).glob("*"))
+    )

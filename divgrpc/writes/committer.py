@@ -19,6 +19,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import (
     IndexChangedError,
     IndexDamagedError,
+    MergesBehindError,
     StorageInUseError,
     UnavailableError,
     invalid,
@@ -26,6 +27,7 @@ from divgrpc.errors import (
 from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Durability, Progress, WriteResult
+from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
 from divgrpc.writes.renewal import Renewal
@@ -36,16 +38,6 @@ from divgrpc.writes.written import Request, WrittenGeneration
 
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
-# A merge begins when so many rows were written or deleted since the last one: a number, or a share
-# of the rows if that is more.
-_MERGED_ROWS_MIN: Final = 4_096
-_WRITTEN_SHARE: Final = 0.02
-_DELETED_SHARE: Final = 0.05
-# It also begins when the log has so many records since then, or bytes of them. Each start reads
-# them, each reader keeps their rows in memory, and some records have no rows.
-_MERGED_RECORDS: Final = 65_536
-_MERGED_BYTES: Final = 256 << 20
-
 # A new generation follows the log, first while callers write. Then the lock of writes is held for
 # so long and released for so long, until so few records are missing.
 _FREE_ROUNDS: Final = 3
@@ -77,10 +69,13 @@ class Committer:
         durability: Durability = "sync",
         *,
         has_queries: bool = True,
+        waits_for_merges: bool = True,
     ) -> None:
         """Open the writes to the generation of `engine`, which is in the index folder `folder`.
 
-        `has_queries`: whether `snapshot` is called.
+        has_queries: whether `snapshot` is called.
+        waits_for_merges: whether a write waits if there is room for it only after a merge. If not,
+            it raises `MergesBehindError`, and so do the writes behind it.
 
         Raises `StorageInUseError` if another process writes to the collection,
         `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` or
@@ -88,7 +83,7 @@ class Committer:
         """
         check_writable(engine.manifest)
         self._durability = _check_durability(durability)
-        self._has_queries = has_queries
+        self._has_queries, self._waits_for_merges = has_queries, waits_for_merges
         self._index = IndexFolder(folder)
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
@@ -151,7 +146,8 @@ class Committer:
         """Make a write; when this returns, queries see it.
 
         Raises `InvalidArgumentError`, `ConditionFailedError`, `LimitExceededError`,
-        `StorageFullError` and `IndexChangedError`. A write that raises has no effect.
+        `MergesBehindError`, `StorageFullError` and `IndexChangedError`. A write that raises has no
+        effect.
         """
         (outcome,) = self.commit_all([request])
         if isinstance(outcome, Exception):
@@ -320,13 +316,13 @@ class Committer:
         rest: list[_Pending] = []
         for place, pending in enumerate(batch):
             try:
-                if self._written.lacks_room(pending.request):
-                    rest = batch[place:]
-                    break
                 with self._state_lock:
                     sequence, count = self._written.write(pending.request)
                     if not is_synced:
                         self._publish()
+            except MergesBehindError as error:
+                rest = self._put_off(batch[place:], error)
+                break
             except Exception as error:  # noqa: BLE001  # its caller gets it
                 pending.error = error
             else:
@@ -338,6 +334,18 @@ class Committer:
             pending.result = result
         self._merge_if_due()
         return rest
+
+    def _put_off(self, batch: list[_Pending], error: MergesBehindError) -> list[_Pending]:
+        """Begin a merge; return the requests that wait for it, or give them the error.
+
+        The first one lacks room. No other one overtakes it.
+        """
+        if self._waits_for_merges:
+            return batch
+        for pending in batch:
+            pending.error = error
+        self._begin_merge()
+        return []
 
     def _sync(self) -> None:
         """Sync the log, and let queries see all writes so far."""
@@ -390,20 +398,13 @@ class Committer:
         return Snapshot(self._written.layout_engine, self._written.state)
 
     def _merge_if_due(self) -> None:
-        state = self.state
+        if self.state is not None and is_merge_due(self.state, self._written.log_bytes):
+            self._begin_merge()
+
+    def _begin_merge(self) -> None:
+        """Begin a merge in the background, unless one is under way."""
         is_merging = self._merging is not None and self._merging.is_alive()
-        if state is None or is_merging or not self.merges_by_itself:
-            return
-        info = state.layout.info
-        rows_written = state.rows - info.rows
-        rows_deleted = (state.rows - state.live) - (info.rows - info.live)
-        if (
-            rows_written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
-            or rows_deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
-            or state.room * 4 < info.capacity - info.rows
-            or state.sequence - info.sequence >= _MERGED_RECORDS
-            or self._written.log_bytes >= _MERGED_BYTES
-        ):
+        if self.merges_by_itself and not is_merging:
             self._merging = threading.Thread(target=self._merge_in_background, daemon=True)
             self._merging.start()
 

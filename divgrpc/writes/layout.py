@@ -47,23 +47,22 @@ from divgrpc.storage.arrays import (
 )
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import checksum, with_checksum
-from divgrpc.storage.published import LAYOUT, LOG, WRITES
+from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
 from divgrpc.writes.records import Rows
 
-# Numbers of rows that can be written after a merge, at least and at most, and their bytes.
+# Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
-_LATER_BYTES_MAX: Final = 256 << 20
 _COPIED_ROWS: Final = 65_536
 
 
 def rows_at_once(dims: int) -> int:
     """Return the number of rows that one write may have; each new layout has room for so many."""
-    rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+    rows = max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
     return min(rows, LIMITS["write_rows_max"])
 
 
@@ -231,12 +230,12 @@ class WritesFolder:
         used_folders: set[str] = set()
         if info is not None:
             used_folders = {
-                f"layouts/{info.number}",
+                f"{LAYOUTS}/{info.number}",
                 *(f"parts/{part.number}" for part in info.parts),
             }
         draft = self.path / f"{LAYOUT}.new"
         paths = [draft] if draft.exists() else []
-        for kind in ("layouts", "parts"):
+        for kind in (LAYOUTS, "parts"):
             paths += [
                 folder
                 for folder in sorted((self.path / kind).glob("*"))
@@ -254,7 +253,7 @@ class WritesFolder:
         info = self.read_info()
         if info is None:
             raise IndexDamagedError("the layout is missing")
-        folder = self.path / "layouts" / str(info.number)
+        folder = self.path / LAYOUTS / str(info.number)
         arrays = {
             name: open_array(folder / f"{name}.npy", entry, verify=verify, mode="c")
             for name, entry in info.arrays.items()
@@ -284,7 +283,7 @@ class WritesFolder:
         """
         old_info = self.read_info()
         with full_disk_errors():
-            for name in ("layouts", "parts", LOG):
+            for name in (LAYOUTS, "parts", LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
             if old_info is None:
@@ -294,7 +293,7 @@ class WritesFolder:
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
-        later_rows = max(1, min(_LATER_ROWS_MAX, _LATER_BYTES_MAX // (4 * dims)))
+        later_rows = max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
         later_rows = min(later_rows, max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
         capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
@@ -326,7 +325,7 @@ class WritesFolder:
         draft = self.path / f"{LAYOUT}.new"
         write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
         with full_disk_errors():
-            for name in ("layouts", "parts", LOG):
+            for name in (LAYOUTS, "parts", LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
             sync_folder(self.path)
@@ -338,7 +337,7 @@ class WritesFolder:
         def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
 
-        return _write_arrays(self.path / "layouts" / str(number), fill)
+        return _write_arrays(self.path / LAYOUTS / str(number), fill)
 
     def _write_part(
         self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]

@@ -12,7 +12,8 @@ made, so that a full disk is met then. The rest of a file is zeros. A record is:
 A crash may leave a record incomplete at the end of the log. A loss of power may leave any record
 incomplete that was not synced, also one before a complete one. The log ends before such a record,
 and it is overwritten with all that follows. If a valid record behind an invalid one says that the
-invalid one was synced, the file was changed: this is damage, and nothing is overwritten.
+invalid one was synced, the file was changed: this is damage, and nothing is overwritten. The same
+holds if the invalid record was published since the system started (`Published.acknowledged`).
 """
 
 import itertools
@@ -29,9 +30,8 @@ import numpy as np
 from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.platforms import reserve, sync_data, write_at
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
-from divgrpc.storage.published import bytes_in
+from divgrpc.storage.published import LOG_SUFFIX, bytes_in
 
-SUFFIX: Final = ".wal"
 _DRAFT_SUFFIX: Final = ".new"
 FILE_BYTES: Final = 16 << 20
 _HEAD: Final = struct.Struct("<QQII")
@@ -101,6 +101,14 @@ def entries_behind(
             yield place, entry
 
 
+def lost_write(sequence: int) -> IndexDamagedError:
+    """Return the error of a log that lacks a write which readers may show."""
+    return IndexDamagedError(
+        f"the log lacks record {sequence}, a write that had returned; `divgrpc doctor` says what is"
+        " lost, and repairs the index"
+    )
+
+
 class End(NamedTuple):
     """The end of the records of a file.
 
@@ -141,7 +149,7 @@ class Log:
 
     def files(self) -> list[tuple[int, Path]]:
         """Return the files and the sequence numbers of their first records, ascending."""
-        paths = self.folder.glob(f"*{SUFFIX}")
+        paths = self.folder.glob(f"*{LOG_SUFFIX}")
         return sorted((int(path.stem), path) for path in paths if path.stem.isdigit())
 
     def files_above(self, after: int) -> list[tuple[int, Path]]:
@@ -177,7 +185,7 @@ class Log:
 
         The caller must sync the folder.
         """
-        path = self.folder / f"{records[0].sequence:020d}{SUFFIX}"
+        path = self.folder / f"{records[0].sequence:020d}{LOG_SUFFIX}"
         data = b"".join(frame(entry.sequence, entry.synced, entry.body) for entry in records)
         with full_disk_errors(), path.open("xb") as file:
             reserve(file.fileno(), max(FILE_BYTES, len(data)))
@@ -215,7 +223,7 @@ class Tail:
         while self.sequence < last:
             entry = self._next() or self._first_elsewhere()
             if entry is None or entry.sequence != self.sequence + 1:
-                raise IndexDamagedError(f"the log lacks record {self.sequence + 1}")
+                raise lost_write(self.sequence + 1)
             self._offset = entry.end
             self.sequence += 1
             yield entry.sequence, entry.body
@@ -348,7 +356,7 @@ class LogWriter:
         """Begin a file of `size` bytes; the records so far are synced first."""
         if self._descriptor >= 0:
             self.sync()
-        path = self._log.folder / f"{self.sequence + 1:020d}{SUFFIX}"
+        path = self._log.folder / f"{self.sequence + 1:020d}{LOG_SUFFIX}"
         draft = path.with_suffix(_DRAFT_SUFFIX)
         with full_disk_errors():
             descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

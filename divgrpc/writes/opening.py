@@ -5,7 +5,7 @@ from pathlib import Path
 from divgrpc.engine import Engine
 from divgrpc.storage.generations import IndexFolder, open_generation
 from divgrpc.storage.manifest import MANIFEST
-from divgrpc.storage.published import LAYOUT, WRITES
+from divgrpc.storage.published import was_written
 from divgrpc.writes.replica import Replica
 
 
@@ -34,6 +34,6 @@ def open_index(path: Path | str) -> Engine | Replica:
 def _open_folder(folder: Path) -> Engine | Replica:
     """Open the generation in `folder`, with the writes to it."""
     engine = Engine(open_generation(folder), folder.parent.name, folder.parent)
-    if not (folder / WRITES / LAYOUT).exists():
+    if not was_written(folder):
         return engine
     return Replica(engine, folder)

@@ -9,9 +9,9 @@ import numpy as np
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.generations import Generation
-from divgrpc.storage.published import Published
+from divgrpc.storage.published import Published, open_published
 from divgrpc.writes.layout import Layout, WritesFolder
-from divgrpc.writes.log import Tail
+from divgrpc.writes.log import Tail, lost_write
 from divgrpc.writes.records import Record, unpack
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
@@ -74,8 +74,13 @@ class Replica:
     def _follow(self, published: Published | None) -> None:
         """Apply the records that were written since."""
         if published is None:
+            # Read first, because records may be appended meanwhile.
+            numbers = open_published(self._folder.path)
+            acknowledged = 0 if numbers is None else numbers.acknowledged
             for sequence, body in self._folder.log.read(self._state.sequence):
                 self._apply(sequence, body)
+            if self._state.sequence < acknowledged:
+                raise lost_write(self._state.sequence + 1)
             return
         if published.layout > self._state.layout.info.number:
             # The writer has just written the layout. Queries wait, so its arrays are not read.

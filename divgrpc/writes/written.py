@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
-from divgrpc.errors import LimitExceededError, StorageInUseError
-from divgrpc.parameters.limits import LIMITS
+from divgrpc.errors import StorageInUseError
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
-from divgrpc.storage.published import Published
+from divgrpc.storage.published import Published, was_written
+from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
 from divgrpc.writes.digests import digest_of, first_result
-from divgrpc.writes.layout import Layout, Source, WritesFolder, rows_at_once
-from divgrpc.writes.log import LogWriter
+from divgrpc.writes.layout import Layout, Source, WritesFolder
+from divgrpc.writes.log import LogWriter, lost_write
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
 from divgrpc.writes.snapshot import LayoutEngine
@@ -66,7 +66,7 @@ class WrittenGeneration:
             raise StorageInUseError("another process writes to this collection")
         self._vectors_file = self.folder.open_vectors()
         self._published = Published(self.folder.path, writable=True)
-        if self.folder.read_info() is not None:
+        if was_written(self.folder.path.parent):
             self._recover(is_synced=is_synced)
 
     def begin(self, source: Source | None = None) -> None:
@@ -129,30 +129,17 @@ class WrittenGeneration:
 
     # Writes.
 
-    def lacks_room(self, request: Request) -> bool:
-        """Return whether the rows of a request fit only after a merge.
-
-        Raises `LimitExceededError` if they do not fit then.
-        """
-        count = len(as_ids(request.ids)) if isinstance(request, Upsert) else 0
-        if count > LIMITS["write_rows_max"]:
-            return False
-        rows_max = rows_at_once(self.engine.dims)
-        if count > rows_max:
-            # A layout may have a little more room. The next generation may not, and takes over the
-            # records of this one.
-            raise LimitExceededError(
-                f"ids has {count} rows; one write of vectors of this length may have at most"
-                f" {rows_max}"
-            )
-        return count > self.state.room
-
     def write(self, request: Request) -> tuple[int, int]:
-        """Append a write to the log and apply it; return its sequence number and its rows."""
+        """Append a write to the log and apply it; return its sequence number and its rows.
+
+        Raises `MergesBehindError` if there is room for it only after a merge, and the errors of
+        `Requests`. A write that raises has no effect.
+        """
         state = self.state
         if request.write_id in state.requests:
             return first_result(request, state)
         if isinstance(request, Upsert):
+            check_rows(len(as_ids(request.ids)), state)
             record = self._requests.upsert(request, state)
         else:
             record = self._requests.delete(request, state)
@@ -161,7 +148,9 @@ class WrittenGeneration:
         count = len(record.removed) if record.rows is None else len(record.rows)
         if not count and not request.write_id:
             return state.sequence, 0
-        self._append(record, pack(record))
+        body = pack(record)
+        check_bytes(len(body), self.log_bytes)
+        self._append(record, body)
         return state.sequence, count
 
     def follow(self, records: Iterable[tuple[int, bytes]], *, is_encoded: bool) -> None:
@@ -174,7 +163,8 @@ class WrittenGeneration:
             if not is_encoded and record.rows is not None:
                 record = replace(record, rows=self._requests.encode(record.rows))
                 body = pack(record)  # noqa: PLW2901  # the same record with other codes
-            if record.rows is not None and len(record.rows) > self.state.room:
+            count = 0 if record.rows is None else len(record.rows)
+            if count > self.state.room or not has_bytes(len(body), self.log_bytes):
                 self._make_room()
             self._append(record, body)
             assert sequence == self.state.sequence  # noqa: S101  # the numbers are the same
@@ -233,6 +223,8 @@ class WrittenGeneration:
             self._put_vectors(state, record)
             state.apply(sequence, record)
             self.log_bytes += len(body)
+        if state.sequence < self._published.acknowledged:
+            raise lost_write(state.sequence + 1)
         self._log = LogWriter(self.folder.log, state.sequence)
         if is_synced:
             # No query sees a record that a loss of power could remove.

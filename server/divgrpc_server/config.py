@@ -88,7 +88,10 @@ class Config:
         20_000, "calls that gRPC queues for a busy front; it ends further calls as CANCELLED", low=1
     )
     stream_window: int = _option(
-        256, "queries of one QueryStream that run at a time", low=1, high=65536
+        256,
+        "queries of one QueryStream, or writes of one WriteStream, that run at a time",
+        low=1,
+        high=65536,
     )
     worker_wait: float = _option(
         5.0, "seconds that a query waits for a worker if none is up", low=0

@@ -25,7 +25,7 @@ _IN_PROCESS: Final = (
     "growth",
     "peers",
 )
-_SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate", "writes")
+_SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate", "writes", "write_streams")
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):
     import_module(f"benchmarks.runs.{_module}")
 

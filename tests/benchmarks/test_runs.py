@@ -66,6 +66,13 @@ def _writes(tables: list[Table]) -> None:
     assert min(column(wire, "rows/s")) > 0
 
 
+def _write_streams(tables: list[Table]) -> None:
+    (table,) = tables
+    assert column(table, "rows a message") == [1, 10, 100] * 2
+    assert min(column(table, "unary rows/s")) > 0
+    assert min(column(table, "stream rows/s")) > 0
+
+
 def _sparse(tables: list[Table]) -> None:
     (table,) = tables
     rows = {row["contestant"]: row for row in table.rows}
@@ -169,6 +176,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "wire-filters": ("--points 20000 --passing 0.1 --queries 10", _wire_filters),
     "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
     "writes": ("--points 3000 --seconds 0.1", _writes),
+    "write-streams": ("--points 3000 --seconds 0.2 --rounds 1 --in-flight 8", _write_streams),
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),

@@ -44,6 +44,11 @@ _EVALUATION: Final = {
     "row.on_front": "a comparison of measured times",
     "progress.seconds_left": "an estimate from the clock",
 }
+# Errors in the answers of a stream.
+_ERRORS: Final = {
+    "error.message": "a text for people, free to change",
+    "error.details": "they hold a random request id and the text",
+}
 # Methods whose progress reports are left out.
 _UPLOADS: Final = ("Build", "AddAttributes")
 # The fields of each method that differ between runs or machines, each with the reason. In a path, a
@@ -51,10 +56,8 @@ _UPLOADS: Final = ("Build", "AddAttributes")
 UNSTEADY: Final = {
     "Evaluate": _EVALUATION,
     "EvaluateLabels": _EVALUATION,
-    "QueryStream": {
-        "error.message": "a text for people, free to change",
-        "error.details": "they hold a random request id and the text",
-    },
+    "QueryStream": _ERRORS,
+    "WriteStream": _ERRORS,
     "GetServerInfo": {
         "version": "the release under test",
         "versions": "the installed libraries",

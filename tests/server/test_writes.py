@@ -18,6 +18,7 @@ from divgrpc import Collection, Field, Index
 from divgrpc.errors import (
     BuildUnderWayError,
     ConditionFailedError,
+    IndexDamagedError,
     IndexNotFoundError,
     InvalidArgumentError,
     UnfitIndexError,
@@ -408,6 +409,23 @@ def test_a_server_goes_on_after_a_loss_of_power(tmp_path: Path, numbers: bytes) 
         assert client.get_index("points").rows == client.count("points") == ROWS + 1
         near = client.query("points", POINTS[ROWS], k=1, search="exact")
         assert (near.ids.tolist(), near.sequence) == ([[ROWS]], 1)
+
+
+def test_a_server_refuses_to_lose_a_write(tmp_path: Path) -> None:
+    """The last record of the log is damaged, and the system did not start again meanwhile."""
+    data = tmp_path / "data"
+    with Collection.build(POINTS[:ROWS], path=data / "points") as collection:
+        collection.upsert([ROWS], POINTS[ROWS : ROWS + 1])
+    (log,) = (data / "points" / "1" / "writes" / "log").iterdir()
+    damaged = log.read_bytes().rstrip(b"\0")[:-1].ljust(log.stat().st_size, b"\0")
+    log.write_bytes(damaged)
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        with pytest.raises(IndexDamagedError, match=r"lacks record 1, .* `divgrpc doctor`"):
+            client.query("points", POINTS[:1])
+        with pytest.raises(IndexDamagedError, match=r"lacks record 1, .* `divgrpc doctor`"):
+            client.upsert("points", [7], POINTS[:1])
+    assert log.read_bytes() == damaged
 
 
 def test_many_callers_write_at_once(client: Client, name: str) -> None:

@@ -7,10 +7,11 @@ index. If a new generation is published between two requests, the parts that an 
 answered are sent again.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 from google.rpc import status_pb2
@@ -31,6 +32,7 @@ from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 AnyT = TypeVar("AnyT")
+ItemT = TypeVar("ItemT")
 # A generator of requests that are sent one at a time. Its result is None if no single generation
 # answered all of them.
 Exchange: TypeAlias = Generator[RequestT, ResponseT, AnyT | None]
@@ -172,23 +174,28 @@ def _in_parts(
     return None
 
 
-class Pipeline:
-    """The state of one call of `query_stream`; it raises the same errors as `query_batch`.
+class Pipeline(ABC, Generic[ItemT, RequestT, AnyT]):
+    """The state of one call that sends a stream of items and receives an answer to each.
 
-    Queries are numbered in the order in which they are sent. Answers may arrive in any order, and
-    `accept` yields them in the order of the queries. Answers that arrive early are stored here.
-    Their number is bounded, because the clients limit the number of queries in flight.
+    Items are numbered in the order in which they are sent. Answers may arrive in any order, and
+    `accept` yields them in the order of the items. Answers that arrive early are stored here. Their
+    number is bounded, because the clients limit the number of items in flight.
     """
 
-    def __init__(
-        self, name: str, options: QueryOptions, restriction: Mapping[str, Any], in_flight: int
-    ) -> None:
+    def __init__(self, in_flight: int) -> None:
+        """Create the state; raises `InvalidArgumentError` unless `in_flight` is at least 1."""
         self.in_flight = arguments.count("in_flight", in_flight)
-        self._fields = {**requests.query_fields(name, options), **restriction}
-        self._room = _room(query_pb2.QueryRequest(**self._fields))
         self._sent = 0
         self._turn = 0
-        self._early: dict[int, query_pb2.QueryStreamResponse] = {}
+        self._early: dict[int, Any] = {}
+
+    @abstractmethod
+    def message(self, number: int, item: ItemT) -> RequestT:
+        """Return the message for an item; raises `InvalidArgumentError`."""
+
+    @abstractmethod
+    def result(self, answer: Any) -> AnyT:  # noqa: ANN401  # a message with a correlation_id
+        """Return the result in an answer that is not an error."""
 
     @property
     def due(self) -> bool:
@@ -200,29 +207,46 @@ class Pipeline:
         """Number of items that were sent but whose results were not yielded yet."""
         return self._sent - self._turn
 
-    def request(self, queries: VectorsLike) -> query_pb2.QueryStreamRequest:
-        """Return the message for the next item, which has one or more rows.
+    def request(self, item: ItemT) -> RequestT:
+        """Return the message for the next item; raises as `message` does."""
+        message = self.message(self._sent, item)
+        self._sent += 1
+        return message
+
+    def accept(self, response: Any) -> Iterator[AnyT | status_pb2.Status]:  # noqa: ANN401
+        """Accept an answer, and yield the results and errors that are now next in order."""
+        self._early[response.correlation_id] = response
+        while (answer := self._early.pop(self._turn, None)) is not None:
+            self._turn += 1
+            is_error = answer.WhichOneof("outcome") == "error"
+            yield answer.error if is_error else self.result(answer)
+
+
+class QueryPipeline(Pipeline[VectorsLike, query_pb2.QueryStreamRequest, QueryResult]):
+    """The state of one call of `query_stream`; it raises the same errors as `query_batch`."""
+
+    def __init__(
+        self, name: str, options: QueryOptions, restriction: Mapping[str, Any], in_flight: int
+    ) -> None:
+        super().__init__(in_flight)
+        self._fields = {**requests.query_fields(name, options), **restriction}
+        self._room = _room(query_pb2.QueryRequest(**self._fields))
+
+    def message(self, number: int, item: VectorsLike) -> query_pb2.QueryStreamRequest:
+        """Return the message for one or more rows.
 
         Raises `InvalidArgumentError` if the item is not a matrix or is too large for one message.
         """
-        matrix = as_matrix("queries", queries, one_row=True)
+        matrix = as_matrix("queries", item, one_row=True)
         rows = row_count(matrix)
         if row_ends(matrix, self._room)[:1] not in ([], [rows]):
             raise InvalidArgumentError(
                 "queries", f"an item of a stream must fit one message, got {rows} rows; use query"
             )
-        message = query_pb2.QueryStreamRequest(
-            correlation_id=self._sent, query=requests.query(self._fields, matrix, 0, rows)
+        return query_pb2.QueryStreamRequest(
+            correlation_id=number, query=requests.query(self._fields, matrix, 0, rows)
         )
-        self._sent += 1
-        return message
 
-    def accept(
-        self, response: query_pb2.QueryStreamResponse
-    ) -> Iterator[QueryResult | status_pb2.Status]:
-        """Accept an answer, and yield the results and errors that are now next in order."""
-        self._early[response.correlation_id] = response
-        while (answer := self._early.pop(self._turn, None)) is not None:
-            self._turn += 1
-            is_result = answer.WhichOneof("outcome") == "response"
-            yield responses.query_result(answer.response) if is_result else answer.error
+    def result(self, answer: query_pb2.QueryStreamResponse) -> QueryResult:
+        """Return the result of a query."""
+        return responses.query_result(answer.response)

@@ -9,7 +9,7 @@ import numpy as np
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.records import (
@@ -20,7 +20,7 @@ from divgrpc.types.records import (
     PayloadsLike,
 )
 from divgrpc_client.messages.arguments import not_negative
-from divgrpc_client.messages.batches import Exchange
+from divgrpc_client.messages.batches import MESSAGE_BYTES, Exchange
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Matrix, row_count
@@ -47,9 +47,16 @@ class Conditions(NamedTuple):
     def fields(self, part: int = 0) -> dict[str, Any]:
         """Return the fields of message number `part` of a write."""
         name = self.write_id or secrets.token_hex(12)
+        if part and isinstance(name, str):
+            name = f"{name}:{part}"
+        return self._replace(write_id=name).plain_fields()
+
+    def plain_fields(self) -> dict[str, Any]:
+        """Return the fields of a write that has no name unless one is given."""
+        name = self.write_id or ""
         if not isinstance(name, str):
             raise invalid("write_id", f"must be a text, got {name!r:.80}")
-        fields: dict[str, Any] = {"write_id": f"{name}:{part}" if part else name}
+        fields: dict[str, Any] = {"write_id": name}
         if self.if_sequence is not None:
             fields["if_sequence"] = not_negative("if_sequence", self.if_sequence)
         return fields
@@ -110,12 +117,7 @@ def upsert(
 ) -> WriteExchange:
     """Return the exchange of an upsert; raises `InvalidArgumentError` with the argument's name."""
     rows = _rows_of(*row_arguments)
-    if mode not in _MODES:
-        raise invalid("mode", f"must be one of {', '.join(_MODES)}, got {mode!r:.80}")
-    fields: dict[str, Any] = {
-        "index": index_name(name),
-        "mode": number_of(fields_of(writes_pb2.UpsertRequest)["mode"], mode),
-    }
+    fields: dict[str, Any] = {"index": index_name(name), "mode": _mode(mode)}
     ends = rows.ends()
     if len(ends) > 1 and conditions.if_sequence is not None:
         raise invalid("if_sequence", "needs all rows in one message: send fewer rows")
@@ -137,20 +139,50 @@ def delete(
     name: str, ids: IdsOf, filter_fields: Mapping[str, Any], conditions: Conditions
 ) -> WriteExchange:
     """Return the exchange of a deletion; raises `InvalidArgumentError` with the argument's name."""
+    return _send_all(iter((deletion(name, ids, filter_fields, conditions.fields()),)))
+
+
+def deletion(
+    name: str, ids: IdsOf, filter_fields: Mapping[str, Any], conditions: Mapping[str, Any]
+) -> writes_pb2.DeleteRequest:
+    """Return the message of a deletion; `conditions` are fields of `Conditions`.
+
+    Raises `InvalidArgumentError` with the argument's name.
+    """
     if ids is None and not filter_fields:
         raise invalid("ids", "must be given if there is no filter")
     numbers, texts = _ids(ids) if ids is not None else ([], [])
     request = writes_pb2.DeleteRequest(
-        index=index_name(name),
-        ids=numbers,
-        string_ids=texts,
-        **filter_fields,
-        **conditions.fields(),
+        index=index_name(name), ids=numbers, string_ids=texts, **filter_fields, **conditions
     )
     if ids is not None and not (numbers or texts):
         # An empty list selects nothing, with or without a filter.
         request.filter.CopyFrom(_nothing())
-    return _send_all(iter((request,)))
+    return request
+
+
+def insertion(
+    name: str, row_arguments: RowArguments, mode: WriteMode, conditions: Mapping[str, Any]
+) -> writes_pb2.UpsertRequest:
+    """Return the one message of an upsert; `conditions` are fields of `Conditions`.
+
+    Raises `InvalidArgumentError` with the argument's name, also if there are too many rows.
+    """
+    rows = _rows_of(*row_arguments)
+    count = len(rows.ids) or len(rows.texts)
+    message = writes_pb2.UpsertRequest(
+        index=index_name(name), mode=_mode(mode), **rows.fields(0, count), **conditions
+    )
+    if count > _ROWS_MAX or message.ByteSize() > MESSAGE_BYTES:
+        rule = "an item of a stream must fit one message"
+        raise InvalidArgumentError("ids", f"{rule}, got {count} rows; use upsert")
+    return message
+
+
+def _mode(mode: WriteMode) -> Any:  # noqa: ANN401  # an enum of protobuf
+    if mode not in _MODES:
+        raise invalid("mode", f"must be one of {', '.join(_MODES)}, got {mode!r:.80}")
+    return number_of(fields_of(writes_pb2.UpsertRequest)["mode"], mode)
 
 
 def check_write_id(write_id: object, parts: int = 1) -> None:

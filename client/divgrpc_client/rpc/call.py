@@ -1,6 +1,7 @@
 """The deadline and the metadata of one call, and its failure as an `RpcError`."""
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
@@ -22,6 +23,9 @@ _NOT_SERVING: Final = "NOT_SERVING"
 # Timeouts of about three years and more mean no deadline. With a timeout of some centuries, gRPC's
 # clock would overflow and the call would end at once.
 _ENDLESS_SECONDS: Final = 1e8
+# A refused call is sent again after a random time, up to this multiple of the time that the server
+# says. So callers that were refused at once do not return at once.
+_PAUSE_MAX: Final = 2.0
 # Status codes by their number in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -95,6 +99,17 @@ class RpcCall:
     def start(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # either stack's call
         """Call a method of a stub with a request or an iterator of requests."""
         return method(request, timeout=self.seconds_left(), metadata=self.metadata)
+
+    def pause_after(self, failure: RpcError) -> float | None:
+        """Return the seconds after which the server may have room for a call that it has refused.
+
+        Returns None if the server does not say so, or if the deadline is earlier.
+        """
+        is_full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        if not is_full or failure.retry_after is None:
+            return None
+        seconds = failure.retry_after * random.uniform(1, _PAUSE_MAX)  # noqa: S311  # no secret
+        return seconds if time.monotonic() + seconds < self._deadline else None
 
     def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
         """Convert an error of either gRPC stack and its trailers to an `RpcError`.

@@ -92,6 +92,11 @@ class DiverseIndexStub(object):
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.WriteStream = channel.stream_stream(
+                '/divgrpc.v1.DiverseIndex/WriteStream',
+                request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamResponse.FromString,
+                _registered_method=True)
         self.Compact = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/Compact',
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
@@ -225,6 +230,17 @@ class DiverseIndexServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteStream(self, request_iterator, context):
+        """Makes many writes over one stream, in the order of the messages, at a lower cost per write than
+        separate calls: writes that arrive together are committed together. The server sends a response
+        when its write is as safe as after Upsert. It reads more slowly while it has no room, and never
+        refuses a write for lack of room. If the stream breaks, writes without a response may or may
+        not have been made. Those with a write_id are safe to send again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Compact(self, request, context):
         """Merges the writes to an index into the arrays that searches read. Merges happen by themselves; a
         caller may want one after a large number of writes. The call is safe to retry.
@@ -347,6 +363,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.SerializeToString,
+            ),
+            'WriteStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.WriteStream,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamResponse.SerializeToString,
             ),
             'Compact': grpc.unary_unary_rpc_method_handler(
                     servicer.Compact,
@@ -665,6 +686,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/Delete',
             divgrpc__protos_dot_v1_dot_writes__pb2.DeleteRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_writes__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/divgrpc.v1.DiverseIndex/WriteStream',
+            divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -192,6 +192,22 @@ _DiverseIndexDeleteType = typing_extensions.TypeVar(
     ],
 )
 
+_DiverseIndexWriteStreamType = typing_extensions.TypeVar(
+    '_DiverseIndexWriteStreamType',
+    grpc.StreamStreamMultiCallable[
+        divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+        divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+        divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+        divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
+    ],
+)
+
 _DiverseIndexCompactType = typing_extensions.TypeVar(
     '_DiverseIndexCompactType',
     grpc.UnaryUnaryMultiCallable[
@@ -336,7 +352,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -378,6 +394,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.writes_pb2.DeleteRequest,
             divgrpc_protos.v1.writes_pb2.DeleteResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+            divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.writes_pb2.CompactRequest,
@@ -459,6 +479,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.writes_pb2.DeleteRequest,
             divgrpc_protos.v1.writes_pb2.DeleteResponse,
         ],
+        grpc.aio.StreamStreamMultiCallable[
+            divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+            divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.writes_pb2.CompactRequest,
             divgrpc_protos.v1.writes_pb2.CompactResponse,
@@ -516,6 +540,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
     Upsert: _DiverseIndexUpsertType
 
     Delete: _DiverseIndexDeleteType
+
+    WriteStream: _DiverseIndexWriteStreamType
 
     Compact: _DiverseIndexCompactType
 
@@ -575,6 +601,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.writes_pb2.DeleteRequest,
         divgrpc_protos.v1.writes_pb2.DeleteResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
+        divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
@@ -684,6 +714,13 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.writes_pb2.DeleteRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.writes_pb2.DeleteResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.DeleteResponse]]: ...
+
+    @abc.abstractmethod
+    def WriteStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.writes_pb2.WriteStreamRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.writes_pb2.WriteStreamResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.writes_pb2.WriteStreamResponse]]: ...
 
     @abc.abstractmethod
     def Compact(

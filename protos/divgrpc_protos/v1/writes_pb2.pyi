@@ -43,6 +43,9 @@ from google.protobuf.internal.enum_type_wrapper import (
 from google.protobuf.message import (
     Message,
 )
+from google.rpc.status_pb2 import (
+    Status,
+)
 from typing import (
     Literal,
     NewType,
@@ -183,6 +186,56 @@ class DeleteResponse(Message):
         rows: int = ...,
     ) -> None: ...
     def ClearField(self, field_name: Literal["generation", b"generation", "rows", b"rows", "sequence", b"sequence"]) -> None: ...
+
+@final
+class WriteStreamRequest(Message):
+    DESCRIPTOR: Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: int
+    UPSERT_FIELD_NUMBER: int
+    DELETE_FIELD_NUMBER: int
+    correlation_id: int
+    @property
+    def upsert(self) -> UpsertRequest: ...
+    @property
+    def delete(self) -> DeleteRequest: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: int = ...,
+        upsert: UpsertRequest | None = ...,
+        delete: DeleteRequest | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["delete", b"delete", "upsert", b"upsert", "write", b"write"]) -> bool: ...
+    def ClearField(self, field_name: Literal["correlation_id", b"correlation_id", "delete", b"delete", "upsert", b"upsert", "write", b"write"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["write", b"write"]) -> Literal["upsert", "delete"] | None: ...
+
+@final
+class WriteStreamResponse(Message):
+    DESCRIPTOR: Descriptor
+
+    CORRELATION_ID_FIELD_NUMBER: int
+    UPSERT_FIELD_NUMBER: int
+    DELETE_FIELD_NUMBER: int
+    ERROR_FIELD_NUMBER: int
+    correlation_id: int
+    @property
+    def upsert(self) -> UpsertResponse: ...
+    @property
+    def delete(self) -> DeleteResponse: ...
+    @property
+    def error(self) -> Status: ...
+    def __init__(
+        self,
+        *,
+        correlation_id: int = ...,
+        upsert: UpsertResponse | None = ...,
+        delete: DeleteResponse | None = ...,
+        error: Status | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["delete", b"delete", "error", b"error", "outcome", b"outcome", "upsert", b"upsert"]) -> bool: ...
+    def ClearField(self, field_name: Literal["correlation_id", b"correlation_id", "delete", b"delete", "error", b"error", "outcome", b"outcome", "upsert", b"upsert"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["outcome", b"outcome"]) -> Literal["upsert", "delete", "error"] | None: ...
 
 @final
 class CompactRequest(Message):

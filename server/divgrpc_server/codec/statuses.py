@@ -105,6 +105,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.OtherFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
+    errors.MergesBehindError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.5),
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     QueueFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.1),
     BuildsFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=5.0),

@@ -91,36 +91,62 @@ def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
 
 
 class StreamSubject:
-    """The combined subject of all queries of a QueryStream call.
+    """The combined subject of all messages of a stream.
 
-    The number of rows is the sum over the queries. If the queries name several indexes, the index
-    is "*". If their values of k differ, k is left out.
+    The number of rows is the sum over the messages. If these name several indexes, the index is
+    "*". If their values of k differ, k is left out.
     """
 
     def __init__(self) -> None:
-        self._index = ""
+        self._index: str | None = None
         self._rows = 0
         self._k: int | None = None
-        self._one_k = True
 
     def add(self, message: bytes) -> None:
         """Add one message of the stream; bytes that cannot be parsed are ignored."""
         try:
-            query = query_pb2.QueryStreamRequest.FromString(message).query
+            index, rows, k = self._read(message)
         except DecodeError:
             return
-        k = _value(query, "k", DEFAULT_K)
-        if self._k is None:
-            self._index, self._k = query.index, k
-        if self._index != query.index:
+        if self._index is None:
+            self._index, self._k = index, k
+        if self._index != index:
             self._index = _SEVERAL
-        self._one_k = self._one_k and self._k == k
-        self._rows += _rows(query.queries)
+        if self._k != k:
+            self._k = None
+        self._rows += rows or 0
 
     @property
     def subject(self) -> Subject:
         """The subject of the messages so far."""
-        return Subject(self._index, self._rows, self._k if self._one_k else None)
+        return Subject(self._index or "", self._rows, self._k)
+
+    def _read(self, message: bytes) -> Subject:
+        raise NotImplementedError
+
+
+class QueryStreamSubject(StreamSubject):
+    """The subject of a QueryStream."""
+
+    def _read(self, message: bytes) -> Subject:
+        query = query_pb2.QueryStreamRequest.FromString(message).query
+        return Subject(query.index, _rows(query.queries), _value(query, "k", DEFAULT_K))
+
+
+class WriteStreamSubject(StreamSubject):
+    """The subject of a WriteStream; the rows of a deletion are its ids."""
+
+    def _read(self, message: bytes) -> Subject:
+        request = writes_pb2.WriteStreamRequest.FromString(message)
+        write = request.upsert if request.HasField("upsert") else request.delete
+        return Subject(write.index, _rows_of_write(write, None))
+
+
+# The subject of each method that answers a stream of messages.
+STREAMS: Final[Mapping[str, type[StreamSubject]]] = {
+    "QueryStream": QueryStreamSubject,
+    "WriteStream": WriteStreamSubject,
+}
 
 
 def index_of(op: int, payload: bytes) -> str:

@@ -48,6 +48,8 @@ _WRITER_ENDED: Final = (
 _STREAM: Final = Op.STREAM
 # Requests of this operation are sent to every worker. They are not queued, counted or retried.
 _PREPARE: Final = Op.PREPARE
+# Requests of this operation have messages that a stream has counted (`Pool.take`).
+_WRITES: Final = Op.WRITES
 
 
 class PoolCall:
@@ -176,18 +178,27 @@ class Pool:
         Raises `PoisonError`, and `QueueFullError` for a unary call. A stream must call
         `wait_for_room` first.
         """
-        is_stream = op is _STREAM
-        if not is_stream:
+        is_stream, is_counted = op is _STREAM, op is not _WRITES
+        if is_counted and not is_stream:
             self._admission.check(len(payload), deadline)
         if not self._quarantine.is_empty and self._quarantine.holds(
             subjects.fingerprint(op, payload)
         ):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)
-        self._admission.take(call.size, is_stream=is_stream)
+        if is_counted:
+            self._admission.take(call.size, is_stream=is_stream)
         self._queues[call.kind][call.request.id] = call
         self._dispatch()
         return call
+
+    def take(self, size: int) -> None:
+        """Count a message of a stream, in bytes, before it is submitted with others."""
+        self._admission.take(size, is_stream=True)
+
+    def release(self, size: int, *, is_answered: bool) -> None:
+        """Stop counting such a message."""
+        self._admission.release(size, is_stream=True, is_answered=is_answered)
 
     def withdraw(self, call: PoolCall) -> None:
         """Remove a call whose caller no longer waits."""
@@ -359,7 +370,7 @@ class Pool:
 
     def _release(self, call: PoolCall, *, is_answered: bool = False) -> None:
         op = call.request.op
-        if op is not _PREPARE:
+        if op is not _PREPARE and op is not _WRITES:
             self._admission.release(call.size, is_stream=op is _STREAM, is_answered=is_answered)
 
     def _status(self, call: PoolCall, error: Exception) -> Reply:

@@ -36,9 +36,11 @@ from divgrpc_server.front.jobs import (
     RefusedError,
     Write,
 )
+from divgrpc_server.front.message_stream import MessageStream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
@@ -102,7 +104,7 @@ class Service:
         self._log = log
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._streams: set[QueryStream] = set()
+        self._streams: set[MessageStream] = set()
 
     def registered_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
         """Return the handlers of the methods that are called thousands of times per second."""
@@ -120,7 +122,6 @@ class Service:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods of the service."""
-        stream = grpc.stream_stream_rpc_method_handler
         catalog = {
             "GetIndex": self._catalog.get_index,
             "ListIndexes": self._catalog.list_indexes,
@@ -132,7 +133,10 @@ class Service:
             {
                 **self.registered_methods(),
                 **{name: self._unary(name, _without_call(run)) for name, run in catalog.items()},
-                "QueryStream": stream(self._query_stream),
+                "QueryStream": self._stream("QueryStream", partial(QueryStream, pool=self._pool)),
+                "WriteStream": self._stream(
+                    "WriteStream", partial(WriteStream, writer=self._writer)
+                ),
                 "Build": self._upload("Build", Build),
                 "AddAttributes": self._upload("AddAttributes", AddAttributes),
                 "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
@@ -178,26 +182,30 @@ class Service:
             self._pool.refresh(_RENEWALS[op].FromString(request).index)
         return reply.payload
 
-    async def _query_stream(self, _: object, context: _Context) -> None:
-        queries = subjects.StreamSubject()
+    def _stream(
+        self, method: str, make: Callable[..., MessageStream]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def handle(_: object, context: _Context) -> None:
+            messages = subjects.STREAMS[method]()
 
-        async def serve(request_id: str, deadline: float) -> None:
-            stream = QueryStream(
-                _checked_reader("QueryStream", context),
-                context.write,
-                self._pool,
-                window=self._config.stream_window,
-                deadline=deadline,
-                request_id=request_id,
-                on_message=queries.add if self._access.enabled else lambda _: None,
-            )
-            self._streams.add(stream)
-            try:
-                await stream.run()
-            finally:
-                self._streams.discard(stream)
+            async def serve(request_id: str, deadline: float) -> None:
+                stream = make(
+                    _checked_reader(method, context),
+                    context.write,
+                    window=self._config.stream_window,
+                    deadline=deadline,
+                    request_id=request_id,
+                    on_message=messages.add if self._access.enabled else lambda _: None,
+                )
+                self._streams.add(stream)
+                try:
+                    await stream.run()
+                finally:
+                    self._streams.discard(stream)
 
-        await self._run("QueryStream", context, serve, lambda _: queries.subject)
+            await self._run(method, context, serve, lambda _: messages.subject)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
 
     def _upload(
         self, method: str, kind: Callable[[Read, Write], Build]

@@ -64,6 +64,7 @@ class Op(IntEnum):
     DELETE = 13  # to the writer; payload: DeleteRequest; answered with DeleteResponse
     COMPACT = 14  # to the writer; payload: CompactRequest; answered with CompactResponse
     RETRAIN = 15  # to the writer; payload: RetrainRequest; answered with RetrainResponse
+    WRITES = 16  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
 
 
 class Outcome(IntEnum):

@@ -27,7 +27,12 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import DivgrpcError, UnavailableError
-from divgrpc.storage.generations import indexes_to_recover, lock_root, sweep
+from divgrpc.storage.generations import (
+    indexes_to_recover,
+    indexes_without_pointer,
+    lock_root,
+    sweep,
+)
 from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
@@ -327,6 +332,12 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
         except OSError as error:
             raise UnavailableError(f"the data directory cannot be used: {error}") from error
         _sweep(root, log)
+        if names := indexes_without_pointer(root):
+            log.warning(
+                "indexes lack the file CURRENT and are not served; stop the server and run"
+                " `divgrpc doctor --repair`, which writes the file again",
+                indexes=names,
+            )
         _recover(root, log)
         yield root
 

@@ -43,12 +43,8 @@ _READS_MAX: Final = 16
 # small credits to the front. The next small packets then wait at the front, where another worker
 # can take them.
 _BATCHES_MAX: Final = 1
-_WRITES: Final = (
-    Op.UPSERT,
-    Op.DELETE,
-    Op.COMPACT,
-    Op.RETRAIN,
-)  # to the writer, which is a kind of worker
+# Operations of the writer, which is a kind of worker.
+_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.COMPACT, Op.RETRAIN, Op.WRITES)
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
 # The work of one request.
 Work: TypeAlias = QueryBatch | PredictionBatch | Reading

@@ -2,34 +2,22 @@
 
 import threading
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
-from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder, read_manifest
-from divgrpc.types import Durability, WriteResult
+from divgrpc.types import Durability
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.writer import check_writable
 from divgrpc.writes.written import Request
 from divgrpc_protos.v1 import writes_pb2
-from divgrpc_server.codec import writes
-from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc import packets
-from divgrpc_server.ipc.packets import Op, Outcome, Reply
+from divgrpc_server.ipc.packets import Op, Reply
 from divgrpc_server.logging.logs import Logger
-
-_MESSAGES: Final[dict[int, Any]] = {
-    Op.UPSERT: writes_pb2.UpsertRequest,
-    Op.DELETE: writes_pb2.DeleteRequest,
-    Op.COMPACT: writes_pb2.CompactRequest,
-    Op.RETRAIN: writes_pb2.RetrainRequest,
-}
-_RESPONSES: Final[dict[int, Any]] = {
-    Op.UPSERT: writes_pb2.UpsertResponse,
-    Op.DELETE: writes_pb2.DeleteResponse,
-}
+from divgrpc_server.writer.calls import Call, calls_of, reply_of
 
 
 class Collections:
@@ -46,34 +34,29 @@ class Collections:
 
     def answer(self, requests: list[packets.Request]) -> list[Reply]:
         """Make the writes of several requests, with one sync for each collection."""
-        replies: dict[int, Reply] = {}
-        groups: dict[str, list[tuple[packets.Request, Any]]] = {}
-        for request in requests:
-            try:
-                message = _parse(request)
-                groups.setdefault(check_index_name(message.index), []).append((request, message))
-            except Exception as error:  # noqa: BLE001  # becomes the status of the call
-                replies[request.id] = self.refuse(request, error)
+        batches = [calls_of(request, self._log) for request in requests]
+        groups: dict[str, list[Call]] = {}
+        for call in chain(*batches):
+            if call.outcome is None:
+                groups.setdefault(call.index, []).append(call)
         for name, group in groups.items():
-            replies |= self._answer_group(name, group)
-        return [replies[request.id] for request in requests]
+            self._answer_group(name, group)
+        return [reply_of(*pair) for pair in zip(requests, batches, strict=True)]
 
     def renew(self, request: packets.Request) -> Reply:
         """Make a merge, a vacuum or a retraining."""
-        try:
-            return self._renew(request, _parse(request))
-        except Exception as error:  # noqa: BLE001  # becomes the status of the call
-            return self.refuse(request, error)
+        (call,) = calls_of(request, self._log)
+        if call.outcome is None:
+            try:
+                call.answer(self._renew(call))
+            except Exception as error:  # noqa: BLE001  # becomes the status of the call
+                call.fail(error)
+        return reply_of(request, [call])
 
     def refresh(self, name: str) -> None:
         """Close a collection if its index was replaced or deleted."""
         with self._lock, suppress(IndexNotFoundError, IndexDamagedError):
             self._find_open(name)
-
-    def refuse(self, request: packets.Request, error: Exception) -> Reply:
-        """Return the reply to a request that raised an error, or that is not made."""
-        status = explain(error, request.tag, self._log)
-        return Reply(request.id, Outcome.STATUS, status.SerializeToString())
 
     def close(self) -> None:
         """Close all collections."""
@@ -83,38 +66,36 @@ class Collections:
                 committer.close()
         self._open.clear()
 
-    def _answer_group(
-        self, name: str, group: list[tuple[packets.Request, Any]]
-    ) -> dict[int, Reply]:
+    def _answer_group(self, name: str, group: list[Call]) -> None:
         """Make the writes to one collection."""
-        replies: dict[int, Reply] = {}
         try:
             with self._lock:
                 committer = self._find(name)
         except Exception as error:  # noqa: BLE001  # becomes the status of the calls
-            return {request.id: self.refuse(request, error) for request, _ in group}
-        calls: list[tuple[packets.Request, Request]] = []
-        for request, message in group:
+            for call in group:
+                call.fail(error)
+            return
+        writes: list[tuple[Call, Request]] = []
+        for call in group:
             try:
-                if request.op == Op.UPSERT:
-                    calls.append((request, writes.parse_upsert(message, committer.manifest)))
-                else:
-                    calls.append((request, writes.parse_delete(message, committer.manifest)))
+                writes.append((call, call.write(committer.manifest)))
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
-                replies[request.id] = self.refuse(request, error)
-        outcomes = committer.commit_all([write for _, write in calls]) if calls else []
-        for (request, _), outcome in zip(calls, outcomes, strict=True):
-            replies[request.id] = self._reply(request, outcome)
+                call.fail(error)
+        outcomes = committer.commit_all([write for _, write in writes]) if writes else []
+        for (call, _), outcome in zip(writes, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                call.fail(outcome)
+            else:
+                call.succeed(outcome)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
             with self._lock:
                 if self._open.get(name) is committer:
                     del self._open[name]
                 committer.close()
-        return replies
 
-    def _renew(self, request: packets.Request, message: Any) -> Reply:  # noqa: ANN401  # a message
-        folder = IndexFolder(self._root / check_index_name(message.index))
+    def _renew(self, call: Call) -> writes_pb2.CompactResponse | writes_pb2.RetrainResponse:
+        folder = IndexFolder(self._root / call.index)
         with self._lock:
             committer = self._find_open(folder.name)
             if committer is None and folder.read_info().writes is not None:
@@ -123,19 +104,19 @@ class Collections:
             check_writable(folder.read_current(read_manifest))
             is_done, generation, sequence = False, folder.current(), 0
         else:
-            is_done = _renewed(committer, message)
+            is_done = _renewed(committer, call.message)
             generation, sequence = committer.manifest.generation, committer.sequence
             if is_done:
                 # The caller may have left, and a retraining takes long.
-                event = "retrained" if request.op == Op.RETRAIN else "compacted"
+                event = "retrained" if call.op == Op.RETRAIN else "compacted"
                 self._log.info(event, index=folder.name, generation=generation, sequence=sequence)
-        response: Any
-        if request.op == Op.COMPACT:
+        response: writes_pb2.CompactResponse | writes_pb2.RetrainResponse
+        if call.op == Op.COMPACT:
             response = writes_pb2.CompactResponse(merged=is_done)
         else:
             response = writes_pb2.RetrainResponse(retrained=is_done)
         response.generation, response.sequence = generation, sequence
-        return Reply(request.id, Outcome.ANSWER, response.SerializeToString())
+        return response
 
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
@@ -143,7 +124,14 @@ class Collections:
         committer = self._find_open(name)
         if committer is None:
             engine = Engine(folder.open(), name, folder.path)
-            committer = Committer(engine, folder.path, self._durability, has_queries=False)
+            # One thread writes to all collections, so it does not wait for the merges of one.
+            committer = Committer(
+                engine,
+                folder.path,
+                self._durability,
+                has_queries=False,
+                waits_for_merges=False,
+            )
             self._open[name] = committer
         return committer
 
@@ -158,21 +146,6 @@ class Collections:
                 del self._open[name]
                 committer.close()
         return committer if is_current else None
-
-    def _reply(self, request: packets.Request, outcome: WriteResult | Exception) -> Reply:
-        if isinstance(outcome, Exception):
-            return self.refuse(request, outcome)
-        response = _RESPONSES[request.op](
-            generation=outcome.generation, sequence=outcome.sequence, rows=outcome.rows
-        )
-        return Reply(request.id, Outcome.ANSWER, response.SerializeToString())
-
-
-def _parse(request: packets.Request) -> Any:  # noqa: ANN401  # one of `_MESSAGES`
-    """Return the message of a request; raises `DecodeError` and `OutOfMemoryError`."""
-    if request.op == Op.LOST:
-        raise OutOfMemoryError("the writer has no descriptor left for the request")
-    return _MESSAGES[request.op].FromString(request.payload)
 
 
 def _renewed(committer: Committer, message: Any) -> bool:  # noqa: ANN401  # of `Op`

@@ -18,6 +18,7 @@ from divgrpc_server.ipc import control
 from divgrpc_server.ipc.packets import Op, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
+from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
@@ -60,7 +61,7 @@ class Writer(Worker):
         late = [request for request in requests if request.deadline < time.monotonic()]
         for request in late:
             error = LateError("the deadline had passed before the write was begun")
-            front.reply(self._collections.refuse(request, error))
+            front.reply(refusal(request, error, self._log))
         requests = [request for request in requests if request not in late]
         for request in requests:
             if request.op in _SLOW:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from grpc import aio
+from grpc import StatusCode, aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.harness.programs import Program
@@ -25,8 +25,13 @@ Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 UPSERT = "/divgrpc.v1.DiverseIndex/Upsert"
+WRITE_STREAM = "/divgrpc.v1.DiverseIndex/WriteStream"
 _PERCENTILES = (50, 99)
 _WARM_UP_SECONDS = 0.5
+_CALL_SECONDS = 60
+# A server refuses a call that it expects to answer too late, after a moment without answers. The
+# loop goes on after a pause, as clients do.
+_REFUSED_SECONDS = 0.1
 # By default all channels of a process to one address share a connection. This option gives each
 # channel a connection of its own.
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
@@ -83,7 +88,13 @@ async def unary(
             call = next(calls)
             while time.perf_counter() < stop:
                 begin = time.perf_counter()
-                await call(next(source), timeout=10)
+                try:
+                    await call(next(source), timeout=_CALL_SECONDS)
+                except aio.AioRpcError as error:
+                    if error.code() is not StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    await asyncio.sleep(_REFUSED_SECONDS)
+                    continue
                 histogram.record_value(round((time.perf_counter() - begin) * 1e6))
 
         async def loop(length: float) -> tuple[HdrHistogram, float]:
@@ -100,12 +111,12 @@ async def unary(
 
 
 async def stream(
-    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
+    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float, method: str
 ) -> Load:
-    """Send requests on one QueryStream, at most `in_flight` unanswered; measure no latency."""
+    """Send requests on one stream, at most `in_flight` unanswered; measure no latency."""
     async with aio.insecure_channel(program.address) as channel:
-        method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(QUERY_STREAM)
-        call = method(timeout=60)
+        start: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
+        call = start(timeout=60)
         source, room = itertools.cycle(requests), asyncio.Semaphore(in_flight)
         sent_count = answered_count = 0
 
@@ -134,9 +145,7 @@ async def stream(
         await call.done_writing()
         await receiving
     if answered_count != sent_count:
-        raise RuntimeError(
-            f"{sent_count} queries were sent on the stream and {answered_count} answered"
-        )
+        raise RuntimeError(f"{sent_count} messages were sent, and {answered_count} answered")
     return _load(calls, duration, before, after, None)
 
 

@@ -148,7 +148,7 @@ async def _ask_programs(
         alone = await load.unary(program, queries.requests, 1, seconds / 2)
         loads[replace(case, in_flight=1)].append(alone)
         loads[case].append(await load.unary(program, queries.requests, many, seconds))
-        stream = await load.stream(program, queries.messages, many, seconds)
+        stream = await load.stream(program, queries.messages, many, seconds, load.QUERY_STREAM)
         loads[replace(case, name=name + _STREAM_SUFFIX)].append(stream)
         batch_case = Case(queries.family, f"{name}, {_BATCH_NAME}", _BATCHES_IN_FLIGHT)
         loop = load.unary(program, queries.batch_requests, _BATCHES_IN_FLIGHT, seconds)

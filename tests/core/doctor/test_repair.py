@@ -8,7 +8,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.doctor import Report, check_folder
-from divgrpc.errors import DivgrpcError
+from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import QueryDefault
 from divgrpc.writes import layout
@@ -45,6 +45,15 @@ def check_refused(index: Path) -> Report:
     assert report.verdict == "damaged"
     assert report.repairs == ()
     return report
+
+
+def check_refuses_to_open(index: Path, message: str) -> None:
+    """Check that neither readers nor a writer open an index, and that they change no log."""
+    before = stamps(index / "1" / "writes" / "log")
+    for kind in (Index, Collection):
+        with pytest.raises(IndexDamagedError, match=message):
+            kind.open(index)
+    assert stamps(index / "1" / "writes" / "log") == before
 
 
 def log_file(index: Path) -> Path:
@@ -163,6 +172,8 @@ def test_a_damaged_record_ends_the_log(index: Path) -> None:
             assert finding.severity == "lossy"
             several = f"writes {number} to {LAST} were"
             assert (f"write {number} was" if number == LAST else several) in finding.meaning
+            message = f"damaged at record {number}"
+            check_refuses_to_open(copy, message if number < LAST else f"lacks record {LAST}, a")
             if number < LAST:
                 assert finding.problem == f"the log is damaged at record {number}"
                 assert f" {number - 1 - MERGED} write" in finding.meaning
@@ -229,6 +240,7 @@ def test_the_end_of_the_log_is_missed(index_with_short_log: Path) -> None:
     log_file(index).unlink()
     (finding,) = check_refused(index).findings
     assert f"writes {MERGED + 2} to {LAST} were made: they are lost" in finding.meaning
+    check_refuses_to_open(index, f"lacks record {MERGED + 2}, a write that had returned; `divgrpc")
     report = repaired(index, accept_loss=True)
     assert (report.verdict, report.sequence) == ("ok", MERGED + 1)
     check_state(index, MERGED + 1)
@@ -238,8 +250,7 @@ def test_a_lost_layout_is_made_again(index: Path) -> None:
     (index / "1" / "writes" / "LAYOUT").unlink()
     (finding,) = check_folder(index)[0].findings
     assert finding.problem == "the layout is missing"
-    # Without it, an index seems to have no writes.
-    assert len(Index.open(index)) == len(MODELS[0])
+    check_refuses_to_open(index, "the layout of the writes is missing; `divgrpc doctor` says")
     assert repaired(index).verdict == "ok"
     check_state(index, LAST)
 

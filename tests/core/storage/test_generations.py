@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -21,7 +22,15 @@ from divgrpc.errors import (
     StorageInUseError,
 )
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import IndexFolder, list_indexes, lock_root, staging, sweep
+from divgrpc.storage.generations import (
+    IndexFolder,
+    indexes_without_pointer,
+    list_indexes,
+    lock_root,
+    staging,
+    sweep,
+    write_pointer,
+)
 from support.data.small_index import (
     DIMS,
     ROWS,
@@ -222,7 +231,42 @@ def test_a_first_build_that_crashed_before_the_pointer_is_no_index(folder: Path)
     assert list_indexes(folder.parent) == []
     with pytest.raises(IndexNotFoundError):
         IndexFolder(folder).open()
-    assert publish(folder, 2.0) == 1
+    assert publish(folder, 2.0) == 2
+    assert names_in(folder) == ["2", "CURRENT"]
+
+
+def test_a_generation_outlives_its_pointer(folder: Path) -> None:
+    """`sweep` cannot tell a lost pointer from a first build that crashed."""
+    assert indexes_without_pointer(folder.parent) == []
+    (folder / "CURRENT").rename(folder / "CURRENT.new")
+    (folder.parent / "other" / "1").mkdir(parents=True)
+    (folder.parent / "file").touch()
+    assert sweep(folder.parent) == ["other"]
+    assert names_in(folder.parent) == ["digits", "file"]
+    assert names_in(folder) == ["1"]
+    assert indexes_without_pointer(folder.parent) == ["digits"]
+    write_pointer(folder, 1)
+    assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(1.0).tolist()
+    assert indexes_without_pointer(folder.parent) == []
+
+
+@pytest.mark.parametrize("call", ["rename", "rmtree"])
+def test_an_interrupted_deletion_leaves_the_index_or_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def crash(*_arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if call == "rename" else shutil, call, crash)
+        with pytest.raises(KeyboardInterrupt):
+            IndexFolder(folder).delete()
+    if call == "rename":
+        assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(1.0).tolist()
+    else:
+        assert IndexFolder(folder).pointer_stamp() is None
+        assert sweep(folder.parent) == ["digits"]
+        assert names_in(folder.parent) == []
 
 
 def test_delete_removes_everything(folder: Path) -> None:

@@ -23,7 +23,7 @@ from divgrpc.errors import (
 from divgrpc.storage.published import bytes_in
 from divgrpc.types import Durability, Progress, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
-from divgrpc.writes import committer, layout
+from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
 from support.data.written_points import (
     DIMS,
@@ -138,7 +138,7 @@ def test_each_result_shows_the_points_at_its_sequence(
 ) -> None:
     """Threads write and query, while other writes are merged."""
     if merges:
-        monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10)
+        monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10)
         monkeypatch.setattr(layout, "_LATER_ROWS_MIN", 25)
         monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 25)
     a_collection(path, OLD).close()
@@ -341,11 +341,13 @@ def test_a_replaced_index_is_not_written_to(path: Path) -> None:
         assert again.delete([7]).sequence == 1
 
 
-@pytest.mark.parametrize(("limit", "least"), [("_MERGED_RECORDS", 5), ("_MERGED_BYTES", 1_000)])
+@pytest.mark.parametrize(
+    ("limit", "least"), [("_MERGED_RECORDS", 5), ("_MERGED_BYTES_SHARE", 1_000 / 2**28)]
+)
 def test_records_without_rows_are_merged_too(
-    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, least: int
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, least: float
 ) -> None:
-    monkeypatch.setattr(committer, limit, least)
+    monkeypatch.setattr(backlog, limit, least)
     monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
     with a_collection(path, OLD) as collection:
         for number in range(200):

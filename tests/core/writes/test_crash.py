@@ -13,7 +13,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
-from divgrpc.types import HashFamily
+from divgrpc.types import Durability, HashFamily
 from support.data.stamped_points import (
     IDS,
     Write,
@@ -31,6 +31,7 @@ BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", str(ROUNDS))) // ROUNDS)
 # The functions in which writers are killed, and how often a writer calls each, about.
 CALLS = {"pwrite": 300, "fdatasync": 150, "fsync": 150, "rename": 12, "unlink": 12, "ftruncate": 1}
 CALLS_OF_FIRST_WRITE = {"pwrite": 6, "rename": 3, "fsync": 20, "fdatasync": 3}
+DURABILITIES: list[Durability] = ["sync", "process", "sync", "interval"]
 
 
 class _Survivor:
@@ -95,13 +96,16 @@ def test_no_acknowledged_write_is_lost(
     ended = killed = 0
     for number in range(ROUNDS):
         seed, path = block * ROUNDS + number + 1, str(survivor.path)
+        # A crash of the process loses nothing with any durability.
+        durability = DURABILITIES[number % len(DURABILITIES)]
         if number % 3 == 0:
-            writes = writers.run(Round(path, seed), kill_after=int(rng.integers(1, 240)))
+            plan = Round(path, seed, durability=durability)
+            writes = writers.run(plan, kill_after=int(rng.integers(1, 240)))
         else:
             call = names[rng.integers(len(names))]
             count = int(1 + rng.integers(CALLS[call]))
             when: Any = ["before", "after", "half"][rng.integers(3)]
-            writes = writers.run(Round(path, seed, call, count, when))
+            writes = writers.run(Round(path, seed, call, count, when, durability))
         ended += sum(sequence is not None for _, sequence in writes)
         killed += not writes or writes[-1][1] is None
         survivor.take(writes)

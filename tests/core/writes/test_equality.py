@@ -15,7 +15,7 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import Published
 from divgrpc.types import HashFamily, Metric, QueryResult
 from divgrpc.types.filters import Exists, Field, HasId
-from divgrpc.writes import committer, layout
+from divgrpc.writes import backlog, layout
 from divgrpc.writes.replica import Replica
 from reference.index import same_bytes
 from support.data.written_points import (
@@ -82,7 +82,7 @@ def check_same(index: Index, expected: Answers) -> None:
 @pytest.fixture(autouse=True)
 def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be merged in the background."""
-    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+    monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10**9)
 
 
 @pytest.fixture

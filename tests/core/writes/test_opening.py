@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.arrays import Array
+from divgrpc.doctor import check_folder
 from divgrpc.errors import IndexDamagedError
-from divgrpc.storage import generations
+from divgrpc.storage import generations, published
 from divgrpc.storage.arrays import HEADER_BYTES, ArrayEntry, open_array
+from divgrpc.storage.generations import IndexFolder, extending, indexes_to_recover
+from divgrpc.writes.log import Log
 from support.data.written_points import (
     DIMS,
     Model,
@@ -111,6 +115,121 @@ def test_a_damaged_log_is_reported(path: Path) -> None:
     for kind in (Index, Collection):
         with pytest.raises(IndexDamagedError, match="the log is damaged at record"):
             kind.open(path)
+
+
+@pytest.fixture
+def damaged_end(path: Path) -> Path:
+    """Return the folder of an index whose last record of the log is damaged."""
+    (file,) = (path / "1" / "writes" / "log").glob("*.wal")
+    whole = file.read_bytes()
+    last = len(whole.rstrip(b"\0")) - 1
+    change(file, last, bytes([whole[last] ^ 1]))
+    return path
+
+
+def test_a_write_that_returned_is_missed(damaged_end: Path) -> None:
+    """Without a loss of power, a damaged record at the end of the log is no torn one."""
+    (file,) = (damaged_end / "1" / "writes" / "log").glob("*.wal")
+    before = file.read_bytes()
+    for kind in (Index, Collection):
+        with pytest.raises(IndexDamagedError, match=r"lacks record 2, .* `divgrpc doctor`"):
+            kind.open(damaged_end)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("boot", [published.boot_number() + 1, 1])
+def test_a_loss_of_power_may_take_a_write_that_returned(
+    damaged_end: Path, monkeypatch: pytest.MonkeyPatch, boot: int
+) -> None:
+    """So it may if the durability is not sync; where the boot has no number, nobody knows."""
+    numbers = damaged_end / "1" / "writes" / "PUBLISHED"
+    if boot == 1:
+        numbers.write_bytes(numbers.read_bytes()[:-8] + boot.to_bytes(8, "little"))
+    monkeypatch.setattr(published, "boot_number", lambda: boot)
+    model = OLD | MERGED
+    check_points(Index.open(damaged_end), model)
+    with Collection.open(damaged_end) as collection:
+        check_points(collection, model)
+        assert upsert(collection, {400: POINTS[99]}) == 2
+    check_points(Index.open(damaged_end), model | {400: POINTS[99]})
+
+
+def test_a_writer_may_append_while_an_index_is_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writes of that time need not show, and are not missed."""
+    read = Log.read
+    with Collection.open(path) as collection:
+
+        def late(log: Log, after: int) -> list[tuple[int, bytes]]:
+            records = list(read(log, after))
+            upsert(collection, {400: POINTS[99]})
+            return records
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "read", late)
+            check_points(Index.open(path), MODEL)
+
+
+@pytest.mark.parametrize("trace", ["PUBLISHED", "log", "layouts"])
+@pytest.mark.parametrize("is_same_boot", [True, False])
+def test_a_missing_layout_is_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, trace: str, is_same_boot: bool
+) -> None:
+    """Each of three traces proves that there was one; the first write leaves none before it."""
+    writes = path / "1" / "writes"
+    (writes / "LAYOUT").unlink()
+    if trace != "PUBLISHED":
+        (writes / "PUBLISHED").write_bytes(bytes(48))
+    for name in {"log", "layouts"} - {trace}:
+        shutil.rmtree(writes / name)
+    if not is_same_boot:
+        monkeypatch.setattr(published, "boot_number", lambda: 7)
+    opens: list[Callable[[Path], object]] = [
+        Index.open,
+        Collection.open,
+        lambda folder: IndexFolder(folder).read_info(),
+        lambda folder: extending(folder).__enter__(),
+    ]
+    for open_index in opens:
+        with pytest.raises(IndexDamagedError, match="layout of the writes is missing; `divgrpc"):
+            open_index(path)
+    assert indexes_to_recover(path.parent) == []
+    (report,) = check_folder(path)
+    assert {Path(finding.file).name for finding in report.findings} >= {"LAYOUT"}
+
+
+def test_what_an_interrupted_first_write_has_left_is_no_write(tmp_path: Path) -> None:
+    path = tmp_path / "points"
+    a_collection(path, OLD).close()
+    writes = path / "1" / "writes"
+    assert (writes / "PUBLISHED").read_bytes() == bytes(48)
+    for name in ("layouts/1", "parts", "log"):
+        (writes / name).mkdir(parents=True)
+    (writes / "LAYOUT.new").write_bytes(b"x")
+    check_points(Index.open(path), OLD)
+    assert IndexFolder(path).read_info().writes is None
+    with Collection.open(path) as collection:
+        check_points(collection, OLD)
+        assert upsert(collection, MERGED) == 1
+    check_points(Index.open(path), OLD | MERGED)
+
+
+def test_an_index_opens_while_its_first_write_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "points"
+    open_published = published.open_published
+    with a_collection(path, OLD) as collection, monkeypatch.context() as patch:
+
+        def write_and_open(folder: Path) -> published.Published | None:
+            patch.undo()
+            upsert(collection, MERGED)
+            return open_published(folder)
+
+        patch.setattr(published, "open_published", write_and_open)
+        # The folder of a generation has no pointer that says that it has changed.
+        check_points(Index.open(path / "1"), OLD | MERGED)
 
 
 def test_a_log_that_lost_what_a_merge_has_goes_on(path: Path) -> None:

@@ -20,7 +20,7 @@ from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.storage import generations, published
 from divgrpc.types import Durability, HashFamily, Progress
-from divgrpc.writes import committer
+from divgrpc.writes import backlog, committer
 from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
 from divgrpc.writes.replica import Replica
@@ -50,7 +50,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files of the log be small; let nothing be merged in the background."""
     for module, name, value in SMALL:
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+    monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10**9)
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_a_loss_of_power_keeps_what_was_synced(
         monkeypatch.setattr(published, "boot_number", partial(int, number + 2))
         with monkeypatch.context() as patch:
             life.run(patch)
-        monkeypatch.setattr(published, "boot_number", partial(int, 1))
+        monkeypatch.setattr(published, "boot_number", partial(int, LIVES + 2))
         events = rng.integers(0, life.disk.event + 1, FOLDERS // 2).tolist()
         events = [*rng.choice(life.disk.renames or [0], FOLDERS // 2).tolist(), *events]
         for place, event in enumerate(events):

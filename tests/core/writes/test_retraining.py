@@ -14,10 +14,11 @@ from divgrpc.builder import assembly
 from divgrpc.builder.assembly import requested_parameters
 from divgrpc.errors import BuildUnderWayError, StorageInUseError
 from divgrpc.parameters import BuildParameters
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.generations import staging
 from divgrpc.types import HashFamily, Metric, Progress
 from divgrpc.types.filters import Field
-from divgrpc.writes import committer, layout, renewal
+from divgrpc.writes import backlog, layout, renewal
 from divgrpc.writes import log as log_module
 from support.data.written_points import (
     DIMS,
@@ -180,15 +181,19 @@ def test_writes_go_on(
     twin.close()
 
 
+@pytest.mark.parametrize("limit", ["rows", "bytes"])
 def test_merges_keep_the_records_that_a_new_generation_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
-    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10)
+    monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10)
     collection, model = a_drifted_collection(tmp_path / "a", "cells", "cosine", NAMES["integers"])
 
-    # The new generation has room for fewer rows than are written meanwhile.
-    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 40)
+    # The new generation has room for fewer rows or bytes than are written meanwhile.
+    if limit == "rows":
+        monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 40)
+    else:
+        monkeypatch.setitem(LIMITS, "unmerged_bytes_max", 20_000)
     reports = itertools.count()
 
     def write_and_merge(_progress: Progress) -> None:
@@ -198,6 +203,7 @@ def test_merges_keep_the_records_that_a_new_generation_follows(
         collection.compact()
 
     assert collection.retrain(write_and_merge)
+    assert 0 < collection.committer._written.log_bytes <= LIMITS["unmerged_bytes_max"]
     check_points(collection, model)
     check_exact(collection, model, "cosine", QUERIES)
     upsert(collection, {5: LATER[8]})

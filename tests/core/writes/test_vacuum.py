@@ -24,7 +24,7 @@ from divgrpc.storage import arrays
 from divgrpc.storage.generations import Generation, IndexFolder, staging
 from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
-from divgrpc.writes import committer, opening, renewal
+from divgrpc.writes import backlog, committer, opening, renewal
 from divgrpc.writes.replica import Replica
 from divgrpc.writes.written import WrittenGeneration
 from support.data.written_points import (
@@ -60,7 +60,7 @@ every_kind = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be merged in the background; let blocks be small."""
-    monkeypatch.setattr(committer, "_MERGED_ROWS_MIN", 10**9)
+    monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10**9)
     monkeypatch.setattr(renewal, "_BLOCK_ROWS", 64)
 
 

@@ -16,8 +16,9 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_server.codec.subjects import (
     NO_SUBJECT,
-    StreamSubject,
+    QueryStreamSubject,
     Subject,
+    WriteStreamSubject,
     fingerprint,
     index_of,
     read,
@@ -92,7 +93,7 @@ def test_the_subject_of_a_stream_combines_its_queries(
     messages: list[tuple[str, int, int | None]],
 ) -> None:
     """It has the sum of rows, "*" for several indexes, and `k` if all queries agree on it."""
-    stream = StreamSubject()
+    stream = QueryStreamSubject()
     for index, rows, k in messages:
         query = query_pb2.QueryRequest(index=index, queries=vectors(rows, sparse=False), k=k)
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
@@ -105,6 +106,21 @@ def test_the_subject_of_a_stream_combines_its_queries(
         numbers.pop() if len(numbers) == 1 else None,
     )
     assert stream.subject == expected
+
+
+@given(st.lists(st.tuples(INDEXES, st.integers(0, 5), st.booleans()), max_size=6))
+def test_the_subject_of_a_stream_combines_its_writes(writes: list[tuple[str, int, bool]]) -> None:
+    stream = WriteStreamSubject()
+    for index, rows, is_deletion in writes:
+        message = writes_pb2.WriteStreamRequest()
+        write = message.delete if is_deletion else message.upsert
+        write.index = index
+        write.ids.extend(range(rows))
+        stream.add(message.SerializeToString())
+        stream.add(b"\xff")
+    indexes = {index for index, _, _ in writes}
+    name = "*" if len(indexes) > 1 else "".join(indexes)
+    assert stream.subject == (name, sum(rows for _, rows, _ in writes), None)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,11 +17,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from divgrpc import Index
+from divgrpc.doctor import check_folder
 from divgrpc.errors import UnavailableError
 from divgrpc.kernels import cache_files
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, query_pb2, writes_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.checks.status_details import code_of_failure
 from support.data.served_index import DIMS, random_points
@@ -142,6 +143,21 @@ def test_the_port_and_the_data_folder_belong_to_one_server(data: Path) -> None:
         assert server.pids("worker") == workers
 
 
+def test_an_index_that_lost_its_pointer_is_kept(data: Path) -> None:
+    """A server that starts names it once, and the doctor repairs it."""
+    (data / "kept" / "CURRENT").unlink()
+    with serving(data, "--workers", "1") as (server, stub):
+        assert code_of_failure(lambda: stub.Query(QUERY, timeout=60)) == grpc.StatusCode.NOT_FOUND
+        upload = Held(stub, "other")
+        server.kill("builder")
+        upload.call.cancel()
+        eventually(lambda: not server.pids("builder"))
+        assert server.log.count("divgrpc doctor --repair") == 1
+    (report,) = check_folder(data, repair=True)
+    assert report.verdict == "ok"
+    assert Index.open(data / "kept").rows == 100
+
+
 def test_sigterm_lets_calls_finish(data: Path) -> None:
     """After SIGTERM health is NOT_SERVING, new calls fail, and running calls finish."""
     with serving(data, "--workers", "1") as (server, stub), server.channel() as channel:
@@ -178,10 +194,13 @@ def test_calls_builds_and_hanging_workers_end_after_the_grace(data: Path) -> Non
     assert set(os.listdir(data)) == {".lock", "kept"}
 
 
-def test_a_stream_ends_when_the_server_does(data: Path) -> None:
-    """An idle QueryStream ends as UNAVAILABLE and does not delay the server's end."""
+@pytest.mark.parametrize("method", ["QueryStream", "WriteStream"])
+def test_a_stream_ends_when_the_server_does(data: Path, method: str) -> None:
+    """An idle stream ends as UNAVAILABLE and does not delay the server's end."""
     with serving(data, "--grace", "30") as (server, stub):
-        stream = open_stream(stub)
+        stream: Iterator[object] = (
+            open_stream(stub) if method == "QueryStream" else open_write_stream(stub)
+        )
         server.terminate()
         assert code_of_failure(next, stream) == UNAVAILABLE
         assert server.process.wait(STOP_SECONDS) == 0
@@ -193,6 +212,16 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
     steps.put(query_pb2.QueryStreamRequest(correlation_id=1, query=QUERY))
     call = stub.QueryStream(iter(steps.get, None), timeout=60)
     assert next(call).correlation_id == 1
+    return call
+
+
+def open_write_stream(stub: DiverseIndexStub) -> Iterator[writes_pb2.WriteStreamResponse]:
+    """Return an idle WriteStream whose only write has been made."""
+    steps: queue.SimpleQueue[writes_pb2.WriteStreamRequest] = queue.SimpleQueue()
+    delete = writes_pb2.DeleteRequest(index="kept", ids=[1])
+    steps.put(writes_pb2.WriteStreamRequest(correlation_id=1, delete=delete))
+    call = stub.WriteStream(iter(steps.get, None), timeout=60)
+    assert next(call).delete.rows == 1
     return call
 
 

@@ -41,9 +41,13 @@ def test_each_packet_gets_its_credit_back(
         request = Request(7, math.inf, op, "tag", payload)
         front.pending[request.id] = request
         assert writer._serve_packet(front, [request]) == (credit[1] == 1)
-        view, memfd = packets.Link(front_end).receive()
-        assert packets.unpack_credits(view) == credit
+        link = packets.Link(front_end)
+        view, memfd = link.receive()
         (reply,) = packets.unpack_replies(view, memfd)
+        # On a busy machine, a reply that took long is sent before the end of its packet.
+        if packets.unpack_credits(view) == (0, 0, 0):
+            view, _ = link.receive()
+        assert packets.unpack_credits(view) == credit
         front.link.close()
     assert (reply.id, reply.outcome) == (7, Outcome.STATUS)
     assert status_pb2.Status.FromString(reply.payload).code == code

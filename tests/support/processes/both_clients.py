@@ -28,7 +28,7 @@ class Stack:
             return asyncio.run(self._call_async(settings, on_result, method, *arguments, **options))
         with Client(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
-            if method == "query_stream":
+            if method in ("query_stream", "write_stream"):
                 return [(on_result(item), item)[1] for item in result]
             return result
 
@@ -42,6 +42,6 @@ class Stack:
     ) -> Any:  # noqa: ANN401  # any method's
         async with AsyncClient(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
-            if method == "query_stream":
+            if method in ("query_stream", "write_stream"):
                 return [(on_result(item), item)[1] async for item in result]
             return await result

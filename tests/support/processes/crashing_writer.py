@@ -20,7 +20,8 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from divgrpc import Collection
-from divgrpc.writes import committer, layout
+from divgrpc.types import Durability
+from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
 from support.data.stamped_points import IDS, Write, vectors_of
 
@@ -37,6 +38,7 @@ class Round:
     call: the function of `os` in which the process kills itself, or "" if the test kills it.
     count: the number of the call in which it does.
     when: whether it is killed before the call, after it, or after half of what is to be written.
+    durability: of the collection.
     """
 
     path: str
@@ -44,6 +46,7 @@ class Round:
     call: str = ""
     count: int = 0
     when: Literal["before", "after", "half"] = "before"
+    durability: Durability = "sync"
 
 
 def _random_writes(seed: int) -> Iterator[Write]:
@@ -72,7 +75,7 @@ SMALL: list[tuple[Any, str, int]] = [
     (log_module, "FILE_BYTES", 4_096),
     (layout, "_LATER_ROWS_MIN", 60),
     (layout, "_LATER_ROWS_MAX", 60),
-    (committer, "_MERGED_ROWS_MIN", 25),
+    (backlog, "_MERGED_ROWS_MIN", 25),
 ]
 
 
@@ -104,7 +107,7 @@ def _run(plan: Round) -> None:
     _say("process", os.getpid())
     if plan.call:
         _kill_at(plan)
-    collection = Collection.open(plan.path)
+    collection = Collection.open(plan.path, durability=plan.durability)
     for number, write in enumerate(_random_writes(plan.seed)):
         _say("begin", asdict(write))
         _say("end", make(collection, write))

@@ -102,6 +102,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
+        self.write_ids: list[str] = []
         # Status codes with which the next calls fail, and the packed details of these failures.
         self.failures: list[grpc.StatusCode] = []
         self.packed_details = b""
@@ -203,6 +204,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self, request: writes_pb2.UpsertRequest, context: grpc.ServicerContext
     ) -> writes_pb2.UpsertResponse:
         """Return the number of ids."""
+        self.write_ids.append(request.write_id)
         self._begin("Upsert", context)
         rows = len(request.ids) + len(request.string_ids)
         return writes_pb2.UpsertResponse(generation=self._generation(), sequence=1, rows=rows)
@@ -211,9 +213,28 @@ class ScriptedIndex(DiverseIndexServicer):
         self, request: writes_pb2.DeleteRequest, context: grpc.ServicerContext
     ) -> writes_pb2.DeleteResponse:
         """Return the number of ids."""
+        self.write_ids.append(request.write_id)
         self._begin("Delete", context)
         rows = len(request.ids) + len(request.string_ids)
         return writes_pb2.DeleteResponse(generation=self._generation(), sequence=1, rows=rows)
+
+    def WriteStream(
+        self,
+        request_iterator: Iterator[writes_pb2.WriteStreamRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[writes_pb2.WriteStreamResponse]:
+        """Return the number of ids of each write."""
+        self._begin("WriteStream", context)
+        for number, request in enumerate(request_iterator, 1):
+            self.write_ids.append(request.upsert.write_id or request.delete.write_id)
+            response = writes_pb2.WriteStreamResponse(correlation_id=request.correlation_id)
+            if request.HasField("upsert"):
+                rows = len(request.upsert.ids) + len(request.upsert.string_ids)
+                response.upsert.MergeFrom(writes_pb2.UpsertResponse(sequence=number, rows=rows))
+            else:
+                rows = len(request.delete.ids) + len(request.delete.string_ids)
+                response.delete.MergeFrom(writes_pb2.DeleteResponse(sequence=number, rows=rows))
+            yield response
 
     def Compact(
         self, _request: writes_pb2.CompactRequest, context: grpc.ServicerContext

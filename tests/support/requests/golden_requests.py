@@ -38,10 +38,11 @@ GOLDEN_NAMES: Final = {
     "a_thresholds": "families/labels",
     **dict.fromkeys(("a_upserted", "a_updated", "a_removed"), "named"),
     **dict.fromkeys(("a_inserted", "a_numbers_removed"), "families/cells"),
-    **dict.fromkeys(("a_compacted", "named_written"), "named"),
+    **dict.fromkeys(("a_compacted", "a_retrained", "a_vacuumed"), "named"),
+    **dict.fromkeys(("named_written", "a_streamed"), "named"),
 }
 # The indexes that are written to before they are served.
-WRITTEN_NAMES: Final = ("a_compacted", "named_written")
+WRITTEN_NAMES: Final = ("a_compacted", "a_retrained", "a_vacuumed", "named_written")
 _STORED_NAMES: Final = (*_FAMILIES, "named")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
 # For each name of a call: the method, and the requests of the call.

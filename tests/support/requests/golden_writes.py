@@ -42,9 +42,10 @@ def _writes() -> Calls:
         "update": ("Upsert", [updated]),
         "remove": ("Delete", [removed]),
         **_writes_of_numbers(),
+        **_write_stream(),
         "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
-        "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_compacted")]),
-        "vacuum": ("Compact", [writes_pb2.CompactRequest(index="a_compacted", vacuum=True)]),
+        "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_retrained")]),
+        "vacuum": ("Compact", [writes_pb2.CompactRequest(index="a_vacuumed", vacuum=True)]),
         **_reads_of_writes(),
     }
 
@@ -62,6 +63,21 @@ def _writes_of_numbers() -> Calls:
         "insert": ("Upsert", [inserted]),
         "remove by numbers": ("Delete", [numbers_removed]),
     }
+
+
+def _write_stream() -> Calls:
+    """Return a stream of writes, one of which fails."""
+    ids = ["n0", "n5", "new"]
+    upsert = writes_pb2.UpsertRequest(index="a_streamed", string_ids=ids, vectors=three())
+    delete = writes_pb2.DeleteRequest(index="a_streamed", string_ids=["n1", "n2"])
+    wrong = writes_pb2.DeleteRequest(index="a_streamed")
+    message = writes_pb2.WriteStreamRequest
+    stream = [
+        message(correlation_id=7, upsert=upsert),
+        message(correlation_id=8, delete=wrong),
+        message(correlation_id=9, delete=delete),
+    ]
+    return {"write stream": ("WriteStream", [*stream])}
 
 
 def _reads_of_writes() -> Calls:

@@ -1,0 +1,124 @@
+"""The front's side of a call that answers many messages: QueryStream or WriteStream.
+
+One task reads messages and submits them. The task of the call writes answers as they arrive. A
+message is in flight from the moment it is read until its answer is written. The window is the
+maximum number of messages in flight. While the window or the front's queue is full, no message is
+read, so gRPC's flow control slows down a caller that sends too fast or reads too slowly. So no
+message of a stream is refused for lack of room.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from divgrpc.errors import UnavailableError
+from divgrpc_server.front.jobs import Read, RefusedError, Write
+
+
+class MessageStream(ABC):
+    """One call. A subclass submits the messages, and appends an answer for each of them."""
+
+    def __init__(
+        self,
+        read: Read,
+        write: Write,
+        wait_for_room: Callable[[int], Awaitable[None]],
+        *,
+        window: int,
+        on_message: Callable[[bytes], None],
+    ) -> None:
+        """Create the stream.
+
+        wait_for_room: waits until a message of a size in bytes may be submitted.
+        on_message: called with each message that is read.
+        """
+        self._read = read
+        self._write = write
+        self._wait_for_room = wait_for_room
+        self._window = window
+        self._on_message = on_message
+        self._answers: deque[bytes] = deque()
+        self._in_flight = 0
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._failure: Exception | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._draining = False
+
+    @abstractmethod
+    def _submit(self, message: bytes) -> None:
+        """Begin to answer a message."""
+
+    @abstractmethod
+    def _withdraw(self) -> None:
+        """Drop the messages that are not answered, because the call ends."""
+
+    async def run(self) -> None:
+        """Serve the call until it ends.
+
+        Raises `RefusedError` if a message cannot be parsed, and `UnavailableError` after `drain`.
+        """
+        reader = self._reader = asyncio.create_task(self._read_messages())
+        reader.add_done_callback(lambda _: self._has_news.set())
+        try:
+            while not self._is_over(reader):
+                await self._has_news.wait()
+                self._has_news.clear()
+                await self._write_answers()
+                if self._failure is not None:
+                    raise self._failure
+            if reader.cancelled():
+                raise UnavailableError("the server is going down")
+        finally:
+            reader.cancel()
+            self._withdraw()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _is_over(self, reader: "asyncio.Task[None]") -> bool:
+        """Return whether all messages are read and answered; raises if reading failed."""
+        if not reader.done():
+            return False
+        if not self._draining:
+            reader.result()
+        return self._in_flight == 0
+
+    def drain(self) -> None:
+        """Stop reading, and end the call when the messages read so far are answered."""
+        self._draining = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read_messages(self) -> None:
+        while True:
+            while self._in_flight >= self._window:
+                self._has_room.clear()
+                await self._has_room.wait()
+            message = await self._read()
+            if not isinstance(message, bytes):  # aio.EOF
+                return
+            self._in_flight += 1
+            self._on_message(message)
+            try:
+                await self._wait_for_room(len(message))
+            except asyncio.CancelledError:
+                if self._draining:
+                    self._submit(message)
+                raise
+            self._submit(message)
+
+    def _answer(self, answer: bytes) -> None:
+        """Write an answer when its turn comes."""
+        self._answers.append(answer)
+        self._has_news.set()
+
+    def _end(self, error: RefusedError) -> None:
+        """End the stream with an error, after the answers so far."""
+        self._failure = error
+        self._has_news.set()
+
+    async def _write_answers(self) -> None:
+        while self._answers:
+            await self._write(self._answers.popleft())
+            self._in_flight -= 1
+            self._has_room.set()

@@ -1,0 +1,58 @@
+"""The messages of a WriteStream that a front sends to the writer together, and their outcomes.
+
+A batch is a sequence of messages, each behind its length. The reply has one outcome for each
+message, in the same order. After a message that cannot be parsed, the reply ends.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+_LENGTH: Final = struct.Struct("<I")
+_OUTCOME: Final = struct.Struct("<BI")
+
+
+class Kind(IntEnum):
+    """The kind of an outcome."""
+
+    ANSWER = 0  # the payload is a WriteStreamResponse
+    PUT_OFF = 1  # nothing was done for lack of room; the message is to be sent again
+    STATUS = 2  # the payload is the google.rpc.Status of a message that cannot be parsed
+
+
+class WriteOutcome(NamedTuple):
+    """What became of one message."""
+
+    kind: int
+    payload: bytes = b""
+
+
+def pack_messages(messages: Iterable[bytes]) -> bytes:
+    """Return messages as the payload of a request."""
+    return b"".join(part for m in messages for part in (_LENGTH.pack(len(m)), m))
+
+
+def unpack_messages(payload: bytes) -> Iterator[bytes]:
+    """Yield the messages of `pack_messages`."""
+    start = 0
+    while start < len(payload):
+        (length,) = _LENGTH.unpack_from(payload, start)
+        start += _LENGTH.size + length
+        yield payload[start - length : start]
+
+
+def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> bytes:
+    """Return outcomes as the payload of a reply."""
+    return b"".join(
+        part for o in outcomes for part in (_OUTCOME.pack(o.kind, len(o.payload)), o.payload)
+    )
+
+
+def unpack_outcomes(payload: bytes) -> Iterator[WriteOutcome]:
+    """Yield the outcomes of `pack_outcomes`."""
+    start = 0
+    while start < len(payload):
+        kind, length = _OUTCOME.unpack_from(payload, start)
+        start += _OUTCOME.size + length
+        yield WriteOutcome(kind, payload[start - length : start])
