@@ -463,10 +463,9 @@ class Committer:
                 generation = renewal.publish(report, follow)
                 self._succeed(successors[0], generation.manifest.generation)
             except BaseException:
+                # If the new generation is current already, the next write raises IndexChangedError.
                 for successor in successors:
                     successor.close()
-                    # If the new generation is current already, nothing can be written to the old.
-                    self._is_closed = self._is_closed or not self._is_current
                 raise
             finally:
                 self._followed_sequence = None
