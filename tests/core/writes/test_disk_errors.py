@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.errors import StorageFullError, StorageInUseError
+from divgrpc.errors import IndexChangedError, StorageFullError
 from divgrpc.storage import published
 from divgrpc.writes import layout
 from divgrpc.writes import log as log_module
@@ -129,7 +129,7 @@ def test_any_sync_of_a_new_layout_may_fail(
         check_points(Index.open(path), model)
         if collection.generation != Index.open(path).generation:
             # The new generation is current, and the writer has none.
-            with pytest.raises(StorageInUseError, match="closed"):
+            with pytest.raises(IndexChangedError, match="open it again"):
                 write()
             collection.close()
             collection = Collection.open(path)
