@@ -10,8 +10,9 @@ records that were written meanwhile, the last few of them while writes wait.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -38,7 +39,7 @@ from divgrpc.writes.written import Request, WrittenGeneration
 
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
-# A new generation follows the log, first while callers write. Then the lock of writes is held for
+# A new layout or generation follows the log, first while callers write. Then their lock is held for
 # so long and released for so long, until so few records are missing.
 _FREE_ROUNDS: Final = 3
 _HELD_SECONDS: Final = 0.05
@@ -420,8 +421,7 @@ class Committer:
         state = written.merge(source)
         tail = Tail(written.folder.log, state.sequence)
         try:
-            # Most records since then are applied before writes have to wait.
-            written.apply(state, tail.read(self._sequence))
+            self._catch_up(tail, partial(written.apply, state))
             with self._commit_lock, self._state_lock:
                 written.apply(state, tail.read(written.state.sequence))
                 written.take(state)
@@ -498,16 +498,19 @@ class Committer:
             successor.begin(renewal.first_source(generation))
             tail = Tail(self._written.folder.log, successor.state.sequence)
             locks.callback(tail.close)
-            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
+            follow = partial(successor.follow, is_encoded=renewal.keeps_model)
+            self._catch_up(tail, follow)
             locks.enter_context(self._merge_lock)
-            self._catch_up(successor, tail, is_encoded=renewal.keeps_model)
+            self._catch_up(tail, follow)
+            # The sync of the last records is then short.
+            successor.log.sync()
             locks.enter_context(self._commit_lock)
             self._check_open()
             self._sync()
             if self._has_queries:
                 # Queries have no other state until the new generation is open.
                 self.snapshot()
-            successor.follow(tail.read(self._sequence), is_encoded=renewal.keeps_model)
+            follow(tail.read(self._sequence))
             successor.log.sync()
             successor.publish(self._sequence)
         except BaseException:
@@ -515,22 +518,17 @@ class Committer:
             raise
         return successor
 
-    def _catch_up(self, successor: WrittenGeneration, tail: Tail, *, is_encoded: bool) -> None:
-        """Give a new generation all records but the last few."""
-
-        def follow(last: int) -> int:
-            successor.follow(tail.read(last), is_encoded=is_encoded)
-            return self._sequence - last
-
+    def _catch_up(self, tail: Tail, follow: Callable[[Iterable[tuple[int, bytes]]], None]) -> None:
+        """Let a new layout or generation follow all records but the last few."""
         for _ in range(_FREE_ROUNDS):
-            behind = follow(self._sequence)
+            follow(tail.read(self._sequence))
         # Callers may write as fast as this thread follows, so they wait most of the time now.
-        while behind > _RECORDS_BEHIND:
+        while self._sequence - tail.sequence > _RECORDS_BEHIND:
             time.sleep(_RELEASED_SECONDS)
             with self._commit_lock:
                 end_time = time.monotonic() + _HELD_SECONDS
-                while behind > _RECORDS_BEHIND and time.monotonic() < end_time:
-                    behind = follow(min(self._sequence, tail.sequence + _RECORDS_BEHIND))
+                while self._sequence > tail.sequence and time.monotonic() < end_time:
+                    follow(tail.read(min(self._sequence, tail.sequence + _RECORDS_BEHIND)))
 
     def _succeed(self, successor: WrittenGeneration, number: int) -> None:
         """Let the generation `number`, which is the current one now, take the place of the old."""
