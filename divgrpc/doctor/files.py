@@ -40,15 +40,24 @@ def check_bytes(path: Path, start: int, size: int, crc32: int, meter: Meter) -> 
         raise IndexDamagedError(f"array {path.stem} does not match its checksum")
 
 
+def is_forbidden(error: Exception) -> bool:
+    """Return whether this user may not read a file, which is the cause of `error`."""
+    return isinstance(error.__cause__, PermissionError)
+
+
+def forbidden(path: Path, problem: str) -> Finding:
+    """Return a finding about a file that this user may not read."""
+    meaning = "This user may not read it. Run the command as the user who wrote the index."
+    return Finding(str(path), problem, meaning, "unchecked")
+
+
 def damage(path: Path, error: Exception, meaning: str) -> Finding:
-    """Return a finding for which there is no repair."""
-    if isinstance(error.__cause__, PermissionError):
-        return Finding(
-            str(path),
-            str(error),
-            "This user may not read it. Run the command as the user who wrote the index.",
-            "unchecked",
-        )
+    """Return a finding about a file that no repair can correct, or that this user may not read.
+
+    meaning: sentences for `Finding.meaning`. Advice to restore the folder is added to them.
+    """
+    if is_forbidden(error):
+        return forbidden(path, str(error))
     return Finding(str(path), str(error), f"{meaning} {RESTORE}", "damaged")
 
 

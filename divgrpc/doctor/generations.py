@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from divgrpc.doctor.files import check_array, damage
+from divgrpc.doctor.files import check_array, damage, forbidden, is_forbidden
 from divgrpc.doctor.reports import Finding, Meter, Step
 from divgrpc.doctor.writes import check_writes
 from divgrpc.errors import IndexDamagedError, OtherFormatError
@@ -83,8 +83,8 @@ def _check_defaults(folder: Path, manifest: Manifest) -> list[Finding]:
     try:
         read_defaults(folder, manifest)
     except IndexDamagedError as error:
-        if isinstance(error.__cause__, PermissionError):
-            return [damage(path, error, "")]
+        if is_forbidden(error):
+            return [forbidden(path, str(error))]
         meaning = "The index does not open. No points are lost, but default parameters are."
         repair = "puts the file aside, so that the built-in defaults hold"
         return [Finding(str(path), str(error), meaning, "lossy", repair, Step.DROP_DEFAULTS)]

@@ -1,9 +1,9 @@
 """Checks the files of a log, and says what is lost if records of it are damaged."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from divgrpc.doctor.files import count_of
+from divgrpc.doctor.files import count_of, forbidden
 from divgrpc.doctor.reports import Finding, Severity, Step
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.manifest import Manifest
@@ -12,11 +12,11 @@ from divgrpc.writes.log import Entry, Log, end_of, entries_behind
 from divgrpc.writes.records import unpack
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogCheck:
     """The state of a log; `is_readable` says whether all of its records can be applied."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
     is_readable: bool = True
 
 
@@ -60,6 +60,11 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+def _rewritable(file: Path, problem: str, meaning: str, severity: Severity, repair: str) -> Finding:
+    """Return a finding about a log that a repair writes again."""
+    return Finding(str(file), problem, meaning, severity, repair, Step.REWRITE_LOG)
+
+
 def _repair_to(last: int) -> str:
     return f"puts the files of the log aside, and makes a log that ends with write {last:,}"
 
@@ -71,7 +76,6 @@ class _Checker:
         self._log, self._after, self._manifest = log, after, manifest
         self._acknowledged = 0 if published is None else published.numbers["sequence"]
         self._is_current = published is not None and published.is_current
-        self._outcome = LogCheck()
 
     def run(self) -> LogCheck:
         """Check all files."""
@@ -80,34 +84,34 @@ class _Checker:
             for sequence, _ in self._log.read(self._after):
                 last = sequence
         except PermissionError:
-            self._outcome.is_readable = False
-            meaning = "This user may not read it. Run the command as the user who wrote the index."
-            self._add(self._log.folder, "cannot be read", meaning, "", severity="unchecked")
+            finding = forbidden(self._log.folder, "cannot be read")
+            return LogCheck((finding,), is_readable=False)
         except (IndexDamagedError, OSError) as error:
-            self._outcome.is_readable = False
-            self._explain(error)
-        else:
-            self._check_end(last)
-        return self._outcome
+            return LogCheck((self._explain(error),), is_readable=False)
+        end_finding = self._check_end(last)
+        return LogCheck(() if end_finding is None else (end_finding,))
 
-    def _check_end(self, last: int) -> None:
+    def _check_end(self, last: int) -> Finding | None:
         """Check what follows `last`, the last record that is whole."""
         files = self._log.files()
         path = files[-1][1] if files else self._log.folder
         end = end_of(path.read_bytes(), files[-1][0]) if files else None
         if self._acknowledged > last:
             problem = f"ends with write {last:,}, and PUBLISHED says that there were more"
-            self._add(path, problem, self._lost(last), _repair_to(last), severity="lossy")
-        elif end is not None and end.rest and end.sequence < self._after:
+            return _rewritable(path, problem, self._lost(last), "lossy", _repair_to(last))
+        if end is None or not end.rest:
+            return None
+        if end.sequence < self._after:
             problem = f"record {end.sequence + 1:,} is damaged"
             meaning = "It was merged, so nothing is lost."
-            self._add(path, problem, meaning, "puts the files of the log aside")
-        elif end is not None and end.rest:
-            problem = f"record {end.sequence + 1:,} was not written in full ({end.rest:,} bytes)"
-            meaning = "A crash interrupted this write before it returned. Nothing else is lost."
-            self._add(path, problem, meaning, "overwrites it with zeros", step=Step.REOPEN)
+            repair = "puts the files of the log aside"
+            return _rewritable(path, problem, meaning, "repairable", repair)
+        problem = f"record {end.sequence + 1:,} was not written in full ({end.rest:,} bytes)"
+        meaning = "A crash interrupted this write before it returned. Nothing else is lost."
+        repair = "overwrites it with zeros"
+        return Finding(str(path), problem, meaning, "repairable", repair, Step.REOPEN)
 
-    def _explain(self, error: Exception) -> None:
+    def _explain(self, error: Exception) -> Finding:
         """Say which records are lost if some between others are damaged."""
         records = _records(self._log)
         kept_records = records_to_keep(self._log, self._after)
@@ -116,8 +120,7 @@ class _Checker:
         path, problem = self._place_of_damage(error)
         if not behind and self._acknowledged <= last:
             meaning = "Damaged records were merged. No points and no writes are lost."
-            self._add(path, problem, meaning, _repair_to(last))
-            return
+            return _rewritable(path, problem, meaning, "repairable", _repair_to(last))
         before = f"{count_of(len(kept_records), 'write')} ({self._points(kept_records)})"
         after = f"{count_of(len(behind), 'write')} ({self._points(behind)})"
         meaning = (
@@ -126,7 +129,7 @@ class _Checker:
         )
         if last < self._acknowledged:
             meaning += f" {self._lost(last)}"
-        self._add(path, problem, meaning, _repair_to(last), severity="lossy")
+        return _rewritable(path, problem, meaning, "lossy", _repair_to(last))
 
     def _place_of_damage(self, error: Exception) -> tuple[Path, str]:
         """Return the file that ends too early, and what is wrong with it."""
@@ -161,16 +164,3 @@ class _Checker:
         if not self._is_current:
             text += " A loss of power may do this, if the durability is not sync."
         return text
-
-    def _add(
-        self,
-        file: Path,
-        problem: str,
-        meaning: str,
-        repair: str,
-        *,
-        severity: Severity = "repairable",
-        step: Step = Step.REWRITE_LOG,
-    ) -> None:
-        finding = Finding(str(file), problem, meaning, severity, repair, step)
-        self._outcome.findings.append(finding)

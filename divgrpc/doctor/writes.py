@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc import compilation
-from divgrpc.doctor.files import RESTORE, check_array, check_bytes, count_of, leftover
+from divgrpc.doctor.files import (
+    check_array,
+    check_bytes,
+    count_of,
+    damage,
+    is_forbidden,
+    leftover,
+)
 from divgrpc.doctor.logs import check_log
-from divgrpc.doctor.reports import Finding, Meter, Severity, Step
+from divgrpc.doctor.reports import Finding, Meter, Step
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.storage.generations import Generation
@@ -121,7 +128,7 @@ class _Checker:
         elif self._generation is not None:
             self._report_broken(self._vectors, IndexDamagedError("is too short"))
         if HEADER_BYTES + row_bytes * info.rows <= size < HEADER_BYTES + row_bytes * info.capacity:
-            self._add(
+            self._report_recoverable(
                 self._vectors,
                 "is shorter than the layout needs",
                 "The index does not open. The vectors that the file lacks are in the log.",
@@ -141,14 +148,12 @@ class _Checker:
 
     def _report_broken(self, file: Path, error: Exception) -> None:
         """Add a finding about a file that merges have written."""
-        if isinstance(error.__cause__, PermissionError):
-            self._add(file, str(error), "This user may not read it.", "", severity="unchecked")
-        elif self._generation is None:
-            meaning = f"The writes to the index do not open. {RESTORE}"
-            self._add(file, str(error), meaning, "", severity="damaged")
+        name, problem = str(file), str(error)
+        if self._generation is None or is_forbidden(error):
+            finding = damage(file, error, "The writes to the index do not open.")
         elif self._has_whole_log:
             meaning = "The writes do not show, or the index does not open. All are in the log."
-            self._add(file, str(error), meaning, _REBUILT, severity="repairable", step=Step.REBUILD)
+            finding = Finding(name, problem, meaning, "repairable", _REBUILT, Step.REBUILD)
         else:
             last = max(self._acknowledged, self._merged)
             writes = f"all writes, up to number {last:,}," if last else "all writes"
@@ -157,7 +162,8 @@ class _Checker:
                 f" A repair loses {writes} since the last build, retraining or vacuum. A backup may"
                 " have more."
             )
-            self._add(file, str(error), meaning, _DROPPED, severity="lossy", step=Step.DROP_WRITES)
+            finding = Finding(name, problem, meaning, "lossy", _DROPPED, Step.DROP_WRITES)
+        self._outcome.findings.append(finding)
 
     @cached_property
     def _has_whole_log(self) -> bool:
@@ -191,12 +197,12 @@ class _Checker:
                 state.apply(sequence, record)
                 numbers |= self._numbers_at(state)
         except Exception as error:  # noqa: BLE001  # any error of a record that cannot be applied
-            meaning = f"The index does not open ({error!r:.200}). {RESTORE}"
-            problem = f"record {state.sequence + 1} cannot be applied"
-            self._add(self._writes.path / LOG, problem, meaning, "", severity="damaged")
+            meaning = f"The index does not open ({error!r:.200})."
+            problem = IndexDamagedError(f"record {state.sequence + 1} cannot be applied")
+            self._outcome.findings.append(damage(self._writes.path / LOG, problem, meaning))
             return
         if writes_without_vectors:
-            self._add(
+            self._report_recoverable(
                 self._vectors,
                 f"lacks vectors of {count_of(writes_without_vectors, 'write')} of the log",
                 "A loss of power kept them from the disk. The log has them, and nothing is lost.",
@@ -218,7 +224,7 @@ class _Checker:
         meaning = "A server may show wrong counts, or refuse calls. No points are lost."
         repair = "writes the file anew"
         if self._published is None:
-            self._add(file, "is missing or too short", meaning, repair)
+            self._report_recoverable(file, "is missing or too short", meaning, repair)
         elif self._published.is_current:
             wrong = {
                 name: (self._published.numbers[name], number)
@@ -227,22 +233,16 @@ class _Checker:
             }
             if wrong:
                 pairs = [f"{name} is {a} and must be {b}" for name, (a, b) in wrong.items()]
-                self._add(file, f"does not fit the log: {', '.join(pairs)}", meaning, repair)
+                self._report_recoverable(
+                    file, f"does not fit the log: {', '.join(pairs)}", meaning, repair
+                )
             elif not numbers and self._acknowledged < info.sequence:
                 problem = f"says that write {self._acknowledged} was the last, before the merge"
-                self._add(file, problem, meaning, repair)
+                self._report_recoverable(file, problem, meaning, repair)
 
-    def _add(
-        self,
-        file: Path,
-        problem: str,
-        meaning: str,
-        repair: str,
-        *,
-        severity: Severity = "repairable",
-        step: Step = Step.REOPEN,
-    ) -> None:
-        finding = Finding(str(file), problem, meaning, severity, repair, step)
+    def _report_recoverable(self, file: Path, problem: str, meaning: str, repair: str) -> None:
+        """Add a finding about a file that a writer corrects when it opens the index."""
+        finding = Finding(str(file), problem, meaning, "repairable", repair, Step.REOPEN)
         self._outcome.findings.append(finding)
 
 

@@ -153,6 +153,29 @@ def test_a_disk_that_cannot_be_read_is_damage(index: Path, monkeypatch: pytest.M
     assert (finding.severity, report.points) == ("lossy", None)
 
 
+@pytest.mark.parametrize("name", ["codes.npy", "LAYOUT", "1.default.json", "*.wal"])
+def test_a_file_of_another_user_is_not_damage(
+    index: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    Index.open(index).set_default(QueryDefault(0.2, "greedy", "corrected", "exact"))
+    file = next(path for path in sorted(index.rglob(name)))
+    open_file, read_bytes = Path.open, Path.read_bytes
+
+    def fail_for_file(path: Path) -> Path:
+        if path == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return path
+
+    monkeypatch.setattr(Path, "open", lambda p, *a, **o: open_file(fail_for_file(p), *a, **o))
+    monkeypatch.setattr(Path, "read_bytes", lambda p: read_bytes(fail_for_file(p)))
+    (report,) = check_folder(index, repair=True, accept_loss=True)
+    (finding,) = report.findings
+    assert (report.verdict, report.repairs) == ("unchecked", ())
+    assert finding.file == str((file.parent if name == "*.wal" else file).relative_to(index.parent))
+    assert finding.meaning.endswith("Run the command as the user who wrote the index.")
+    assert not finding.repair
+
+
 def test_a_later_format_is_not_damage(index: Path) -> None:
     path = index / "1" / "manifest.json"
     path.write_text('{"format": "divgrpc-index", "format_version": 99}')
