@@ -1,5 +1,6 @@
 """Checks the files of a log, and says what is lost if records of it are damaged."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,20 +26,19 @@ def check_log(log: Log, after: int, published: Published | None, manifest: Manif
     return _Checker(log, after, published, manifest).run()
 
 
-def records_to_keep(log: Log, after: int) -> list[Entry]:
-    """Return all records above `after` up to the first that is damaged or missing.
-
-    Records are found even behind others that are damaged.
-    """
-    records = _records(log)
+def records_to_keep(records: Mapping[int, Entry], after: int) -> list[Entry]:
+    """Return all of the `valid_records` above `after` up to the first that is missing."""
     kept_records: list[Entry] = []
     while (entry := records.get(after + 1 + len(kept_records))) is not None:
         kept_records.append(entry)
     return kept_records
 
 
-def _records(log: Log) -> dict[int, Entry]:
-    """Return all valid records of a log by their numbers."""
+def valid_records(log: Log) -> dict[int, Entry]:
+    """Return all valid records of a log by their numbers, also those behind damaged ones.
+
+    A file that the disk cannot read has none. Raises `PermissionError`.
+    """
     records: dict[int, Entry] = {}
     for first, path in log.files():
         behind = 0
@@ -113,8 +113,8 @@ class _Checker:
 
     def _explain(self, error: Exception) -> Finding:
         """Say which records are lost if some between others are damaged."""
-        records = _records(self._log)
-        kept_records = records_to_keep(self._log, self._after)
+        records = valid_records(self._log)
+        kept_records = records_to_keep(records, self._after)
         last = self._after + len(kept_records)
         behind = [entry for number, entry in sorted(records.items()) if number > last]
         path, problem = self._place_of_damage(error)

@@ -12,7 +12,7 @@ from typing import Final
 
 from divgrpc.collection import Collection
 from divgrpc.doctor.generations import open_arrays
-from divgrpc.doctor.logs import records_to_keep
+from divgrpc.doctor.logs import records_to_keep, valid_records
 from divgrpc.doctor.reports import Report, Step
 from divgrpc.platforms import reserve
 from divgrpc.storage.arrays import (
@@ -157,7 +157,7 @@ def _rewrite_log(index: Path, report: Report) -> str:
     with writer_lock(folder):
         info = writes.read_info()
         after = 0 if info is None else info.sequence
-        records = records_to_keep(writes.log, after)
+        records = records_to_keep(valid_records(writes.log), after)
         draft = Log(_draft(index))
         new_file = draft.write(records) if records else None
         old_files = writes.log.files()
