@@ -33,7 +33,7 @@ from divgrpc.storage.generations import (
     writer_lock,
 )
 from divgrpc.storage.published import LAYOUT, LAYOUTS, PUBLISHED, WRITES
-from divgrpc.writes.layout import Source, WritesFolder
+from divgrpc.writes.layout import PARTS, Source, WritesFolder
 from divgrpc.writes.log import Log
 from divgrpc.writes.records import unpack
 from divgrpc.writes.state import State
@@ -116,7 +116,7 @@ def _rebuild(index: Path, report: Report) -> str:
     writes, generation = WritesFolder(folder), open_arrays(folder, read_manifest(folder))
     with writer_lock(folder):
         # Without the layout, the index does not open until a repair has made all of it.
-        paths = [writes.path / name for name in (LAYOUT, LAYOUTS, "parts")]
+        paths = [writes.path / name for name in (LAYOUT, LAYOUTS, PARTS)]
         names = [_put_aside(path) for path in paths if path.exists()]
         _apply_log(writes, generation)
     return f"made the layout again, and kept {', '.join(names)}"

@@ -22,7 +22,6 @@ from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import (
     LAYOUT,
-    LAYOUTS,
     LOG,
     PUBLISHED,
     WRITES,
@@ -113,10 +112,8 @@ class _Checker:
 
     def _check_files(self, info: LayoutInfo) -> bool:
         """Check the arrays of the layout; return whether any of them is damaged."""
-        path, count = self._writes.path, len(self._outcome.findings)
-        folders = [(path / LAYOUTS / str(info.number), info.arrays)]
-        folders += [(path / "parts" / str(part.number), part.arrays) for part in info.parts]
-        for folder, entries in folders:
+        count = len(self._outcome.findings)
+        for folder, entries in self._writes.folders(info).items():
             for name, entry in entries.items():
                 file = folder / f"{name}.npy"
                 if (error := check_array(file, entry, self._meter)) is not None:

@@ -327,7 +327,7 @@ class Staging(ArrayFolder):
         write_pointer(self._target, number)
         self.generation = open_generation(final, verify=False)
         for entry in _stale_generations(self._target, number):
-            _remove(entry)
+            remove(entry)
         return self.generation
 
 
@@ -487,7 +487,7 @@ def sweep_index(folder: Path) -> bool:
     stale = leftovers(folder)
     has_folders = any(entry.is_dir() for entry in stale)
     for entry in stale:
-        _remove(entry)
+        remove(entry)
     return has_folders
 
 
@@ -517,7 +517,7 @@ def _stale_generations(folder: Path, current: int) -> list[Path]:
     return [folder / name for name in (*numbers, *sorted(files))]
 
 
-def _remove(entry: Path) -> None:
+def remove(entry: Path) -> None:
     """Remove a folder or a file, which may already be gone."""
     if entry.is_dir():
         shutil.rmtree(entry, ignore_errors=True)

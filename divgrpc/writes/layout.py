@@ -45,7 +45,7 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
-from divgrpc.storage.generations import Generation
+from divgrpc.storage.generations import Generation, remove
 from divgrpc.storage.manifest import checksum, with_checksum
 from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
 from divgrpc.types import FloatArray, IntArray
@@ -54,6 +54,8 @@ from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
 from divgrpc.writes.records import Rows
 
+# Folder of the columns of rows that merges added, in the folder of the writes.
+PARTS: Final = "parts"
 # Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
@@ -216,10 +218,7 @@ class WritesFolder:
     def sweep(self) -> None:
         """Remove the `leftovers`."""
         for path in self.leftovers():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
 
     def leftovers(self) -> list[Path]:
         """Return what interrupted merges have left, and what the current layout does not use.
@@ -227,21 +226,21 @@ class WritesFolder:
         During a merge, these may be files in use.
         """
         info = self.read_info()
-        used_folders: set[str] = set()
-        if info is not None:
-            used_folders = {
-                f"{LAYOUTS}/{info.number}",
-                *(f"parts/{part.number}" for part in info.parts),
-            }
+        used_folders = {} if info is None else self.folders(info)
         draft = self.path / f"{LAYOUT}.new"
         paths = [draft] if draft.exists() else []
-        for kind in (LAYOUTS, "parts"):
-            paths += [
-                folder
-                for folder in sorted((self.path / kind).glob("*"))
-                if f"{kind}/{folder.name}" not in used_folders
-            ]
+        for kind in (LAYOUTS, PARTS):
+            folders = sorted((self.path / kind).glob("*"))
+            paths += [folder for folder in folders if folder not in used_folders]
         return paths
+
+    def folders(self, info: LayoutInfo) -> dict[Path, dict[str, ArrayEntry]]:
+        """Return the folders of a layout and of its parts, with the entries of their arrays."""
+        parts = {self._folder(PARTS, part.number): part.arrays for part in info.parts}
+        return {self._folder(LAYOUTS, info.number): info.arrays} | parts
+
+    def _folder(self, kind: str, number: int) -> Path:
+        return self.path / kind / str(number)
 
     def put_vectors(self, descriptor: int, rows: Rows, first: int) -> None:
         """Write the vectors of rows, whose first number is given, to a file of `open_vectors`."""
@@ -253,7 +252,7 @@ class WritesFolder:
         info = self.read_info()
         if info is None:
             raise IndexDamagedError("the layout is missing")
-        folder = self.path / LAYOUTS / str(info.number)
+        folder = self._folder(LAYOUTS, info.number)
         arrays = {
             name: open_array(folder / f"{name}.npy", entry, verify=verify, mode="c")
             for name, entry in info.arrays.items()
@@ -261,10 +260,9 @@ class WritesFolder:
         manifest = generation.manifest
         parts = [Part(0, manifest.rows, generation.arrays, manifest.attributes)]
         for entry in info.parts:
+            folder = self._folder(PARTS, entry.number)
             columns = {
-                name: open_array(
-                    self.path / "parts" / str(entry.number) / f"{name}.npy", array, verify=verify
-                )
+                name: open_array(folder / f"{name}.npy", array, verify=verify)
                 for name, array in entry.arrays.items()
             }
             parts.append(Part(entry.first, entry.rows, columns, manifest.attributes))
@@ -283,7 +281,7 @@ class WritesFolder:
         """
         old_info = self.read_info()
         with full_disk_errors():
-            for name in (LAYOUTS, "parts", LOG):
+            for name in (LAYOUTS, PARTS, LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
             if old_info is None:
@@ -325,7 +323,7 @@ class WritesFolder:
         draft = self.path / f"{LAYOUT}.new"
         write_synced(draft, with_checksum(json.loads(json.dumps(asdict(info)))))
         with full_disk_errors():
-            for name in (LAYOUTS, "parts", LOG):
+            for name in (LAYOUTS, PARTS, LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
             sync_folder(self.path)
@@ -337,7 +335,7 @@ class WritesFolder:
         def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
 
-        return _write_arrays(self.path / LAYOUTS / str(number), fill)
+        return _write_arrays(self._folder(LAYOUTS, number), fill)
 
     def _write_part(
         self, number: int, generation: Generation, source: Source, parts: tuple[PartEntry, ...]
@@ -352,7 +350,7 @@ class WritesFolder:
         def fill(store: ArrayFolder) -> None:
             columns_in(store, blocks, generation.manifest.attributes)
 
-        entries = _write_arrays(self.path / "parts" / str(number), fill)
+        entries = _write_arrays(self._folder(PARTS, number), fill)
         vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
         return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
 
