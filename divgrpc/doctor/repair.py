@@ -14,7 +14,6 @@ from divgrpc.collection import Collection
 from divgrpc.doctor.generations import open_arrays
 from divgrpc.doctor.logs import records_to_keep, valid_records
 from divgrpc.doctor.reports import Report, Step
-from divgrpc.platforms import reserve
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
     full_disk_errors,
@@ -182,13 +181,7 @@ def _reopen(index: Path, report: Report) -> str:
     writes = WritesFolder(folder)
     info = writes.read_info()
     if info is not None:
-        descriptor = writes.open_vectors()
-        try:
-            with full_disk_errors():
-                dims = read_manifest(folder).dims
-                reserve(descriptor, HEADER_BYTES + 4 * dims * info.capacity)
-        finally:
-            os.close(descriptor)
+        writes.reserve_vectors(info.capacity, read_manifest(folder).dims)
     with Collection.open(index) as collection:
         return f"recovered {len(collection):,} points, up to write {collection.sequence:,}"
 

@@ -64,8 +64,11 @@ _COPIED_ROWS: Final = 65_536
 
 def rows_at_once(dims: int) -> int:
     """Return the number of rows that one write may have; each new layout has room for so many."""
-    rows = max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
-    return min(rows, LIMITS["write_rows_max"])
+    return min(_later_rows_max(dims), LIMITS["write_rows_max"])
+
+
+def _later_rows_max(dims: int) -> int:
+    return max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,16 @@ class WritesFolder:
         """Return a descriptor of the file of vectors, to write to."""
         return os.open(self._vectors, os.O_RDWR | os.O_CLOEXEC)
 
+    def reserve_vectors(self, capacity: int, dims: int) -> None:
+        """Make the file of vectors long enough for `capacity` rows; raises `StorageFullError`."""
+        with full_disk_errors():
+            descriptor = self.open_vectors()
+            try:
+                reserve(descriptor, HEADER_BYTES + 4 * dims * capacity)
+                sync_data(descriptor)
+            finally:
+                os.close(descriptor)
+
     def sweep(self) -> None:
         """Remove the `leftovers`."""
         for path in self.leftovers():
@@ -291,17 +304,10 @@ class WritesFolder:
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, dims = len(source.alive), generation.manifest.dims
-        later_rows = max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
-        later_rows = min(later_rows, max(_LATER_ROWS_MIN, rows))
+        later_rows = min(_later_rows_max(dims), max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
         capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
-        with full_disk_errors():
-            descriptor = self.open_vectors()
-            try:
-                reserve(descriptor, HEADER_BYTES + 4 * dims * capacity)
-                sync_data(descriptor)
-            finally:
-                os.close(descriptor)
+        self.reserve_vectors(capacity, dims)
         arrays = self._write_layout(number, generation, source, capacity)
         parts = () if old_info is None else _parts_before(old_info, source)
         parts += self._write_part(number, generation, source, parts)
