@@ -1,7 +1,8 @@
-"""Checks the files of indexes while nothing else uses them, and repairs what can be repaired.
+"""Checks the files of indexes while nothing else uses them, and repairs the indexes.
 
-`check_folder` checks a data folder or the folder of one index. The files are read by the code that
-opens indexes, so that a folder which is `ok` opens. It may import all other packages of the core.
+`check_folder` checks a data folder or the folder of one index. It reads the files with the code
+that opens indexes, so an index with the verdict "ok" opens. This package may import all other
+packages of the core.
 """
 
 from divgrpc.doctor.folders import check_folder

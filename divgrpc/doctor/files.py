@@ -1,4 +1,4 @@
-"""Compares single files with what is known about them."""
+"""Compares single files with the entries that describe them, and makes findings about them."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from divgrpc.storage.arrays import (
 )
 
 RESTORE: Final = "Restore the folder from a backup, or build the index again."
-_LEFTOVER: Final = "An interrupted build, merge or deletion has left it. No points are lost."
+_LEFTOVER: Final = "An interrupted build, merge or deletion left it behind. No points are lost."
 
 
 def check_array(
@@ -62,7 +62,7 @@ def damage(path: Path, error: Exception, meaning: str) -> Finding:
 
 
 def leftover(path: Path, step: Step) -> Finding:
-    """Return a finding about what an interrupted build or merge has left."""
+    """Return a finding about a file or folder that an interrupted build or merge left behind."""
     return Finding(str(path), "is not used", _LEFTOVER, "repairable", "removes it", step)
 
 

@@ -35,7 +35,7 @@ from divgrpc.storage.published import WRITES
 from divgrpc.types import Progress
 
 OnProgress: TypeAlias = Callable[[Progress], object]
-# A repair is followed by a check, which may find what damage has hidden so far.
+# The check after a repair may find problems that other damage has hidden so far.
 _REPAIRS_MAX: Final = 3
 _STAGING: Final = ".staging-"
 
@@ -49,15 +49,16 @@ def check_folder(
 ) -> list[Report]:
     """Check all indexes of a data folder, or the index in a folder; return a report of each.
 
-    Nothing is changed without `repair`. With it, each index is repaired if all that is wrong with
-    it can be corrected without a loss of points, writes or defaults, and is then checked again.
-    `accept_loss` also allows repairs that lose some; they put the damaged files aside.
+    Without `repair`, nothing is changed. With it, an index is repaired if every problem can be
+    corrected without a loss of points, writes or defaults. It is then checked again. `accept_loss`
+    also allows repairs that lose some. These repairs keep the damaged files under other names.
 
     on_progress: called with the number of MiB that were read of each index.
 
-    Raises `InvalidArgumentError` for a folder that is neither, `StorageInUseError` if a server uses
-    the data folder or an index is open for writing, `BuildUnderWayError` during a build, and
-    `IndexChangedError` if an index changes during the check.
+    Raises `InvalidArgumentError` if the folder is neither, `StorageInUseError` if a server uses the
+    data folder or an index is open for writing, `BuildUnderWayError` during a build,
+    `IndexChangedError` if an index changes during the check, and `StorageFullError` if the disk is
+    too full for a repair.
     """
     path = Path(folder).absolute()
     is_index = _is_index(path)
@@ -85,7 +86,7 @@ def _check(index: Path, on_progress: OnProgress | None) -> Report:
     with _unused(index):
         report = check_index(index, _meter(index, on_progress))
     with _unused(index):
-        # A process that finds no lock file makes one, and is not noticed before.
+        # Another process may have made a lock file meanwhile, which `_unused` could not lock.
         if IndexFolder(index).pointer_stamp() != stamp:
             raise IndexChangedError(f"index {index.name!r} was changed during the check")
     return report
@@ -114,12 +115,12 @@ def _meter(index: Path, on_progress: OnProgress | None) -> Meter:
 
 
 def _is_index(path: Path) -> bool:
-    """Whether a folder is that of an index, perhaps without CURRENT."""
+    """Whether a folder belongs to an index, even if CURRENT is missing."""
     return (path / POINTER).exists() or has_generation(path)
 
 
 def _names(root: Path) -> list[str]:
-    """Return the names of the indexes in a data folder, and of what is left of others."""
+    """Return the names of the indexes in a data folder, also if they have only leftovers."""
     names = set()
     for entry in os.scandir(root) if root.is_dir() else ():
         name = entry.name

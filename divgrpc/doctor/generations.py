@@ -13,7 +13,7 @@ from divgrpc.storage.generations import Generation, open_array_of, read_manifest
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.published import WRITES
 
-# Beginnings of the names of arrays that hold what users have stored.
+# Prefixes of the names of arrays with data that users stored.
 _STORED: Final = (
     *("vectors", "indptr", "indices", "values", "ids", "id_texts.", "attribute.", "payload."),
     *("categories", "subtopics", "label_names.", "label_sets.", "label_tree."),
@@ -71,9 +71,9 @@ def _check_arrays(folder: Path, manifest: Manifest, meter: Meter) -> list[Findin
         # The first write makes its folder before it makes the file of vectors longer.
         grows = name == "vectors" and (folder / WRITES).exists()
         if (error := check_array(path, entry, meter, grows=grows)) is not None:
-            meaning = "The index does not open. What users have stored is in other files."
+            meaning = "The index does not open. The data that users stored is in other files."
             if name.startswith(_STORED):
-                meaning = "The index does not open, and some of what users have stored is lost."
+                meaning = "The index does not open, and some data that users stored is lost."
             findings.append(damage(path, error, meaning))
     return findings
 
@@ -85,7 +85,7 @@ def _check_defaults(folder: Path, manifest: Manifest) -> list[Finding]:
     except IndexDamagedError as error:
         if is_forbidden(error):
             return [forbidden(path, str(error))]
-        meaning = "The index does not open. No points are lost, but default parameters are."
-        repair = "puts the file aside, so that the built-in defaults hold"
+        meaning = "The index does not open. Default parameters are lost, but no points."
+        repair = "puts the file aside, so that the built-in defaults apply"
         return [Finding(str(path), str(error), meaning, "lossy", repair, Step.DROP_DEFAULTS)]
     return []

@@ -30,7 +30,7 @@ def check_index(index: Path, meter: Meter, *, is_locked: bool = False) -> Report
     report = _check_generations(index, meter)
     findings = report.findings
     if report.verdict in ("ok", "repairable"):
-        # Otherwise what is left may be all that is left.
+        # In a damaged index, these files may be the only ones that still have its points.
         findings += tuple(leftover(path, Step.SWEEP) for path in leftovers(index))
         lock = build_lock_path(index)
         if not is_locked and lock.exists():
@@ -74,7 +74,7 @@ def _check_all(index: Path, numbers: list[int], meter: Meter) -> dict[int, Gener
 
 
 def _choose(index: Path, finding: Finding, checks: dict[int, GenerationCheck]) -> Report:
-    """Choose a generation where CURRENT, which the finding is about, names none."""
+    """Choose a generation if CURRENT names none; `finding` is about CURRENT."""
     whole = [number for number, check in checks.items() if check.is_whole]
     if len(whole) == len(checks) == 1:
         (number,) = whole
@@ -85,14 +85,14 @@ def _choose(index: Path, finding: Finding, checks: dict[int, GenerationCheck]) -
         return _fall_back(Report(index.name, findings=(finding,)), whole[0])
     if whole:
         several = " and ".join(map(str, whole))
-        meaning = f"{finding.meaning} Generations {several} are whole: write one number into it."
-        finding = replace(finding, meaning=meaning)
+        advice = f"Generations {several} are whole: write one of them into CURRENT."
+        finding = replace(finding, meaning=f"{finding.meaning} {advice}")
     rest = [other for check in checks.values() for other in check.findings]
     return Report(index.name, findings=(finding, *rest))
 
 
 def _fall_back(report: Report, number: int) -> Report:
-    """Return a report that has an older generation repair all that is wrong."""
+    """Return the report with one repair of all findings, the use of generation `number`."""
     repair = f"puts all other generations aside, and uses generation {number}, which is whole"
     findings = [
         replace(finding, severity="lossy", repair=repair, step=Step.FALL_BACK)

@@ -1,4 +1,4 @@
-"""Checks the files of a log, and says what is lost if records of it are damaged."""
+"""Checks the files of a log, and says which writes are lost if records are damaged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class _Checker:
         return LogCheck(() if end_finding is None else (end_finding,))
 
     def _check_end(self, last: int) -> Finding | None:
-        """Check what follows `last`, the last record that is whole."""
+        """Check the bytes behind `last`, the last record that is whole."""
         files = self._log.files()
         path = files[-1][1] if files else self._log.folder
         end = end_of(path.read_bytes(), files[-1][0]) if files else None
@@ -119,7 +119,7 @@ class _Checker:
         behind = [entry for number, entry in sorted(records.items()) if number > last]
         path, problem = self._place_of_damage(error)
         if not behind and self._acknowledged <= last:
-            meaning = "Damaged records were merged. No points and no writes are lost."
+            meaning = "All damaged records were merged. No points and no writes are lost."
             return _rewritable(path, problem, meaning, "repairable", _repair_to(last))
         before = f"{count_of(len(kept_records), 'write')} ({self._points(kept_records)})"
         after = f"{count_of(len(behind), 'write')} ({self._points(behind)})"
@@ -132,7 +132,7 @@ class _Checker:
         return _rewritable(path, problem, meaning, "lossy", _repair_to(last))
 
     def _place_of_damage(self, error: Exception) -> tuple[Path, str]:
-        """Return the file that ends too early, and what is wrong with it."""
+        """Return the file that ends too early, and its problem."""
         files = self._log.files_above(self._after)
         expected = self._after + 1
         if files[0][0] > expected:

@@ -1,6 +1,6 @@
-"""Repairs an index, so that a crash during the repair leaves what can be repaired again.
+"""Repairs an index in steps, so that another repair can follow a crash between any two of them.
 
-A file that is damaged is never removed, but put aside: it gets a name that ends with `.damaged`.
+No damaged file is removed. It is put aside: it gets a name that ends with `.damaged`.
 """
 
 import os
@@ -41,7 +41,7 @@ _ASIDE: Final = ".damaged"
 
 
 def repair_index(index: Path, report: Report) -> list[str]:
-    """Take the steps of a report's findings; return sentences about what was done.
+    """Take the steps of a report's findings; return a phrase about each step.
 
     The caller must have the build lock. Raises `StorageFullError`, `StorageInUseError` and
     `OSError`.
@@ -86,7 +86,7 @@ def _fall_back(index: Path, report: Report) -> str:
 
 def _sweep(index: Path, _report: Report) -> str:
     sweep_index(index)
-    return "removed what interrupted builds had left"
+    return "removed the files of interrupted builds"
 
 
 def _drop_defaults(index: Path, report: Report) -> str:
@@ -147,7 +147,7 @@ def _sweep_writes(index: Path, report: Report) -> str:
         writes.sweep()
         for draft in writes.log.drafts():
             draft.unlink()
-    return "removed what an interrupted first write had left"
+    return "removed the files of an interrupted first write"
 
 
 def _rewrite_log(index: Path, report: Report) -> str:

@@ -1,4 +1,4 @@
-"""What a check of an index finds."""
+"""The results of the check of an index."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,25 +17,26 @@ class Step(IntEnum):
 
     POINT = auto()  # write the number of the generation into CURRENT
     FALL_BACK = auto()  # put the current generation aside, and use an older one
-    SWEEP = auto()  # remove what interrupted builds have left
+    SWEEP = auto()  # remove the files of interrupted builds
     DROP_DEFAULTS = auto()  # put the defaults file aside
     DROP_WRITES = auto()  # put all writes aside
     REBUILD = auto()  # make the layout again, from the build and the log
-    SWEEP_WRITES = auto()  # remove what an interrupted first write has left
+    SWEEP_WRITES = auto()  # remove the files of an interrupted first write
     REWRITE_LOG = auto()  # keep the records of the log that can be applied, and put the files aside
     REOPEN = auto()  # let a writer recover the index
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with an index.
+    """One problem of an index.
 
     file: the file or folder, relative to the data folder.
-    problem: what is wrong with it.
-    meaning: what that means for the points and for the calls of users.
+    problem: the damage, without the name of the file.
+    meaning: the consequences for the points and for the calls of users.
     severity: "repairable" if a repair loses nothing, "lossy" if a repair loses points, writes or
-        defaults, "damaged" if there is no repair, and "unchecked" if this version cannot read it.
-    repair: what the repair does; empty if there is none.
+        defaults, "damaged" if there is no repair, and "unchecked" if this version or this user
+        cannot read the file.
+    repair: the effect of the repair; empty if there is none.
     step: the step of the repair.
     """
 
@@ -53,8 +54,8 @@ class Report:
 
     generation, points, sequence: number of its generation, of its points, and of its last write;
         None if it is not known.
-    findings: what is wrong.
-    repairs: sentences about what was repaired before this check.
+    findings: its problems.
+    repairs: phrases about the steps of the repairs before this check.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Report:
         return "repairable" if severities else "ok"
 
     def is_curable(self, *, accept_loss: bool) -> bool:
-        """Whether a repair is allowed to correct all that is wrong."""
+        """Whether a repair is allowed to correct every problem."""
         curable = {"repairable", "lossy"} if accept_loss else {"repairable"}
         return bool(self.findings) and all(f.severity in curable for f in self.findings)
 

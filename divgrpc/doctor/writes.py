@@ -33,10 +33,8 @@ from divgrpc.writes.records import Record, unpack
 from divgrpc.writes.replica import check_vectors
 from divgrpc.writes.state import State
 
-_REBUILT: Final = "makes all of it again from the arrays of the build and from the log"
-_DROPPED: Final = (
-    "puts all writes aside: the index is as the last build, retraining or vacuum left it"
-)
+_REBUILT: Final = "makes the files of all merges again from the build and the log"
+_DROPPED: Final = "puts all writes aside, and goes back to the last build, retraining or vacuum"
 
 
 @dataclass(slots=True)
@@ -149,13 +147,13 @@ class _Checker:
         if self._generation is None or is_forbidden(error):
             finding = damage(file, error, "The writes to the index do not open.")
         elif self._has_whole_log:
-            meaning = "The writes do not show, or the index does not open. All are in the log."
+            meaning = "The index does not open, or lacks writes. The log has all writes."
             finding = Finding(name, problem, meaning, "repairable", _REBUILT, Step.REBUILD)
         else:
             last = max(self._acknowledged, self._merged)
             writes = f"all writes, up to number {last:,}," if last else "all writes"
             meaning = (
-                "The writes do not show, or the index does not open. The log lacks older writes."
+                "The index does not open, or lacks writes. The log lacks older writes."
                 f" A repair loses {writes} since the last build, retraining or vacuum. A backup may"
                 " have more."
             )
@@ -180,7 +178,7 @@ class _Checker:
         return last >= max(self._acknowledged, self._merged)
 
     def _replay(self, generation: Generation, info: LayoutInfo) -> None:
-        """Apply the log, and compare the outcome with what was published."""
+        """Apply the log, and compare the state with the published numbers."""
         compilation.ensure()
         state = State(generation, self._writes.open_layout(generation, verify=False))
         numbers = self._numbers_at(state)
@@ -211,15 +209,15 @@ class _Checker:
         self._outcome.points, self._outcome.sequence = state.live, state.sequence
 
     def _numbers_at(self, state: State) -> dict[str, int]:
-        """Return what PUBLISHED must say, if it says that the last write is that of the state."""
+        """Return the numbers that PUBLISHED must have if it names the last write of `state`."""
         is_last = state.sequence == self._acknowledged
         return {"live": state.live, "rows": state.rows} if is_last else {}
 
     def _check_published(self, info: LayoutInfo, numbers: dict[str, int]) -> None:
-        """Compare the numbers that readers see with those of the log."""
+        """Compare the numbers in PUBLISHED with `numbers`, which follow from the log."""
         file = self._writes.path / PUBLISHED
         meaning = "A server may show wrong counts, or refuse calls. No points are lost."
-        repair = "writes the file anew"
+        repair = "writes the file again"
         if self._published is None:
             self._report_recoverable(file, "is missing or too short", meaning, repair)
         elif self._published.is_current:

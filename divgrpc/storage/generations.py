@@ -492,7 +492,7 @@ def sweep_index(folder: Path) -> bool:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return what interrupted builds and deletions have left of an index.
+    """Return the files and folders that interrupted builds and deletions of an index left behind.
 
     These are staging folders, files that were being written, and all generations that are not
     current. Without CURRENT, it is the whole folder if it holds only files of an index and no

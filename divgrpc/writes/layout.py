@@ -6,11 +6,11 @@
     <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
     <generation>/writes/log/            records of later writes (`divgrpc.writes.log`)
 
-A layout has what a search reads beside vectors: ids and codes, in cells if the index has them. Its
-arrays have room for later rows, which each process adds in private memory, from the log. A merge
-writes a new layout, in which these rows are where Build would have put them, and without the rows
-of deleted points. Codes are copied and never computed again, so a merge changes no answer. The
-number of a row does not change either.
+A layout has the ids and codes that a search reads, in cells if the index has them. Its arrays have
+room for later rows, which each process adds in private memory, from the log. A merge writes a new
+layout, in which these rows are where Build would have put them, and without the rows of deleted
+points. Codes are copied and never computed again, so a merge changes no answer. The number of a row
+does not change either.
 """
 
 import json
@@ -63,7 +63,7 @@ _COPIED_ROWS: Final = 65_536
 
 
 def rows_at_once(dims: int) -> int:
-    """Return the number of rows that one write may have; each new layout has room for so many."""
+    """Return the number of rows that one write may have; each new layout has room for that many."""
     return min(_later_rows_max(dims), LIMITS["write_rows_max"])
 
 
@@ -234,7 +234,7 @@ class WritesFolder:
             remove(path)
 
     def leftovers(self) -> list[Path]:
-        """Return what interrupted merges have left, and what the current layout does not use.
+        """Return the drafts and folders of merges that the current layout does not use.
 
         During a merge, these may be files in use.
         """
@@ -362,7 +362,7 @@ class WritesFolder:
 
 
 def _parts_before(info: LayoutInfo, source: Source) -> tuple[PartEntry, ...]:
-    """Return the parts of a layout whose rows `source` has not in memory.
+    """Return the parts of a layout whose rows `source` does not have in memory.
 
     A merge may have failed when its layout was current already, so that the rows are still there.
     """

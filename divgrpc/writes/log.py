@@ -1,7 +1,7 @@
-"""The write-ahead log: records in files, each found again after a crash, or found to be damaged.
+"""The write-ahead log: records in files, with checksums that show damage after a crash.
 
 A file is named after the sequence number of its first record, and is reserved in full when it is
-made, so that a full disk is met then. The rest of a file is zeros. A record is:
+made, so that a full disk raises an error then. The rest of a file is zeros. A record is:
 
     sequence  uint64, one more than in the record before
     synced    uint64, sequence number of the last record known to be on the disk

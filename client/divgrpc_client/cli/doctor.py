@@ -22,7 +22,7 @@ def add_doctor(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("folder", metavar="FOLDER", help=text)
     options.add_flags(
         verb,
-        ("--repair", "", "Repair what can be repaired without losing anything, and check again."),
+        ("--repair", "", "Make the repairs that lose nothing, and check again."),
         (
             "--accept-loss",
             "",
@@ -33,19 +33,19 @@ def add_doctor(verb: argparse.ArgumentParser) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Check every file of a data directory while no server uses it, and repair what can be.
+    """Check every file of a data directory while no server uses it, and repair indexes.
 
     It reads all files, compares their checksums, and applies the writes that are not merged. Each
     index gets one of these verdicts:
 
-      ok          it opens, and all files are as they were written
-      repairable  a crash has left something, or what is damaged is stored twice: nothing is lost
-      damaged     points, writes or default parameters are lost, or may be
-      unchecked   another version or another user wrote it
+      ok          the index opens, and no file is damaged
+      repairable  --repair loses nothing: a crash left unused files, or other files have the data
+      damaged     a repair would lose points, writes or default parameters, or there is no repair
+      unchecked   another version wrote the index, or this user may not read it
 
-    For all that is wrong, the command says what it means and what --repair would do. It changes
-    nothing without --repair. An index is repaired only if all that is wrong with it can be. Damaged
-    files are not removed: they get names that end with .damaged.
+    For each problem, the command says what it means and what --repair would do. Without --repair,
+    it changes nothing. It repairs an index only if it can correct every problem of the index. It
+    keeps damaged files, under names that end with .damaged.
 
     The exit code is 0 if all indexes are ok, else 5.
 

@@ -53,7 +53,7 @@ def test_damage_is_shown_and_repaired(root: Path, capsys: pytest.CaptureFixture[
     boots, shoes = capsys.readouterr().out.split("shoes: ")
     assert boots.startswith("boots: repairable, generation 1")
     assert "\n  boots/1/writes/LAYOUT: the layout is missing\n" in boots
-    assert "\n    --repair makes all of it again from the arrays of the build" in boots
+    assert "\n    --repair makes the files of all merges again from the build and the log" in boots
     assert shoes.startswith("damaged, generation 1\n  shoes/1/vectors.npy: array vectors does not")
     assert "--repair" not in shoes
     assert "Restore the folder from a backup" in shoes

@@ -314,7 +314,7 @@ def test_damage_of_a_build_is_not_repaired(index: Path) -> None:
     report = repaired(index, accept_loss=True)
     assert stamps(index) == before
     assert report.verdict == "damaged"
-    assert "What users have stored is in other files" in report.findings[0].meaning
+    assert "The data that users stored is in other files" in report.findings[0].meaning
     with pytest.raises(DivgrpcError):
         Index.open(index)
 
