@@ -12,7 +12,7 @@ from support.data.written_points import a_collection
 
 @pytest.fixture(autouse=True)
 def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out syncs, and let a file of the log hold all writes of a test and few more."""
+    """Leave out syncs, and let a file of the log hold the writes of a test, but few more."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
     monkeypatch.setattr(log_module, "FILE_BYTES", 1 << 16)

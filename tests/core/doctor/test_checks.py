@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent.parent.parent / "golden"
 
 
 def check(index: Path) -> Report:
-    """Check an index, and that nothing is changed."""
+    """Check an index, and that the check changes no file."""
     before = stamps(index.parent)
     (report,) = check_folder(index)
     assert stamps(index.parent) == before
@@ -96,7 +96,7 @@ def test_each_damaged_file_is_named(index: Path) -> None:
             make(file)
             (report,) = check_folder(index)
             names = {finding.file for finding in report.findings}
-            # Of a log without files, only the folder is known.
+            # A finding about a log without files names its folder.
             expected = file.parent if (damage, file.suffix) == ("remove", ".wal") else file
             assert str(expected.relative_to(index.parent)) in names, (file, damage)
             assert report.verdict != "ok"
@@ -218,7 +218,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "empty", "notes.txt"]
 
 
-def test_what_a_killed_build_has_left_is_removed(index: Path) -> None:
+def test_leftovers_of_a_killed_build_are_removed(index: Path) -> None:
     root = index.parent
     die_while_building(root / "first")
     die_while_building(index)
@@ -240,7 +240,7 @@ def test_what_a_killed_build_has_left_is_removed(index: Path) -> None:
     assert check(index) == Report("points", 1, len(MODELS[LAST]), LAST)
 
 
-def test_what_an_interrupted_first_write_has_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_first_write_are_removed(tmp_path: Path) -> None:
     index = tmp_path / "points"
     a_collection(index, MODELS[0]).close()
     writes = index / "1" / "writes"

@@ -22,7 +22,7 @@ class CrashError(BaseException):
 
 
 def repair(index: Path, monkeypatch: pytest.MonkeyPatch, changes: int) -> bool:
-    """Repair an index; crash before one change of files more, and return whether it ended."""
+    """Repair an index, and crash after a number of changes; return whether it ended before."""
     count = 0
 
     def counted(change: Callable[..., Any]) -> Callable[..., Any]:
