@@ -22,6 +22,7 @@ from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.generations import (
     POINTER,
     ROOT_LOCK,
+    STAGING_INFIX,
     WRITER_LOCK,
     IndexFolder,
     build_lock,
@@ -37,7 +38,6 @@ from divgrpc.types import Progress
 OnProgress: TypeAlias = Callable[[Progress], object]
 # The check after a repair may find problems that other damage has hidden so far.
 _REPAIRS_MAX: Final = 3
-_STAGING: Final = ".staging-"
 
 
 def check_folder(
@@ -125,8 +125,8 @@ def _names(root: Path) -> list[str]:
     for entry in os.scandir(root) if root.is_dir() else ():
         name = entry.name
         if name.startswith("."):
-            if (name.endswith(ROOT_LOCK) and name != ROOT_LOCK) or _STAGING in name:
-                names.add(name[1:].removesuffix(ROOT_LOCK).partition(_STAGING)[0])
+            if (name.endswith(ROOT_LOCK) and name != ROOT_LOCK) or STAGING_INFIX in name:
+                names.add(name[1:].removesuffix(ROOT_LOCK).partition(STAGING_INFIX)[0])
         elif entry.is_dir() and any(map(is_index_file, os.listdir(entry.path))):
             names.add(name)
     return sorted(filter(INDEX_NAME.fullmatch, names))

@@ -27,6 +27,7 @@ from divgrpc.storage.generations import (
     IndexFolder,
     generation_numbers,
     read_manifest,
+    staging_path,
     sweep_index,
     write_pointer,
     writer_lock,
@@ -205,7 +206,7 @@ def _folder(index: Path, report: Report) -> Path:
 
 def _draft(index: Path) -> Path:
     """Make an empty folder for new files, which `sweep` removes after a crash."""
-    folder = index.parent / f".{index.name}.staging-repair"
+    folder = staging_path(index, "repair")
     shutil.rmtree(folder, ignore_errors=True)
     with full_disk_errors():
         folder.mkdir()

@@ -74,6 +74,7 @@ POINTER: Final = "CURRENT"
 WRITER_LOCK: Final = "LOCK"
 # File in a data folder, which a server locks.
 ROOT_LOCK: Final = ".lock"
+STAGING_INFIX: Final = ".staging-"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -174,7 +175,7 @@ class IndexFolder:
                 number = max(generation_numbers(self.path), default=0)
             # Renamed first, because a writer may be adding files to it, and because an interrupted
             # deletion must not leave some of the files.
-            removed = self.path.parent / f".{self.name}.staging-{secrets.token_hex(8)}"
+            removed = staging_path(self.path, secrets.token_hex(8))
             os.rename(self.path, removed)
             sync_folder(self.path.parent)
             shutil.rmtree(removed)
@@ -276,7 +277,7 @@ class Staging(ArrayFolder):
     def __init__(self, folder: Path) -> None:
         self._target = folder
         # `discard` removes this folder with all its files, unless `publish` has renamed it.
-        super().__init__(folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}")
+        super().__init__(staging_path(folder, secrets.token_hex(8)))
         self.generation: Generation | None = None
         # A callback that `publish` calls with the complete staging folder before the generation
         # becomes current, so that readers can open it in advance. If it raises an error, the build
@@ -434,6 +435,11 @@ def lock_root(root: Path) -> Iterator[None]:
         yield
 
 
+def staging_path(folder: Path, suffix: str) -> Path:
+    """Return the path of a staging folder of the index in `folder`, which `sweep` removes."""
+    return folder.parent / f".{folder.name}{STAGING_INFIX}{suffix}"
+
+
 def build_lock_path(folder: Path) -> Path:
     """Return the file that a process locks while it builds or changes the index in `folder`."""
     return folder.parent / f".{folder.name}.lock"
@@ -498,7 +504,7 @@ def leftovers(folder: Path) -> list[Path]:
     current. Without CURRENT, it is the whole folder if it holds only files of an index and no
     generation. While a process has the build lock, these may be files in use.
     """
-    stale = sorted(folder.parent.glob(f".{folder.name}.staging-*"))
+    stale = sorted(folder.parent.glob(staging_path(folder, "*").name))
     if not (folder / POINTER).exists() and not has_generation(folder):
         if folder.is_dir() and all(map(is_index_file, os.listdir(folder))):
             stale.append(folder)
