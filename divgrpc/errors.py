@@ -144,7 +144,7 @@ class StorageFullError(DivgrpcError):
 
 
 class StorageInUseError(DivgrpcError):
-    """Another server uses this data folder."""
+    """Another process uses this data folder, or has this index open for writing."""
 
     reason = "STORAGE_IN_USE"
 

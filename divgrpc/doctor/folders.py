@@ -31,6 +31,7 @@ from divgrpc.storage.generations import (
     has_generation,
     is_index_file,
     lock_root,
+    root_in_use,
 )
 from divgrpc.storage.published import WRITES
 from divgrpc.types import Progress
@@ -70,8 +71,7 @@ def check_folder(
         if repair and not is_index:
             stack.enter_context(lock_root(root))
         else:
-            text = "a server uses this data folder: stop it first"
-            stack.enter_context(_locked(root / ROOT_LOCK, StorageInUseError(text)))
+            stack.enter_context(_locked(root / ROOT_LOCK, root_in_use()))
         for name in names:
             # Refuse before the first index is read, which may take long.
             with _unused(root / name):

@@ -431,8 +431,13 @@ def lock_root(root: Path) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     with (root / ROOT_LOCK).open("ab") as file:
         if not lock_exclusively(file):
-            raise StorageInUseError("another server uses this data folder")
+            raise root_in_use()
         yield
+
+
+def root_in_use() -> StorageInUseError:
+    """Return the error of a data folder that another process has locked."""
+    return StorageInUseError("a server or `divgrpc doctor` uses this data folder: stop it first")
 
 
 def staging_path(folder: Path, suffix: str) -> Path:

@@ -87,4 +87,4 @@ def test_wrong_commands_are_refused(root: Path, capsys: pytest.CaptureFixture[st
         assert run(root, "--json") == 1
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["reason"] == "STORAGE_IN_USE"
-    assert error["message"] == "a server uses this data folder: stop it first"
+    assert error["message"] == ("a server or `divgrpc doctor` uses this data folder: stop it first")

@@ -190,7 +190,7 @@ def test_a_folder_in_use_is_refused(index: Path) -> None:
         for folder in (root, index):
             with (
                 lock_root(root),
-                pytest.raises(StorageInUseError, match="server uses this data folder"),
+                pytest.raises(StorageInUseError, match="server or `divgrpc doctor` uses this data"),
             ):
                 check_folder(folder, repair=repair)
             with (

@@ -132,7 +132,7 @@ def test_the_port_and_the_data_folder_belong_to_one_server(data: Path) -> None:
     with serving(data) as (server, _), Client(server.target, timeout=30) as client:
         second = run_to_its_end("--data-dir", str(data))
         assert second.returncode == 1
-        assert "another server" in second.stderr
+        assert "a server or `divgrpc doctor` uses this data folder: stop it first" in second.stderr
         same_port = run_to_its_end("--listen", server.target)
         assert same_port.returncode == 1
         assert "cannot listen" in same_port.stderr
