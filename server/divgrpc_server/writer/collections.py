@@ -11,8 +11,8 @@ from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder, read_manifest
 from divgrpc.types import Durability
 from divgrpc.writes.committer import Committer
-from divgrpc.writes.writer import check_writable
-from divgrpc.writes.written import Request
+from divgrpc.writes.requests import check_writable
+from divgrpc.writes.target import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Reply

@@ -25,7 +25,7 @@ from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
 from divgrpc.writes import backlog, committer, opening, renewal
 from divgrpc.writes.replica import Replica
-from divgrpc.writes.written import WrittenGeneration
+from divgrpc.writes.target import WriteTarget
 from support.data.written_points import (
     DIMS,
     Model,
@@ -239,9 +239,7 @@ def test_queries_during_a_vacuum_see_all_writes_before_it(
     sequences: list[int] = []
     succeed = committer.Committer._succeed
 
-    def query_and_succeed(
-        self: committer.Committer, successor: WrittenGeneration, number: int
-    ) -> None:
+    def query_and_succeed(self: committer.Committer, successor: WriteTarget, number: int) -> None:
         sequences.append(collection.query(QUERIES, k=1).sequence)
         succeed(self, successor, number)
 
