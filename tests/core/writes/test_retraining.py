@@ -26,6 +26,7 @@ from support.data.written_points import (
     a_collection,
     check_exact,
     check_points,
+    drawn_names,
     drawn_points,
     same_answers,
     upsert,
@@ -41,10 +42,7 @@ LATER = [
     for point in drawn_points(2 * ROWS, 22)
 ]
 QUERIES = np.random.default_rng(23).normal(1.5, 2, (4, DIMS)).astype(np.float32)
-NAMES: dict[str, list[Any]] = {
-    "integers": list(range(0, 20 * ROWS, 10)),
-    "texts": [f"point {number}" for number in range(2 * ROWS)],
-}
+NAMES = drawn_names(2 * ROWS)
 # Number of progress reports that make writes.
 WRITES_MAX = 20
 METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "inner_product")

@@ -32,6 +32,7 @@ from support.data.written_points import (
     a_collection,
     check_exact,
     check_points,
+    drawn_names,
     drawn_points,
     same_answers,
     upsert,
@@ -42,10 +43,7 @@ pytestmark = pytest.mark.usefixtures("no_syncs")
 ROWS = 300
 POINTS = drawn_points(2 * ROWS, 16)
 QUERIES = np.random.default_rng(14).normal(size=(4, DIMS)).astype(np.float32)
-NAMES: dict[str, list[Any]] = {
-    "integers": list(range(0, 20 * ROWS, 10)),
-    "texts": [f"point {number}" for number in range(2 * ROWS)],
-}
+NAMES = drawn_names(2 * ROWS)
 every_kind = pytest.mark.parametrize(
     ("family", "metric", "names"),
     [
