@@ -186,7 +186,7 @@ class Service:
         self, method: str, make: Callable[..., MessageStream]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(_: object, context: _Context) -> None:
-            messages = subjects.STREAMS[method]()
+            messages = subjects.StreamSubject(method)
 
             async def serve(request_id: str, deadline: float) -> None:
                 stream = make(
