@@ -15,7 +15,7 @@ from typing import Final, cast
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
-from divgrpc_server.ipc.packets import Op, Reply, Request
+from divgrpc_server.ipc.packets import RENEWALS, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
@@ -24,7 +24,6 @@ from divgrpc_server.writer.collections import Collections
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
 # merge and to vacuum.
 _LIFE_SECONDS: Final = 1.0
-_SLOW: Final = (Op.COMPACT, Op.RETRAIN)
 _SLOW_THREADS: Final = 4
 
 
@@ -64,9 +63,9 @@ class Writer(Worker):
             front.reply(refusal(request, error, self._log))
         requests = [request for request in requests if request not in late]
         for request in requests:
-            if request.op in _SLOW:
+            if request.op in RENEWALS:
                 self._begin_slow(front, request)
-        for reply in self._answer([r for r in requests if r.op not in _SLOW]):
+        for reply in self._answer([r for r in requests if r.op not in RENEWALS]):
             front.reply(reply)
         if is_large:
             front.owed_large += 1
