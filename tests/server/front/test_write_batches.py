@@ -73,6 +73,16 @@ async def next_batch(link: packets.Link) -> tuple[Request, list[bytes]]:
     return request, list(unpack_messages(request.payload))
 
 
+async def second_batch(link: packets.Link, stream: Stream) -> tuple[Request, list[bytes]]:
+    """Make the first write of a stream; return the batch of all others."""
+    request, messages = await next_batch(link)
+    await settle_long()
+    reply(link, request, made(messages))
+    request, messages = await next_batch(link)
+    assert messages == stream.messages[1:]
+    return request, messages
+
+
 def answers(messages: Iterable[bytes]) -> list[bytes]:
     """Return what the writer of these tests answers: the first bytes of each message."""
     return [item[:6] for item in messages]
@@ -186,11 +196,7 @@ async def test_messages_that_are_put_off_are_sent_again_first(
     monkeypatch.setattr(write_stream, "_PAUSE_SECONDS", 0.05)
     link = stage.attach(1)
     stream = Stream(stage, 6)
-    request, messages = await next_batch(link)
-    await settle_long()
-    reply(link, request, made(messages))
-    request, messages = await next_batch(link)
-    assert messages == stream.messages[1:]
+    request, messages = await second_batch(link, stream)
     start = time.monotonic()
     # The first and the third of this batch are writes to another index, which has room.
     outcomes = made(messages)
@@ -232,10 +238,7 @@ async def test_a_message_that_cannot_be_parsed_ends_the_stream(stage: Stage) -> 
     """The answers before it are written, and nothing behind it is sent."""
     link = stage.attach(1)
     stream = Stream(stage, 6)
-    request, messages = await next_batch(link)
-    await settle_long()
-    reply(link, request, made(messages))
-    request, messages = await next_batch(link)
+    request, messages = await second_batch(link, stream)
     status = status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message="malformed")
     malformed = WriteOutcome(Kind.STATUS, status.SerializeToString())
     reply(link, request, [*made(messages[:2]), malformed])
