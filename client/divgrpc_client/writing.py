@@ -4,12 +4,11 @@ from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from divgrpc.columns.values import arguments_of_records
-from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
 from divgrpc_client import calls
-from divgrpc_client.messages import batches, filters, write_streams, writes
+from divgrpc_client.messages import batches, write_streams, writes
 from divgrpc_client.messages.options import spelled_out
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
@@ -132,10 +131,7 @@ class WriteMethods:
         The result has the number of points that were deleted. `delete_index` deletes a whole index.
         Raises `IndexNotFoundError`, `ConditionFailedError` and `StorageFullError`.
         """
-        fields = filters.filter_fields(filter)
-        if filter is not None and not fields:
-            raise invalid("filter", "must have a condition: the points that pass it are deleted")
-        exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
+        exchange = writes.delete(name, ids, filter, Conditions(if_sequence, write_id))
         return self._ask("Delete", exchange, timeout, request_id)
 
     @many_results
