@@ -173,7 +173,7 @@ class Service:
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
         if op in RENEWALS:
-            # Else workers without queries would keep the files of the old generation on the disk.
+            # A worker without queries would otherwise keep the files of the old generation open.
             self._pool.refresh(subjects.index_of(op, request))
         return reply.payload
 

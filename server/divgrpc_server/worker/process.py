@@ -258,7 +258,7 @@ class Worker:
             self._detach(front)
 
     def _refresh(self, name: str) -> None:
-        """Close what is not current of an index."""
+        """Close the generations of an index that are not current."""
         self._indexes.refresh(name)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:

@@ -3,8 +3,8 @@
 Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
 to one collection are committed with one sync of its log. While the log is synced, requests gather
 at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
-retrainings that callers ask for are made in other threads, while writes go on. So one that takes
-hours delays neither those of other indexes nor the refusal of a second one of its index.
+retrainings that callers ask for are made in other threads, while writes go on. So a retraining
+that takes hours does not delay other indexes, and a second one of its index is refused at once.
 """
 
 import os

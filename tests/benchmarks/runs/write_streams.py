@@ -20,7 +20,7 @@ from divgrpc_protos.v1 import writes_pb2
 
 _SIZES: Final = (1, 10, 100)
 _MESSAGES: Final = 2_000
-# The indexes that are written to, each in one way only.
+# Names of two indexes: unary calls write to the first, and streams write to the second.
 _UNARY, _STREAM = "unary", "stream"
 
 

@@ -133,7 +133,7 @@ def batch(collections: Collections, names: list[str], numbers: range) -> list[Wr
 def test_writes_of_a_stream_are_put_off_while_a_merge_is_late(
     collections: Collections, may_merge: Event, tmp_path: Path
 ) -> None:
-    """None of them overtakes another to the same index, and those to other indexes are made."""
+    """No write overtakes another one to the same index, and writes to other indexes are made."""
     first, _ = fill(collections)
     numbers = range(200, 210)
     outcomes = batch(collections, ["other", "slow"], numbers)
