@@ -18,7 +18,7 @@ from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
 from divgrpc.vectors import RowsLike
 from divgrpc.writes.committer import Committer
-from divgrpc.writes.writer import Delete, Upsert, check_write_id, columns_from
+from divgrpc.writes.requests import Delete, Upsert, check_write_id, columns_from
 
 # Number of records that `upsert_records` writes at once.
 _RECORDS_AT_ONCE: Final = 1_000

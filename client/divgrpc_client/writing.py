@@ -4,12 +4,11 @@ from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from divgrpc.columns.values import arguments_of_records
-from divgrpc.errors import invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
 from divgrpc_client import calls
-from divgrpc_client.messages import batches, filters, write_streams, writes
+from divgrpc_client.messages import batches, write_streams, writes
 from divgrpc_client.messages.options import spelled_out
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
@@ -24,7 +23,8 @@ ResultT = TypeVar("ResultT")
 
 # Seconds until a write fails. The first write to a server starts a process.
 _WRITE_SECONDS: Final = 30.0
-_VACUUM_SECONDS: Final = 600.0
+# Seconds until a vacuum or a retraining fails. Both copy all points.
+_RENEWAL_SECONDS: Final = 600.0
 
 
 class WriteMethods:
@@ -132,10 +132,7 @@ class WriteMethods:
         The result has the number of points that were deleted. `delete_index` deletes a whole index.
         Raises `IndexNotFoundError`, `ConditionFailedError` and `StorageFullError`.
         """
-        fields = filters.filter_fields(filter)
-        if filter is not None and not fields:
-            raise invalid("filter", "must have a condition: the points that pass it are deleted")
-        exchange = writes.delete(name, ids, fields, Conditions(if_sequence, write_id))
+        exchange = writes.delete(name, ids, filter, Conditions(if_sequence, write_id))
         return self._ask("Delete", exchange, timeout, request_id)
 
     @many_results
@@ -179,9 +176,8 @@ class WriteMethods:
     ) -> bool:
         """Merge the writes to an index into the arrays that searches read.
 
-        Returns whether there were any.
-
-        Merges happen by themselves. Answers stay the same.
+        Merges happen by themselves. Answers stay the same. Returns whether there was anything to
+        merge or to remove.
 
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
             new generation; queries and writes go on meanwhile. The disk needs room for both
@@ -191,7 +187,7 @@ class WriteMethods:
         Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
         """
         if timeout is None:
-            timeout = _VACUUM_SECONDS if vacuum else _WRITE_SECONDS
+            timeout = _RENEWAL_SECONDS if vacuum else _WRITE_SECONDS
         request = writes_pb2.CompactRequest(index=index_name(name), vacuum=vacuum)
         exchange = batches.single(request, lambda answer: bool(answer.merged))
         return self._ask("Compact", exchange, timeout, request_id)
@@ -205,18 +201,20 @@ class WriteMethods:
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
-        """Build an index anew from its points, and return whether any were written since Build.
+        """Build an index anew from its points.
 
         Build fits hash functions, cells and searches to the points that it has. When most points
         are new, others may suit them better. The result is a new generation, as `build` with the
         same parameters would make it of these points. Queries and writes go on meanwhile, and
-        numbers of writes stay the same. The disk needs room for both generations.
+        numbers of writes stay the same. The disk needs room for both generations. Returns False,
+        and does nothing, if nothing was written since Build or no point is left.
 
         timeout: seconds until the call fails; the server goes on. Default: 600.
 
-        Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
+        Raises `IndexNotFoundError`, `UnsupportedError` for sparse vectors, `StorageFullError`, and
+        `BuildUnderWayError` during a build, a vacuum or another retraining.
         """
         request = writes_pb2.RetrainRequest(index=index_name(name))
         exchange = batches.single(request, lambda answer: bool(answer.retrained))
-        seconds = _VACUUM_SECONDS if timeout is None else timeout
+        seconds = _RENEWAL_SECONDS if timeout is None else timeout
         return self._ask("Retrain", exchange, seconds, request_id)

@@ -32,10 +32,10 @@ from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
 from divgrpc.writes.renewal import Renewal
+from divgrpc.writes.requests import check_writable
 from divgrpc.writes.snapshot import Snapshot
 from divgrpc.writes.state import State
-from divgrpc.writes.writer import check_writable
-from divgrpc.writes.written import Request, WrittenGeneration
+from divgrpc.writes.target import Request, WriteTarget
 
 # With the durability "interval", the log is synced so often.
 _INTERVAL_SECONDS: Final = 0.05
@@ -112,7 +112,7 @@ class Committer:
     @property
     def manifest(self) -> Manifest:
         """The manifest of the generation."""
-        return self._written.engine.manifest
+        return self._target.engine.manifest
 
     @property
     def is_current(self) -> bool:
@@ -126,16 +126,16 @@ class Committer:
 
     @property
     def _is_current(self) -> bool:
-        written = self._written
-        if not written.is_open or self._index.current() != self.manifest.generation:
+        target = self._target
+        if not target.is_open or self._index.current() != self.manifest.generation:
             return False
         # The numbers of an index that was deleted and built again begin at 1 again.
-        return written.is_locked
+        return target.is_locked
 
     @property
     def state(self) -> State | None:
         """The state, None if nothing was ever written; read it while nothing is written."""
-        return self._written.state if self._written.was_written else None
+        return self._target.state if self._target.was_written else None
 
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
         """Make several writes with one sync of the log; return a result or an error of each."""
@@ -194,10 +194,10 @@ class Committer:
                     return False
                 # A layout never has a record that the log may lose.
                 self._sync()
-                source, merged_bytes = state.source(), self._written.log_bytes
+                source, merged_bytes = state.source(), self._target.log_bytes
             self._merge(source)
             with self._commit_lock:
-                self._written.log_bytes -= merged_bytes
+                self._target.log_bytes -= merged_bytes
         if on_progress is not None:
             on_progress(Progress("merging", len(source.alive), len(source.alive)))
         return True
@@ -241,27 +241,27 @@ class Committer:
         if self._merging is not None:
             self._merging.join()
         with self._merge_lock, self._commit_lock, suppress(Exception):
-            self._written.close(is_synced=True)
+            self._target.close(is_synced=True)
 
     def _open(self, engine: Engine) -> None:
         """Lock a generation, and recover the state of the collection."""
         # The stamp of the pointer when it last named this generation.
         self._stamp: tuple[int, int] | None = None
         path = self._index.path / str(engine.generation)
-        self._written = WrittenGeneration(engine, path)
+        self._target = WriteTarget(engine, path)
         try:
-            self._written.open(is_synced=self._durability == "sync")
+            self._target.open(is_synced=self._durability == "sync")
             self._check_current()
         except (FileNotFoundError, IndexDamagedError) as error:
             is_current = self._is_current
-            self._written.close()
+            self._target.close()
             if is_current:
                 raise
             raise self._replaced() from error
         except BaseException:
-            self._written.close()
+            self._target.close()
             raise
-        if self._written.was_written:
+        if self._target.was_written:
             with self._state_lock:
                 self._use()
 
@@ -307,7 +307,7 @@ class Committer:
         """Commit requests up to the first one that lacks room; return this one and all after it."""
         self._check_open()
         self._check_merge()
-        if not self._written.was_written:
+        if not self._target.was_written:
             self._begin()
         is_synced = self._durability == "sync"
         if is_synced and self._has_queries:
@@ -318,7 +318,7 @@ class Committer:
         for place, pending in enumerate(batch):
             try:
                 with self._state_lock:
-                    sequence, count = self._written.write(pending.request)
+                    sequence, count = self._target.write(pending.request)
                     if not is_synced:
                         self._publish()
             except MergesBehindError as error:
@@ -350,14 +350,14 @@ class Committer:
 
     def _sync(self) -> None:
         """Sync the log, and let queries see all writes so far."""
-        self._written.log.sync()
+        self._target.log.sync()
         self._publish()
 
     def _publish(self) -> None:
         """Let queries see all writes so far."""
         with self._state_lock:
-            self._sequence = self._written.state.sequence
-            self._written.publish(self._sequence)
+            self._sequence = self._target.state.sequence
+            self._target.publish(self._sequence)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -378,7 +378,7 @@ class Committer:
 
     def _begin(self) -> None:
         """Make the first layout, from the arrays of Build."""
-        self._written.begin()
+        self._target.begin()
         with self._state_lock:
             self._use()
         # Readers look for writes when the pointer changes.
@@ -390,16 +390,16 @@ class Committer:
         # After a failed sync, the state has records that queries must not see.
         is_current = state is not None and state.sequence == self._sequence
         if state is not None and is_current and self._snapshot.sequence != state.sequence:
-            self._snapshot = Snapshot(self._written.layout_engine, state)
+            self._snapshot = Snapshot(self._target.layout_engine, state)
         return self._snapshot
 
     def _new_snapshot(self) -> Engine:
         if not self._has_queries:
-            return self._written.engine
-        return Snapshot(self._written.layout_engine, self._written.state)
+            return self._target.engine
+        return Snapshot(self._target.layout_engine, self._target.state)
 
     def _merge_if_due(self) -> None:
-        if self.state is not None and is_merge_due(self.state, self._written.log_bytes):
+        if self.state is not None and is_merge_due(self.state, self._target.log_bytes):
             self._begin_merge()
 
     def _begin_merge(self) -> None:
@@ -417,23 +417,23 @@ class Committer:
 
     def _merge(self, source: Source) -> None:
         """Write a layout, and use it; the lock of merges is held."""
-        written = self._written
-        state = written.merge(source)
-        tail = Tail(written.folder.log, state.sequence)
+        target = self._target
+        state = target.merge(source)
+        tail = Tail(target.folder.log, state.sequence)
         try:
-            self._catch_up(tail, partial(written.apply, state))
+            self._catch_up(tail, partial(target.apply, state))
             with self._commit_lock, self._state_lock:
-                written.apply(state, tail.read(written.state.sequence))
-                written.take(state)
+                target.apply(state, tail.read(target.state.sequence))
+                target.take(state)
                 if self._sequence == state.sequence:
                     self._use()
                 else:
-                    written.publish_layout(self._sequence)
+                    target.publish_layout(self._sequence)
         finally:
             tail.close()
-        written.folder.sweep()
+        target.folder.sweep()
         kept = source.sequence if self._followed_sequence is None else self._followed_sequence
-        written.folder.log.drop(min(kept, source.sequence))
+        target.folder.log.drop(min(kept, source.sequence))
 
     def _renew(
         self,
@@ -454,7 +454,7 @@ class Committer:
             renewal = self._begin_renewal(is_needed, stage, keeps_model=keeps_model)
             if renewal is None:
                 return False
-            successors: list[WrittenGeneration] = []
+            successors: list[WriteTarget] = []
 
             def follow(folder: Path) -> None:
                 successors.append(self._successor(folder, renewal, locks))
@@ -485,18 +485,18 @@ class Committer:
             self._followed_sequence = source.sequence
         return Renewal(state.generation, state.layout, source, stage, keeps_model)
 
-    def _successor(self, folder: Path, renewal: Renewal, locks: ExitStack) -> WrittenGeneration:
+    def _successor(self, folder: Path, renewal: Renewal, locks: ExitStack) -> WriteTarget:
         """Open a new generation, which is complete in `folder`, and give it all later writes.
 
         Writes wait when it returns, until `locks` are released.
         """
         generation = renewal.open_generation(folder)
         engine = Engine(generation, self._index.name, self._index.path)
-        successor = WrittenGeneration(engine, folder)
+        successor = WriteTarget(engine, folder)
         try:
             successor.open()
             successor.begin(renewal.first_source(generation))
-            tail = Tail(self._written.folder.log, successor.state.sequence)
+            tail = Tail(self._target.folder.log, successor.state.sequence)
             locks.callback(tail.close)
             follow = partial(successor.follow, is_encoded=renewal.keeps_model)
             self._catch_up(tail, follow)
@@ -530,13 +530,13 @@ class Committer:
                 while self._sequence > tail.sequence and time.monotonic() < end_time:
                     follow(tail.read(min(self._sequence, tail.sequence + _RECORDS_BEHIND)))
 
-    def _succeed(self, successor: WrittenGeneration, number: int) -> None:
+    def _succeed(self, successor: WriteTarget, number: int) -> None:
         """Let the generation `number`, which is the current one now, take the place of the old."""
         successor.move(self._index.path / str(number))
-        predecessor = self._written
+        predecessor = self._target
         try:
             with self._state_lock:
-                self._written, self._stamp = successor, None
+                self._target, self._stamp = successor, None
                 self._use()
         finally:
             predecessor.close()
@@ -544,10 +544,10 @@ class Committer:
     def _sync_regularly(self) -> None:
         while not self._is_closed:
             time.sleep(_INTERVAL_SECONDS)
-            written = self._written
-            if written.was_written:
+            target = self._target
+            if target.was_written:
                 with suppress(Exception):
-                    written.log.sync()
+                    target.log.sync()
 
 
 def _check_durability(durability: Durability) -> Durability:

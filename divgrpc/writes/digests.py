@@ -9,8 +9,8 @@ from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import ConditionFailedError
 from divgrpc.vectors import as_rows
+from divgrpc.writes.requests import Delete, Upsert
 from divgrpc.writes.state import State
-from divgrpc.writes.writer import Delete, Upsert
 
 
 def digest_of(request: Upsert | Delete) -> str:

@@ -422,9 +422,8 @@ def _fill_cells(
 ) -> None:
     """Write the codes of the rows `live_rows` by cell, with room for `room` more rows."""
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
-    by_cell = live_rows[np.argsort(source.cells[live_rows], kind="stable")]
-    sizes = np.bincount(source.cells[live_rows], minlength=cells)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
+    order, starts = order_by_cell(source.cells[live_rows], cells)
+    by_cell = live_rows[order]
     store.create("cell_starts", np.int64, starts.shape)[:] = starts
     tiles = -(-len(by_cell) // TILE_POINTS)
     # Each cell may have one overflow tile that is not full.
@@ -439,10 +438,24 @@ def _fill_cells(
     if terms is not None:
         store.create("scan_terms", np.uint32, (places,))[: len(by_cell)] = terms[old_places]
     new_codes = store.create("codes", np.uint8, (tiles + overflow, codes.shape[1]))
+    copy_codes(codes, old_places, new_codes)
+
+
+def order_by_cell(cells: npt.NDArray[np.int32], count: int) -> tuple[IntArray, IntArray]:
+    """Return the order (n,) of points by cell, and the first place (count + 1,) of each cell.
+
+    cells: (n,) the cell of each point. `count` is the number of cells.
+    """
+    starts = np.concatenate(([0], np.cumsum(np.bincount(cells, minlength=count))))
+    return np.argsort(cells, kind="stable"), starts
+
+
+def copy_codes(codes: Array, places: npt.NDArray[np.int32], new_codes: Array) -> None:
+    """Copy the codes at `places` (m,) of tiles (t, bytes) to the first m places of other tiles."""
     packed = np.empty((_COPIED_ROWS, codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
-    for start in range(0, len(by_cell), _COPIED_ROWS):
-        block = old_places[start : start + _COPIED_ROWS]
+    for start in range(0, len(places), _COPIED_ROWS):
+        block = places[start : start + _COPIED_ROWS]
         packed_block = packed[: len(block)]
         take_codes(read_only(codes), read_only(block), packed_block)
-        places_of_block = np.arange(start, start + len(block), dtype=np.int32)
-        put_codes(read_only(packed_block), read_only(places_of_block), new_codes)
+        new_places = np.arange(start, start + len(block), dtype=np.int32)
+        put_codes(read_only(packed_block), read_only(new_places), new_codes)

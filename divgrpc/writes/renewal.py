@@ -12,20 +12,18 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.arrays import Array, read_only
 from divgrpc.builder.assembly import assemble, requested_parameters
 from divgrpc.builder.progress import Report, StageReport
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import ENDS, Texts
 from divgrpc.columns.values import Column, rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
-from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.types import FloatArray, IntArray, Progress
 from divgrpc.types.records import Attribute
 from divgrpc.writes.columns import Part, Parts
-from divgrpc.writes.layout import Layout, Source
+from divgrpc.writes.layout import Layout, Source, copy_codes, order_by_cell
 
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
@@ -147,25 +145,15 @@ class Renewal:
             inverse_lengths[:] = arrays["inverse_lengths"][rows]
         order = np.arange(len(rows))
         if len(source.cells):
-            cells = source.cells[rows]
-            order = np.argsort(cells, kind="stable")
-            sizes = np.bincount(cells, minlength=len(self.generation.arrays["cell_centres"]))
-            starts = stage.create("cell_starts", np.int64, (len(sizes) + 1,))
-            starts[:] = np.concatenate(([0], np.cumsum(sizes)))
+            cells = len(self.generation.arrays["cell_centres"])
+            order, starts = order_by_cell(source.cells[rows], cells)
+            stage.create("cell_starts", np.int64, starts.shape)[:] = starts
             stage.create("cell_rows", np.int32, order.shape)[:] = order
-        codes, tiles = arrays["codes"], -(-len(rows) // TILE_POINTS)
-        new_codes = stage.create("codes", np.uint8, (tiles, codes.shape[1]))
-        new_terms: Array | None = None
+        old_places = source.places[rows[order]]
         if "scan_terms" in arrays:
-            new_terms = stage.create("scan_terms", np.uint32, rows.shape)
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            old_places = source.places[rows[order[start : start + _BLOCK_ROWS]]]
-            places = np.arange(start, start + len(old_places), dtype=np.int32)
-            packed = np.empty((len(places), codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
-            take_codes(read_only(codes), read_only(old_places), packed)
-            put_codes(read_only(packed), read_only(places), new_codes)
-            if new_terms is not None:
-                new_terms[places] = arrays["scan_terms"][old_places]
+            stage.create("scan_terms", np.uint32, rows.shape)[:] = arrays["scan_terms"][old_places]
+        codes, tiles = arrays["codes"], -(-len(rows) // TILE_POINTS)
+        copy_codes(codes, old_places, stage.create("codes", np.uint8, (tiles, codes.shape[1])))
 
 
 def _blocks(parts: Parts, rows: IntArray) -> Iterator[tuple[Part, IntArray]]:

@@ -92,7 +92,7 @@ class Snapshot(Engine):
         # A snapshot is made after each write, and shares what the writes do not change.
         self.__dict__.update(engine.__dict__)
         self._shared = shared
-        self._written = state.rows
+        self._rows_stored = state.rows
         self.sequence, self.rows = state.sequence, state.live
         live = max(1, state.live)
         self.manifest = replace(engine.manifest, rows=live, nonzeros=live * engine.dims)
@@ -131,7 +131,7 @@ class Snapshot(Engine):
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:
-        return PassingRows(self._alive[: self._written])
+        return PassingRows(self._alive[: self._rows_stored])
 
     @functools.cached_property
     def topics(self) -> Topics:
@@ -157,7 +157,7 @@ class Snapshot(Engine):
             flags[part.first : part.first + part.rows] = part_flags
         flags &= self._alive
         if self._visible is None:
-            return PassingRows(flags[: self._written])
+            return PassingRows(flags[: self._rows_stored])
         return PassingRows(flags, order=self._order)
 
     def _set_defaults(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`

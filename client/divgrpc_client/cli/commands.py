@@ -274,10 +274,9 @@ def rm(arguments: argparse.Namespace) -> None:
     """
     with session.connect(arguments) as client:
         generation = client.delete_index(arguments.name, timeout=arguments.timeout)
-    if arguments.json:
-        json_output.show({"name": arguments.name, "generation": generation})
-    else:
-        sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
+    value = {"name": arguments.name, "generation": generation}
+    text = f"deleted {arguments.name}, last served as generation {generation}"
+    json_output.show_or_write(value, text, as_json=arguments.json)
 
 
 def warm(arguments: argparse.Namespace) -> int:

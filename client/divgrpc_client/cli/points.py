@@ -75,10 +75,8 @@ def count(arguments: argparse.Namespace) -> None:
     condition = filter_of(arguments)
     with session.connect(arguments) as client:
         points = client.count(arguments.name, condition, timeout=arguments.timeout)
-    if arguments.json:
-        json_output.show({"name": arguments.name, "count": points})
-    else:
-        sys.stdout.write(f"{points}\n")
+    value = {"name": arguments.name, "count": points}
+    json_output.show_or_write(value, str(points), as_json=arguments.json)
 
 
 def add_scroll(verb: argparse.ArgumentParser) -> None:
@@ -167,10 +165,9 @@ def export(arguments: argparse.Namespace) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    if arguments.json:
-        json_output.show({"name": info.name, "generation": info.generation, "count": points})
-    else:
-        sys.stdout.write(f"{points} points of {info.name} in {path}\n")
+    value = {"name": info.name, "generation": info.generation, "count": points}
+    text = f"{points} points of {info.name} in {path}"
+    json_output.show_or_write(value, text, as_json=arguments.json)
     left_out = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
     left_out += ["labels"] * (info.labels is not None)
     if left_out:

@@ -4,7 +4,6 @@ The docstring of a command is its help text.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -158,11 +157,9 @@ def compact(arguments: argparse.Namespace) -> None:
         has_merged = client.compact(
             arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout
         )
-    if arguments.json:
-        json_output.show({"name": arguments.name, "merged": has_merged})
-    else:
-        outcome = "merged" if has_merged else "nothing to merge"
-        sys.stdout.write(f"{arguments.name}: {outcome}\n")
+    value = {"name": arguments.name, "merged": has_merged}
+    outcome = "merged" if has_merged else "nothing to merge"
+    json_output.show_or_write(value, f"{arguments.name}: {outcome}", as_json=arguments.json)
 
 
 def add_retrain(verb: argparse.ArgumentParser) -> None:
@@ -183,12 +180,10 @@ def retrain(arguments: argparse.Namespace) -> None:
     """
     with session.connect(arguments) as client:
         is_retrained = client.retrain(arguments.name, timeout=arguments.timeout)
-    if arguments.json:
-        json_output.show({"name": arguments.name, "retrained": is_retrained})
-    else:
-        reason = "it has no points, or none was written or deleted since it was built"
-        outcome = "retrained" if is_retrained else f"not retrained: {reason}"
-        sys.stdout.write(f"{arguments.name}: {outcome}\n")
+    value = {"name": arguments.name, "retrained": is_retrained}
+    reason = "it has no points, or none was written or deleted since it was built"
+    outcome = "retrained" if is_retrained else f"not retrained: {reason}"
+    json_output.show_or_write(value, f"{arguments.name}: {outcome}", as_json=arguments.json)
 
 
 def _name_of(write_id: str | None, start: int) -> str | None:
@@ -222,15 +217,12 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 
 def _show(arguments: argparse.Namespace, verb: str, result: WriteResult) -> None:
-    if arguments.json:
-        json_output.show(
-            {
-                "name": arguments.name,
-                "generation": result.generation,
-                "sequence": result.sequence,
-                "rows": result.rows,
-            }
-        )
-    else:
-        points = "point" if result.rows == 1 else "points"
-        sys.stdout.write(f"{result.rows} {points} {verb}, write {result.sequence}\n")
+    value = {
+        "name": arguments.name,
+        "generation": result.generation,
+        "sequence": result.sequence,
+        "rows": result.rows,
+    }
+    points = "point" if result.rows == 1 else "points"
+    text = f"{result.rows} {points} {verb}, write {result.sequence}"
+    json_output.show_or_write(value, text, as_json=arguments.json)

@@ -17,6 +17,14 @@ def show(value: object) -> None:
     sys.stdout.write(json.dumps(plain(value)) + "\n")
 
 
+def show_or_write(value: object, text: str, *, as_json: bool) -> None:
+    """Print a result as JSON or, unless `as_json`, a line of text about it."""
+    if as_json:
+        show(value)
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
 def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
     """Return a value ready for JSON, with None for NaN and infinity, and lists for arrays."""
     if hasattr(value, "_asdict"):

@@ -141,7 +141,8 @@ class Call:
                 ids = [f"{prefix}{number}" for number in ids.tolist()]
             if self.method == "Delete":
                 return writes.delete_request(self.index, ids)
-            return writes.upsert_request(self.index, ids, picked(self.vectors, rows))
+            points = writes.RowArguments(ids, picked(self.vectors, rows))
+            return writes.upsert_request(self.index, points)
 
         return make
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
 from divgrpc_client.messages import writes
-from divgrpc_client.messages.batches import Pipeline
-from divgrpc_client.messages.filters import filter_fields
+from divgrpc_client.messages.batches import MESSAGE_BYTES, Pipeline
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.messages.writes import Conditions, RowArguments
@@ -65,19 +64,24 @@ class WritePipeline(Pipeline[Write, writes_pb2.WriteStreamRequest, WriteResult])
         if not isinstance(item, Upsert | Delete):
             raise invalid("writes", f"must be items of Upsert or Delete, got {item!r:.80}")
         writes.check_write_id(item.write_id)
-        conditions = Conditions(item.if_sequence, item.write_id).plain_fields()
+        conditions = Conditions(item.if_sequence, item.write_id)
         if isinstance(item, Upsert):
             columns = (item.vectors, item.attributes, item.attribute_types, item.payloads)
             rows = RowArguments(item.ids, *columns)
-            upsert = writes.insertion(self._name, rows, item.mode, conditions)
+            upsert = writes.upsert_request(self._name, rows, item.mode, conditions)
+            _check_size(upsert)
             return writes_pb2.WriteStreamRequest(correlation_id=number, upsert=upsert)
-        fields = filter_fields(item.filter)
-        if item.filter is not None and not fields:
-            raise invalid("filter", "must have a condition: the points that pass it are deleted")
-        delete = writes.deletion(self._name, item.ids, fields, conditions)
+        delete = writes.delete_request(self._name, item.ids, item.filter, conditions)
         return writes_pb2.WriteStreamRequest(correlation_id=number, delete=delete)
 
     def result(self, answer: writes_pb2.WriteStreamResponse) -> WriteResult:
         """Return the result of a write."""
         response = answer.upsert if answer.HasField("upsert") else answer.delete
         return WriteResult(response.generation, response.sequence, response.rows)
+
+
+def _check_size(upsert: writes_pb2.UpsertRequest) -> None:
+    count = len(upsert.ids) or len(upsert.string_ids)
+    if count > writes.ROWS_MAX or upsert.ByteSize() > MESSAGE_BYTES:
+        rule = "an item of a stream must fit one message"
+        raise InvalidArgumentError("ids", f"{rule}, got {count} rows; use upsert")

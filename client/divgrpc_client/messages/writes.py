@@ -9,9 +9,10 @@ import numpy as np
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
-from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.errors import invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.types import WriteMode, WriteResult
+from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import (
     Attribute,
     AttributesLike,
@@ -20,7 +21,8 @@ from divgrpc.types.records import (
     PayloadsLike,
 )
 from divgrpc_client.messages.arguments import not_negative
-from divgrpc_client.messages.batches import MESSAGE_BYTES, Exchange
+from divgrpc_client.messages.batches import Exchange
+from divgrpc_client.messages.filters import filter_fields
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Matrix, row_count
@@ -30,7 +32,8 @@ from divgrpc_protos.v1 import filters_pb2, writes_pb2
 
 # Maximum number of bytes of the parts of the rows in one message, each part counted alone.
 _CHUNK_BYTES: Final = 1 << 20
-_ROWS_MAX: Final = 10_000
+# Maximum number of rows in one message.
+ROWS_MAX: Final = 10_000
 _ID_BYTES: Final = 12
 _MODES: Final = get_args(WriteMode)
 
@@ -44,22 +47,25 @@ class Conditions(NamedTuple):
     if_sequence: int | None = None
     write_id: str | None = None
 
-    def fields(self, part: int = 0) -> dict[str, Any]:
-        """Return the fields of message number `part` of a write."""
-        name = self.write_id or secrets.token_hex(12)
-        if part and isinstance(name, str):
-            name = f"{name}:{part}"
-        return self._replace(write_id=name).plain_fields()
+    def named(self) -> "Conditions":
+        """Return the conditions with a random name if none is given."""
+        return self._replace(write_id=self.write_id or secrets.token_hex(12))
 
-    def plain_fields(self) -> dict[str, Any]:
-        """Return the fields of a write that has no name unless one is given."""
+    def fields(self, part: int = 0) -> dict[str, Any]:
+        """Return the fields of message number `part` of a write.
+
+        Raises `InvalidArgumentError` with the field `write_id` or `if_sequence`.
+        """
         name = self.write_id or ""
         if not isinstance(name, str):
             raise invalid("write_id", f"must be a text, got {name!r:.80}")
-        fields: dict[str, Any] = {"write_id": name}
+        fields: dict[str, Any] = {"write_id": f"{name}:{part}" if part else name}
         if self.if_sequence is not None:
             fields["if_sequence"] = not_negative("if_sequence", self.if_sequence)
         return fields
+
+
+_NO_CONDITIONS: Final = Conditions()
 
 
 class RowArguments(NamedTuple):
@@ -103,7 +109,7 @@ class _Rows(NamedTuple):
         for parts in (self.texts, self.payloads):
             if parts:
                 sizes += np.fromiter((4 * len(part) for part in parts), np.int64, rows)
-        ends = set(range(_ROWS_MAX, rows, _ROWS_MAX)) | {rows}
+        ends = set(range(ROWS_MAX, rows, ROWS_MAX)) | {rows}
         if self.vectors is not None:
             ends |= set(row_ends(self.vectors, _CHUNK_BYTES))
         totals = np.cumsum(sizes)
@@ -126,7 +132,7 @@ def upsert(
 
     def messages() -> Iterator[writes_pb2.UpsertRequest]:
         # A random name must be the same for all messages of this write.
-        named_conditions = conditions._replace(write_id=conditions.fields()["write_id"])
+        named_conditions = conditions.named()
         for part, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             yield writes_pb2.UpsertRequest(
                 **fields, **rows.fields(start, stop), **named_conditions.fields(part)
@@ -135,25 +141,30 @@ def upsert(
     return _send_all(messages())
 
 
-def delete(
-    name: str, ids: IdsOf, filter_fields: Mapping[str, Any], conditions: Conditions
-) -> WriteExchange:
+def delete(name: str, ids: IdsOf, condition: FilterLike, conditions: Conditions) -> WriteExchange:
     """Return the exchange of a deletion; raises `InvalidArgumentError` with the argument's name."""
-    return _send_all(iter((deletion(name, ids, filter_fields, conditions.fields()),)))
+    return _send_all(iter((delete_request(name, ids, condition, conditions.named()),)))
 
 
-def deletion(
-    name: str, ids: IdsOf, filter_fields: Mapping[str, Any], conditions: Mapping[str, Any]
+def delete_request(
+    name: str,
+    ids: IdsOf,
+    condition: FilterLike = None,
+    conditions: Conditions = _NO_CONDITIONS,
 ) -> writes_pb2.DeleteRequest:
-    """Return the message of a deletion; `conditions` are fields of `Conditions`.
+    """Return the message of a deletion by ids, by a filter `condition`, or by both.
 
-    Raises `InvalidArgumentError` with the argument's name.
+    Without a `write_id` in `conditions`, the deletion is made each time that it is sent. Raises
+    `InvalidArgumentError` with the argument's name.
     """
-    if ids is None and not filter_fields:
+    fields = filter_fields(condition)
+    if condition is not None and not fields:
+        raise invalid("filter", "must have a condition: the points that pass it are deleted")
+    if ids is None and not fields:
         raise invalid("ids", "must be given if there is no filter")
     numbers, texts = _ids(ids) if ids is not None else ([], [])
     request = writes_pb2.DeleteRequest(
-        index=index_name(name), ids=numbers, string_ids=texts, **filter_fields, **conditions
+        index=index_name(name), ids=numbers, string_ids=texts, **fields, **conditions.fields()
     )
     if ids is not None and not (numbers or texts):
         # An empty list selects nothing, with or without a filter.
@@ -161,22 +172,22 @@ def deletion(
     return request
 
 
-def insertion(
-    name: str, row_arguments: RowArguments, mode: WriteMode, conditions: Mapping[str, Any]
+def upsert_request(
+    name: str,
+    row_arguments: RowArguments,
+    mode: WriteMode = "upsert",
+    conditions: Conditions = _NO_CONDITIONS,
 ) -> writes_pb2.UpsertRequest:
-    """Return the one message of an upsert; `conditions` are fields of `Conditions`.
+    """Return an upsert as one message, however large it is.
 
-    Raises `InvalidArgumentError` with the argument's name, also if there are too many rows.
+    Without a `write_id` in `conditions`, the upsert is made each time that it is sent. Raises
+    `InvalidArgumentError` with the argument's name.
     """
     rows = _rows_of(*row_arguments)
     count = len(rows.ids) or len(rows.texts)
-    message = writes_pb2.UpsertRequest(
-        index=index_name(name), mode=_mode(mode), **rows.fields(0, count), **conditions
+    return writes_pb2.UpsertRequest(
+        index=index_name(name), mode=_mode(mode), **rows.fields(0, count), **conditions.fields()
     )
-    if count > _ROWS_MAX or message.ByteSize() > MESSAGE_BYTES:
-        rule = "an item of a stream must fit one message"
-        raise InvalidArgumentError("ids", f"{rule}, got {count} rows; use upsert")
-    return message
 
 
 def _mode(mode: WriteMode) -> Any:  # noqa: ANN401  # an enum of protobuf
@@ -194,19 +205,6 @@ def check_write_id(write_id: object, parts: int = 1) -> None:
     if len((write_id + suffix).encode(errors="replace")) > most:
         rows = f" with the suffix {suffix!r} of the last rows" if suffix else ""
         raise invalid("write_id", f"must be at most {most} bytes{rows}, got {write_id!r:.80}")
-
-
-def upsert_request(name: str, ids: IdsOf, vectors: VectorsLike) -> writes_pb2.UpsertRequest:
-    """Return an upsert without a `write_id`, so that it is made each time that it is sent."""
-    rows = _rows_of(ids, vectors, None, None, None)
-    fields = rows.fields(0, len(rows.ids) or len(rows.texts))
-    return writes_pb2.UpsertRequest(index=index_name(name), **fields)
-
-
-def delete_request(name: str, ids: IdsOf) -> writes_pb2.DeleteRequest:
-    """Return a deletion without a `write_id`, so that it is made each time that it is sent."""
-    numbers, texts = _ids(ids)
-    return writes_pb2.DeleteRequest(index=index_name(name), ids=numbers, string_ids=texts)
 
 
 def _nothing() -> filters_pb2.Filter:

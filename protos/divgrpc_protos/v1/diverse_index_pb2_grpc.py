@@ -235,7 +235,7 @@ class DiverseIndexServicer(object):
         separate calls: writes that arrive together are committed together. The server sends a response
         when its write is as safe as after Upsert. It reads more slowly while it has no room, and never
         refuses a write for lack of room. If the stream breaks, writes without a response may or may
-        not have been made. Those with a write_id are safe to send again.
+        not have been made. A write with a write_id is safe to send again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

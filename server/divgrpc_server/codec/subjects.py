@@ -7,7 +7,7 @@ Answering the request takes much longer than parsing it.
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
@@ -26,7 +26,7 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_server.ipc.packets import Op
 
-_SEVERAL: Final = "*"  # in place of a name, if the queries of a stream use several indexes
+_SEVERAL: Final = "*"  # in place of a name, if the messages of a stream name several indexes
 
 
 class Subject(NamedTuple):
@@ -93,11 +93,13 @@ def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
 class StreamSubject:
     """The combined subject of all messages of a stream.
 
-    The number of rows is the sum over the messages. If these name several indexes, the index is
-    "*". If their values of k differ, k is left out.
+    The number of rows is the sum over the messages; the rows of a deletion are its ids. If the
+    messages name several indexes, the index is "*". If their values of k differ, k is left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, method: str) -> None:
+        """Create the subject of a call without messages; `method` is QueryStream or WriteStream."""
+        self._read = _STREAMS[method]
         self._index: str | None = None
         self._rows = 0
         self._k: int | None = None
@@ -121,31 +123,24 @@ class StreamSubject:
         """The subject of the messages so far."""
         return Subject(self._index or "", self._rows, self._k)
 
-    def _read(self, message: bytes) -> Subject:
-        raise NotImplementedError
+
+def _read_query(message: bytes) -> Subject:
+    """Return the subject of one message of a QueryStream; raises `DecodeError`."""
+    query = query_pb2.QueryStreamRequest.FromString(message).query
+    return Subject(query.index, _rows(query.queries), _value(query, "k", DEFAULT_K))
 
 
-class QueryStreamSubject(StreamSubject):
-    """The subject of a QueryStream."""
-
-    def _read(self, message: bytes) -> Subject:
-        query = query_pb2.QueryStreamRequest.FromString(message).query
-        return Subject(query.index, _rows(query.queries), _value(query, "k", DEFAULT_K))
-
-
-class WriteStreamSubject(StreamSubject):
-    """The subject of a WriteStream; the rows of a deletion are its ids."""
-
-    def _read(self, message: bytes) -> Subject:
-        request = writes_pb2.WriteStreamRequest.FromString(message)
-        write = request.upsert if request.HasField("upsert") else request.delete
-        return Subject(write.index, _rows_of_write(write, None))
+def _read_write(message: bytes) -> Subject:
+    """Return the subject of one message of a WriteStream; raises `DecodeError`."""
+    request = writes_pb2.WriteStreamRequest.FromString(message)
+    write = request.upsert if request.HasField("upsert") else request.delete
+    return Subject(write.index, _rows_of_write(write, None))
 
 
-# The subject of each method that answers a stream of messages.
-STREAMS: Final[Mapping[str, type[StreamSubject]]] = {
-    "QueryStream": QueryStreamSubject,
-    "WriteStream": WriteStreamSubject,
+# For each method that answers a stream of messages: a function that reads one message.
+_STREAMS: Final[Mapping[str, Callable[[bytes], Subject]]] = {
+    "QueryStream": _read_query,
+    "WriteStream": _read_write,
 }
 
 

@@ -13,7 +13,7 @@ from divgrpc.errors import invalid
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import WriteMode
 from divgrpc.types.records import Attribute
-from divgrpc.writes.writer import Delete, Upsert, check_write_id
+from divgrpc.writes.requests import Delete, Upsert, check_write_id
 from divgrpc_protos.records import fields_of, word_of
 from divgrpc_protos.v1 import points_pb2, writes_pb2
 from divgrpc_server.codec import filters, points, requests

@@ -13,14 +13,14 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.parameters import LIMITS
-from divgrpc_protos.v1 import diverse_index_pb2, writes_pb2
+from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
@@ -43,7 +43,7 @@ from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
-from divgrpc_server.ipc.packets import Op, Outcome
+from divgrpc_server.ipc.packets import RENEWALS, Op, Outcome
 from divgrpc_server.logging.logs import AccessLog, Logger
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
@@ -52,11 +52,6 @@ _T = TypeVar("_T")
 _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-# Calls that may make a new generation while queries go on.
-_RENEWALS: Final[dict[Op, Any]] = {
-    Op.COMPACT: writes_pb2.CompactRequest,
-    Op.RETRAIN: writes_pb2.RetrainRequest,
-}
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -177,16 +172,16 @@ class Service:
         reply = await self._writer.answer(op, request, deadline, request_id)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
-        if op in _RENEWALS:
-            # Else workers without queries would keep the files of the old generation on the disk.
-            self._pool.refresh(_RENEWALS[op].FromString(request).index)
+        if op in RENEWALS:
+            # A worker without queries would otherwise keep the files of the old generation open.
+            self._pool.refresh(subjects.index_of(op, request))
         return reply.payload
 
     def _stream(
         self, method: str, make: Callable[..., MessageStream]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(_: object, context: _Context) -> None:
-            messages = subjects.STREAMS[method]()
+            messages = subjects.StreamSubject(method)
 
             async def serve(request_id: str, deadline: float) -> None:
                 stream = make(

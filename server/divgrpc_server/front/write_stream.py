@@ -26,7 +26,7 @@ from divgrpc_server.ipc.write_batches import Kind, WriteOutcome, pack_messages, 
 # A batch ends at the first message with which it has so many bytes. Larger batches save little, and
 # other callers wait for them.
 _BATCH_BYTES: Final = 1 << 20
-# Time until messages are sent again that were put off.
+# Time until the messages that were put off are sent again.
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -67,7 +67,7 @@ class WriteStream(MessageStream):
         self._writer = writer
         self._deadline = deadline
         self._request_id = request_id
-        # All messages in flight, and those of them that the writer does not have yet, in order.
+        # All messages in flight, in order. `_waiting` has the messages that are not at the writer.
         self._messages: deque[_Message] = deque()
         self._waiting: deque[_Message] = deque()
         self._batch: _Batch | None = None
@@ -129,7 +129,7 @@ class WriteStream(MessageStream):
         self._send()
 
     def _take(self, messages: list[_Message], outcomes: Iterable[WriteOutcome]) -> None:
-        """Set the answers of messages, and keep those that the writer has put off."""
+        """Set the answers of messages, and keep the messages that the writer has put off."""
         rest: list[_Message] = []
         for place, (message, outcome) in enumerate(zip(messages, outcomes, strict=False)):
             if outcome.kind == Kind.PUT_OFF:

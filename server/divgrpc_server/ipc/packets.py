@@ -67,6 +67,10 @@ class Op(IntEnum):
     WRITES = 16  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
 
 
+# Requests that may make a new generation of an index, which takes long.
+RENEWALS: Final = (Op.COMPACT, Op.RETRAIN)
+
+
 class Outcome(IntEnum):
     """The kind of a reply item."""
 

@@ -22,7 +22,7 @@ class Kind(IntEnum):
 
 
 class WriteOutcome(NamedTuple):
-    """What became of one message."""
+    """The outcome of one message; the `Kind` says what the payload holds."""
 
     kind: int
     payload: bytes = b""

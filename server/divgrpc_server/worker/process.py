@@ -44,7 +44,7 @@ _READS_MAX: Final = 16
 # can take them.
 _BATCHES_MAX: Final = 1
 # Operations of the writer, which is a kind of worker.
-_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.COMPACT, Op.RETRAIN, Op.WRITES)
+_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.WRITES, *packets.RENEWALS)
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
 # The work of one request.
 Work: TypeAlias = QueryBatch | PredictionBatch | Reading
@@ -258,7 +258,7 @@ class Worker:
             self._detach(front)
 
     def _refresh(self, name: str) -> None:
-        """Close what is not current of an index."""
+        """Close the generations of an index that are not current."""
         self._indexes.refresh(name)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:

@@ -10,7 +10,7 @@ from divgrpc.errors import MergesBehindError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import WriteResult
-from divgrpc.writes.written import Request
+from divgrpc.writes.target import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
 from divgrpc_server.codec.statuses import OutOfMemoryError, explain

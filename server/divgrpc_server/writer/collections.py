@@ -4,15 +4,14 @@ import threading
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder, read_manifest
 from divgrpc.types import Durability
 from divgrpc.writes.committer import Committer
-from divgrpc.writes.writer import check_writable
-from divgrpc.writes.written import Request
+from divgrpc.writes.requests import check_writable
+from divgrpc.writes.target import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Reply
@@ -95,6 +94,7 @@ class Collections:
                 committer.close()
 
     def _renew(self, call: Call) -> writes_pb2.CompactResponse | writes_pb2.RetrainResponse:
+        """Return the response to a call; raises the errors of opening and of renewing an index."""
         folder = IndexFolder(self._root / call.index)
         with self._lock:
             committer = self._find_open(folder.name)
@@ -104,19 +104,17 @@ class Collections:
             check_writable(folder.read_current(read_manifest))
             is_done, generation, sequence = False, folder.current(), 0
         else:
-            is_done = _renewed(committer, call.message)
+            is_done = _merge_or_retrain(committer, call)
             generation, sequence = committer.manifest.generation, committer.sequence
             if is_done:
                 # The caller may have left, and a retraining takes long.
                 event = "retrained" if call.op == Op.RETRAIN else "compacted"
                 self._log.info(event, index=folder.name, generation=generation, sequence=sequence)
-        response: writes_pb2.CompactResponse | writes_pb2.RetrainResponse
-        if call.op == Op.COMPACT:
-            response = writes_pb2.CompactResponse(merged=is_done)
-        else:
-            response = writes_pb2.RetrainResponse(retrained=is_done)
-        response.generation, response.sequence = generation, sequence
-        return response
+        if call.op == Op.RETRAIN:
+            return writes_pb2.RetrainResponse(
+                generation=generation, sequence=sequence, retrained=is_done
+            )
+        return writes_pb2.CompactResponse(generation=generation, sequence=sequence, merged=is_done)
 
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
@@ -136,7 +134,7 @@ class Collections:
         return committer
 
     def _find_open(self, name: str) -> Committer | None:
-        """Return a collection if it is open at its current generation; else close it."""
+        """Return a collection if it is open at its current generation; otherwise close it."""
         committer = self._open.get(name)
         is_current = False
         try:
@@ -148,8 +146,8 @@ class Collections:
         return committer if is_current else None
 
 
-def _renewed(committer: Committer, message: Any) -> bool:  # noqa: ANN401  # of `Op`
-    """Return whether a collection was merged or retrained as a message asks."""
-    if isinstance(message, writes_pb2.RetrainRequest):
+def _merge_or_retrain(committer: Committer, call: Call) -> bool:
+    """Merge, vacuum or retrain a collection; return whether there was anything to do."""
+    if call.op == Op.RETRAIN:
         return committer.retrain()
-    return (message.vacuum and committer.vacuum()) or committer.merge()
+    return (call.message.vacuum and committer.vacuum()) or committer.merge()

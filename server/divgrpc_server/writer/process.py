@@ -3,8 +3,8 @@
 Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
 to one collection are committed with one sync of its log. While the log is synced, requests gather
 at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
-retrainings that callers ask for are made in other threads, while writes go on. So one that takes
-hours delays neither those of other indexes nor the refusal of a second one of its index.
+retrainings that callers ask for are made in other threads, while writes go on. So a retraining
+that takes hours does not delay other indexes, and a second one of its index is refused at once.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Final, cast
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
-from divgrpc_server.ipc.packets import Op, Reply, Request
+from divgrpc_server.ipc.packets import RENEWALS, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
@@ -24,7 +24,6 @@ from divgrpc_server.writer.collections import Collections
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
 # merge and to vacuum.
 _LIFE_SECONDS: Final = 1.0
-_SLOW: Final = (Op.COMPACT, Op.RETRAIN)
 _SLOW_THREADS: Final = 4
 
 
@@ -64,9 +63,9 @@ class Writer(Worker):
             front.reply(refusal(request, error, self._log))
         requests = [request for request in requests if request not in late]
         for request in requests:
-            if request.op in _SLOW:
+            if request.op in RENEWALS:
                 self._begin_slow(front, request)
-        for reply in self._answer([r for r in requests if r.op not in _SLOW]):
+        for reply in self._answer([r for r in requests if r.op not in RENEWALS]):
             front.reply(reply)
         if is_large:
             front.owed_large += 1

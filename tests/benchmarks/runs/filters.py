@@ -127,7 +127,12 @@ def wire_filter_times(options: Options) -> Iterator[Output]:
 
 
 class _Data(NamedTuple):
-    """Points (n, d) with two attributes, the direction (d,) of one of them, and queries (nq, d)."""
+    """The data of a run.
+
+    points: (n, d). columns: two attributes of the points, `random` and `place`, each (n,).
+    direction: (d,); the attribute `place` is the product of a point with it.
+    pool: queries (nq, d). rng: draws what else is random.
+    """
 
     points: FloatArray
     columns: dict[str, npt.NDArray[np.float64]]

@@ -20,7 +20,7 @@ from divgrpc_protos.v1 import writes_pb2
 
 _SIZES: Final = (1, 10, 100)
 _MESSAGES: Final = 2_000
-# The indexes that are written to, each in one way only.
+# Names of two indexes: unary calls write to the first, and streams write to the second.
 _UNARY, _STREAM = "unary", "stream"
 
 
@@ -66,22 +66,22 @@ def _of_size(count: int, folder: Path, options: Options) -> Iterator[Output]:
 
 
 def _row(program: Program, later: FloatArray, durability: str, size: int, options: Options) -> Row:
+    requests, messages = _unary_requests(later, size), _stream_messages(later, size)
     rounds = [
-        asyncio.run(_round(program, _unary(later, size), _streamed(later, size), options))
-        for _ in range(options.rounds)
+        asyncio.run(_round(program, requests, messages, options)) for _ in range(options.rounds)
     ]
-    calls, messages = (
+    unary_rate, stream_rate = (
         statistics.median(results[kind].per_second for results in rounds) for kind in range(2)
     )
     cpu = [statistics.median(results[kind].cpu["front"] for results in rounds) for kind in range(2)]
     return {
         "durability": durability,
         "rows a message": size,
-        "unary calls/s": calls,
-        "stream messages/s": messages,
-        "unary rows/s": calls * size,
-        "stream rows/s": messages * size,
-        "stream / unary": messages / calls,
+        "unary calls/s": unary_rate,
+        "stream messages/s": stream_rate,
+        "unary rows/s": unary_rate * size,
+        "stream rows/s": stream_rate * size,
+        "stream / unary": stream_rate / unary_rate,
         "least": min(s.per_second / u.per_second for u, s in rounds),
         "most": max(s.per_second / u.per_second for u, s in rounds),
         "front CPU us, unary": cpu[0],
@@ -90,12 +90,12 @@ def _row(program: Program, later: FloatArray, durability: str, size: int, option
 
 
 async def _round(
-    program: Program, calls: list[bytes], messages: list[bytes], options: Options
+    program: Program, requests: list[bytes], messages: list[bytes], options: Options
 ) -> tuple[load.Load, load.Load]:
     """Load the server with unary calls, and then with a stream."""
     length = options.in_flight, options.seconds
     return (
-        await load.unary(program, calls, *length, method=load.UPSERT),
+        await load.unary(program, requests, *length, method=load.UPSERT),
         await load.stream(program, messages, *length, load.WRITE_STREAM),
     )
 
@@ -109,11 +109,11 @@ def _upserts(rows: FloatArray, size: int, index: str) -> Iterator[writes_pb2.Ups
         )
 
 
-def _unary(rows: FloatArray, size: int) -> list[bytes]:
+def _unary_requests(rows: FloatArray, size: int) -> list[bytes]:
     return [upsert.SerializeToString() for upsert in _upserts(rows, size, _UNARY)]
 
 
-def _streamed(rows: FloatArray, size: int) -> list[bytes]:
+def _stream_messages(rows: FloatArray, size: int) -> list[bytes]:
     return [
         writes_pb2.WriteStreamRequest(correlation_id=number, upsert=upsert).SerializeToString()
         for number, upsert in enumerate(_upserts(rows, size, _STREAM))

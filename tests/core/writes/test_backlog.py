@@ -15,7 +15,7 @@ from divgrpc.types import WriteResult
 from divgrpc.writes import layout
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.log import Log
-from divgrpc.writes.writer import Delete, Upsert
+from divgrpc.writes.requests import Delete, Upsert
 from support.data.written_points import (
     Model,
     Point,

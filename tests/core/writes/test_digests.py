@@ -12,7 +12,7 @@ from divgrpc.storage.manifest import checksum
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.writes.digests import digest_of
 from divgrpc.writes.layout import LayoutInfo
-from divgrpc.writes.writer import Delete, Upsert
+from divgrpc.writes.requests import Delete, Upsert
 
 
 def test_a_digest_depends_on_what_a_request_writes() -> None:

@@ -67,8 +67,8 @@ def test_a_failed_sync_leaves_the_answers(path: Path, monkeypatch: pytest.Monkey
     collection.close()
     with Collection.open(path) as again:
         # Whether a failed write is on the disk is unknown, but it is there in full or not at all.
-        written = model | {2: POINTS[51], 900: POINTS[52]}
-        check_points(again, written if again.sequence == 2 else model)
+        later = model | {2: POINTS[51], 900: POINTS[52]}
+        check_points(again, later if again.sequence == 2 else model)
         upsert(again, {3: POINTS[53]})
 
 
@@ -81,7 +81,7 @@ def test_a_failed_sync_in_the_background_ends_writes(
         with monkeypatch.context() as patch:
             patch.setattr(log_module, "sync_data", raising(errno.EIO))
             upsert(collection, {2: POINTS[51]})
-            eventually(lambda: collection.committer._written.log.error is not None)
+            eventually(lambda: collection.committer._target.log.error is not None)
         for _ in range(2):
             with pytest.raises(StorageFullError, match="read-only until it is opened again"):
                 upsert(collection, {3: POINTS[52]})

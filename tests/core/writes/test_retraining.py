@@ -26,6 +26,7 @@ from support.data.written_points import (
     a_collection,
     check_exact,
     check_points,
+    drawn_names,
     drawn_points,
     same_answers,
     upsert,
@@ -41,10 +42,7 @@ LATER = [
     for point in drawn_points(2 * ROWS, 22)
 ]
 QUERIES = np.random.default_rng(23).normal(1.5, 2, (4, DIMS)).astype(np.float32)
-NAMES: dict[str, list[Any]] = {
-    "integers": list(range(0, 20 * ROWS, 10)),
-    "texts": [f"point {number}" for number in range(2 * ROWS)],
-}
+NAMES = drawn_names(2 * ROWS)
 # Number of progress reports that make writes.
 WRITES_MAX = 20
 METRICS: tuple[Metric, ...] = ("cosine", "euclidean", "inner_product")
@@ -151,14 +149,14 @@ def test_writes_go_on(
     collection, _ = a_drifted_collection(tmp_path / "a", family, metric, NAMES[names])
     twin, _ = a_drifted_collection(tmp_path / "b", family, metric, NAMES[names])
     numbers = itertools.count()
-    written: list[Callable[[Collection], object]] = []
+    calls: list[Callable[[Collection], object]] = []
 
     def write_more(_progress: Progress) -> None:
         number = next(numbers)
         if number >= WRITES_MAX:
             return
         write(collection, NAMES[names], number)
-        written.append(lambda index: write(index, NAMES[names], number))
+        calls.append(lambda index: write(index, NAMES[names], number))
         assert collection.query(QUERIES, k=1).sequence == collection.sequence
 
     if method == "retrain":
@@ -167,8 +165,8 @@ def test_writes_go_on(
     else:
         assert collection.compact(write_more, vacuum=True)
         twin.compact(vacuum=True)
-    assert len(written) >= 5
-    for call in written:
+    assert len(calls) >= 5
+    for call in calls:
         call(twin)
     assert collection.sequence == twin.sequence
     check_same(collection, twin)
@@ -203,12 +201,12 @@ def test_merges_keep_the_records_that_a_new_generation_follows(
         collection.compact()
 
     assert collection.retrain(write_and_merge)
-    assert 0 < collection.committer._written.log_bytes <= LIMITS["unmerged_bytes_max"]
+    assert 0 < collection.committer._target.log_bytes <= LIMITS["unmerged_bytes_max"]
     check_points(collection, model)
     check_exact(collection, model, "cosine", QUERIES)
     upsert(collection, {5: LATER[8]})
     collection.compact()
-    log = collection.committer._written.folder.log
+    log = collection.committer._target.folder.log
     assert len(log.files()) == 1
     collection.close()
 

@@ -25,13 +25,14 @@ from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
 from divgrpc.types.filters import Field
 from divgrpc.writes import backlog, committer, opening, renewal
 from divgrpc.writes.replica import Replica
-from divgrpc.writes.written import WrittenGeneration
+from divgrpc.writes.target import WriteTarget
 from support.data.written_points import (
     DIMS,
     Model,
     a_collection,
     check_exact,
     check_points,
+    drawn_names,
     drawn_points,
     same_answers,
     upsert,
@@ -42,10 +43,7 @@ pytestmark = pytest.mark.usefixtures("no_syncs")
 ROWS = 300
 POINTS = drawn_points(2 * ROWS, 16)
 QUERIES = np.random.default_rng(14).normal(size=(4, DIMS)).astype(np.float32)
-NAMES: dict[str, list[Any]] = {
-    "integers": list(range(0, 20 * ROWS, 10)),
-    "texts": [f"point {number}" for number in range(2 * ROWS)],
-}
+NAMES = drawn_names(2 * ROWS)
 every_kind = pytest.mark.parametrize(
     ("family", "metric", "names"),
     [
@@ -239,9 +237,7 @@ def test_queries_during_a_vacuum_see_all_writes_before_it(
     sequences: list[int] = []
     succeed = committer.Committer._succeed
 
-    def query_and_succeed(
-        self: committer.Committer, successor: WrittenGeneration, number: int
-    ) -> None:
+    def query_and_succeed(self: committer.Committer, successor: WriteTarget, number: int) -> None:
         sequences.append(collection.query(QUERIES, k=1).sequence)
         succeed(self, successor, number)
 

@@ -16,9 +16,8 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_server.codec.subjects import (
     NO_SUBJECT,
-    QueryStreamSubject,
+    StreamSubject,
     Subject,
-    WriteStreamSubject,
     fingerprint,
     index_of,
     read,
@@ -93,7 +92,7 @@ def test_the_subject_of_a_stream_combines_its_queries(
     messages: list[tuple[str, int, int | None]],
 ) -> None:
     """It has the sum of rows, "*" for several indexes, and `k` if all queries agree on it."""
-    stream = QueryStreamSubject()
+    stream = StreamSubject("QueryStream")
     for index, rows, k in messages:
         query = query_pb2.QueryRequest(index=index, queries=vectors(rows, sparse=False), k=k)
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
@@ -110,7 +109,7 @@ def test_the_subject_of_a_stream_combines_its_queries(
 
 @given(st.lists(st.tuples(INDEXES, st.integers(0, 5), st.booleans()), max_size=6))
 def test_the_subject_of_a_stream_combines_its_writes(writes: list[tuple[str, int, bool]]) -> None:
-    stream = WriteStreamSubject()
+    stream = StreamSubject("WriteStream")
     for index, rows, is_deletion in writes:
         message = writes_pb2.WriteStreamRequest()
         write = message.delete if is_deletion else message.upsert

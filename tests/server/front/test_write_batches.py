@@ -73,12 +73,23 @@ async def next_batch(link: packets.Link) -> tuple[Request, list[bytes]]:
     return request, list(unpack_messages(request.payload))
 
 
+async def second_batch(link: packets.Link, stream: Stream) -> tuple[Request, list[bytes]]:
+    """Make the first write of a stream; return the batch of all others."""
+    request, messages = await next_batch(link)
+    await settle_long()
+    reply(link, request, outcomes_of(messages))
+    request, messages = await next_batch(link)
+    assert messages == stream.messages[1:]
+    return request, messages
+
+
 def answers(messages: Iterable[bytes]) -> list[bytes]:
-    """Return what the writer of these tests answers: the first bytes of each message."""
+    """Return the answers of the writer of these tests: the first bytes of each message."""
     return [item[:6] for item in messages]
 
 
-def made(messages: Iterable[bytes]) -> list[WriteOutcome]:
+def outcomes_of(messages: Iterable[bytes]) -> list[WriteOutcome]:
+    """Return the outcomes of messages that the writer of these tests has made."""
     return [WriteOutcome(Kind.ANSWER, answer) for answer in answers(messages)]
 
 
@@ -89,10 +100,10 @@ async def serve(link: packets.Link, sizes: list[int]) -> None:
             if request.op == Op.WRITES:
                 messages = list(unpack_messages(request.payload))
                 sizes.append(len(messages))
-                reply(link, request, made(messages))
+                reply(link, request, outcomes_of(messages))
 
 
-def held(stage: Stage) -> tuple[int, int]:
+def count_held(stage: Stage) -> tuple[int, int]:
     """Return the calls and the bytes that the front holds."""
     admission = stage.pool._admission
     # Each call is also counted by its kind.
@@ -113,14 +124,14 @@ async def test_messages_gather_while_the_writer_has_a_batch(stage: Stage) -> Non
     first, messages = await next_batch(link)
     assert messages == stream.messages[:1]
     await settle_long()
-    assert held(stage) == (50, sum(map(len, stream.messages)))
-    reply(link, first, made(messages))
+    assert count_held(stage) == (50, sum(map(len, stream.messages)))
+    reply(link, first, outcomes_of(messages))
     second, messages = await next_batch(link)
     assert messages == stream.messages[1:]
-    reply(link, second, made(messages))
+    reply(link, second, outcomes_of(messages))
     await stream.run
     assert stream.answers == answers(stream.messages)
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)
     assert stream.starts == 0
 
 
@@ -133,7 +144,7 @@ async def test_a_batch_has_about_a_mebibyte(stage: Stage) -> None:
         request, messages = await next_batch(link)
         await settle_long()
         sizes.append(len(messages))
-        reply(link, request, made(messages))
+        reply(link, request, outcomes_of(messages))
     await stream.run
     assert sizes == [1, 4, 4, 1]
     assert stream.answers == answers(stream.messages)
@@ -160,7 +171,7 @@ async def test_streams_hold_half_of_the_bytes_of_the_queue(stage: Stage) -> None
     """Without a writer, streams wait with their next message, and unary calls have room."""
     streams = [Stream(stage, 30, size=300) for _ in range(3)]
     await settle_long()
-    calls, size = held(stage)
+    calls, size = count_held(stage)
     assert 0 < calls <= 7
     assert size <= 2_000
     assert streams[0].starts > 0
@@ -175,25 +186,21 @@ async def test_streams_hold_half_of_the_bytes_of_the_queue(stage: Stage) -> None
         assert stream.answers == answers(stream.messages)
     unary.cancel()
     await settle()
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)
 
 
 @on_stage()
 async def test_messages_that_are_put_off_are_sent_again_first(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their order stays the same, and answers wait for those before them."""
+    """Their order stays the same, and answers wait for earlier answers."""
     monkeypatch.setattr(write_stream, "_PAUSE_SECONDS", 0.05)
     link = stage.attach(1)
     stream = Stream(stage, 6)
-    request, messages = await next_batch(link)
-    await settle_long()
-    reply(link, request, made(messages))
-    request, messages = await next_batch(link)
-    assert messages == stream.messages[1:]
+    request, messages = await second_batch(link, stream)
     start = time.monotonic()
     # The first and the third of this batch are writes to another index, which has room.
-    outcomes = made(messages)
+    outcomes = outcomes_of(messages)
     for place in (1, 3, 4):
         outcomes[place] = WriteOutcome(Kind.PUT_OFF)
     reply(link, request, outcomes)
@@ -201,10 +208,10 @@ async def test_messages_that_are_put_off_are_sent_again_first(
     assert time.monotonic() - start >= 0.05
     assert messages == [stream.messages[place] for place in (2, 4, 5)]
     assert stream.answers == answers(stream.messages[:2])
-    reply(link, request, made(messages))
+    reply(link, request, outcomes_of(messages))
     await stream.run
     assert stream.answers == answers(stream.messages)
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)
 
 
 @on_stage()
@@ -218,11 +225,11 @@ async def test_a_cancelled_stream_releases_what_it_holds(
     requests = [*await packet(link), *await packet(link)]
     reply(link, requests[1], [WriteOutcome(Kind.PUT_OFF)])
     await settle_long()
-    assert held(stage)[0] == 18
+    assert count_held(stage)[0] == 18
     for stream in (waiting, put_off):
         stream.run.cancel()
     await settle_long()
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)
     (cancel,) = await packet(link)
     assert (cancel.op, cancel.id) == (Op.CANCEL, requests[0].id)
 
@@ -232,17 +239,14 @@ async def test_a_message_that_cannot_be_parsed_ends_the_stream(stage: Stage) -> 
     """The answers before it are written, and nothing behind it is sent."""
     link = stage.attach(1)
     stream = Stream(stage, 6)
-    request, messages = await next_batch(link)
-    await settle_long()
-    reply(link, request, made(messages))
-    request, messages = await next_batch(link)
+    request, messages = await second_batch(link, stream)
     status = status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message="malformed")
     malformed = WriteOutcome(Kind.STATUS, status.SerializeToString())
-    reply(link, request, [*made(messages[:2]), malformed])
+    reply(link, request, [*outcomes_of(messages[:2]), malformed])
     with pytest.raises(RefusedError):
         await stream.run
     assert stream.answers == answers(stream.messages[:3])
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)
 
 
 @on_stage()
@@ -273,4 +277,4 @@ async def test_the_death_of_the_writer_is_the_answer_to_its_messages(stage: Stag
     assert first.error.code == code_pb2.UNAVAILABLE
     assert "may or may not have made this write" in first.error.message
     assert stream.answers[1:] == answers(stream.messages[1:])
-    assert held(stage) == (0, 0)
+    assert count_held(stage) == (0, 0)

@@ -121,7 +121,7 @@ def test_a_worker_sees_each_change_whatever_the_clock_says(
             )
         again = collection.upsert([50], POINTS[50:51], write_id="first")
         assert (again.sequence, again.rows) == (first.sequence, first.rows)
-        log = collection.committer._written.log
+        log = collection.committer._target.log
         eventually(lambda: log._is_synced)
     with Collection.open(path) as collection:
         assert (collection.sequence, len(collection)) == (engine.sequence, engine.rows)

@@ -133,7 +133,7 @@ def batch(collections: Collections, names: list[str], numbers: range) -> list[Wr
 def test_writes_of_a_stream_are_put_off_while_a_merge_is_late(
     collections: Collections, may_merge: Event, tmp_path: Path
 ) -> None:
-    """None of them overtakes another to the same index, and those to other indexes are made."""
+    """No write overtakes another one to the same index, and writes to other indexes are made."""
     first, _ = fill(collections)
     numbers = range(200, 210)
     outcomes = batch(collections, ["other", "slow"], numbers)
@@ -151,8 +151,9 @@ def test_writes_of_a_stream_are_put_off_while_a_merge_is_late(
     responses = [writes_pb2.WriteStreamResponse.FromString(o.payload) for o in outcomes]
     assert [response.correlation_id for response in responses] == [*numbers]
     sequences = [response.upsert.sequence for response in responses]
-    for of_index in (sequences[::2], sequences[1::2]):
-        assert of_index == [*range(of_index[0], of_index[0] + 5)]
+    for numbers_of_index in (sequences[::2], sequences[1::2]):
+        first_number = numbers_of_index[0]
+        assert numbers_of_index == [*range(first_number, first_number + 5)]
     assert Index.open(tmp_path / "slow").count() == first + 5
 
 

@@ -57,7 +57,7 @@ _Name = tuple[_Node, str]
 
 @dataclass(frozen=True)
 class _Change:
-    """Names that were changed at once, with what they stand for since; None if they are gone."""
+    """Names that changed at once, each with its new file or folder; None if the name is gone."""
 
     event: int
     names: dict[_Name, _Node | None]
@@ -68,7 +68,7 @@ class _Change:
 
 
 class Disk:
-    """The history of a folder, all of which is on the disk at the beginning.
+    """The history of a folder. At the beginning, the whole folder is on the disk.
 
     event: the number of the last change or sync, 0 at the beginning.
     renames: the numbers of all renames, whose order with other changes matters most.
@@ -166,10 +166,10 @@ class Disk:
                 node.events.append(self.event)
                 node.contents.append(content)
 
-    # What a loss of power leaves.
+    # Copies of the folder as a loss of power may leave it.
 
     def leave(self, folder: Path, event: int, rng: np.random.Generator) -> None:
-        """Make `folder` what a loss of power right after an event may leave on the disk."""
+        """Write a copy of the folder as a loss of power right after an event may leave it."""
         share = float(rng.choice(_SHARES))
         block_bytes = int(rng.choice(_BLOCK_BYTES))
         names: dict[_Node, dict[str, _Node]] = {}

@@ -13,7 +13,7 @@ Test = tuple[Condition, Callable[[Point], bool]]
 
 
 class Version(NamedTuple):
-    """What an answer shows: a generation, and the number of the last write."""
+    """The version of an answer: its generation, and the number of the last write that it shows."""
 
     generation: int
     sequence: int

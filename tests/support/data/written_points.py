@@ -38,6 +38,14 @@ class Point:
 Model = dict[Id, Point]
 
 
+def drawn_names(count: int) -> dict[str, list[Id]]:
+    """Return `count` ids of each kind, by the name of the kind."""
+    return {
+        "integers": list(range(0, 10 * count, 10)),
+        "texts": [f"point {number}" for number in range(count)],
+    }
+
+
 def drawn_points(count: int, seed: int) -> list[Point]:
     """Draw points; some of them have the same vector, and some lack attributes."""
     rng = np.random.default_rng(seed)

@@ -206,7 +206,7 @@ class ScriptedIndex(DiverseIndexServicer):
         """Return the number of ids."""
         self.write_ids.append(request.write_id)
         self._begin("Upsert", context)
-        rows = len(request.ids) + len(request.string_ids)
+        rows = _count_ids(request)
         return writes_pb2.UpsertResponse(generation=self._generation(), sequence=1, rows=rows)
 
     def Delete(
@@ -215,7 +215,7 @@ class ScriptedIndex(DiverseIndexServicer):
         """Return the number of ids."""
         self.write_ids.append(request.write_id)
         self._begin("Delete", context)
-        rows = len(request.ids) + len(request.string_ids)
+        rows = _count_ids(request)
         return writes_pb2.DeleteResponse(generation=self._generation(), sequence=1, rows=rows)
 
     def WriteStream(
@@ -226,14 +226,12 @@ class ScriptedIndex(DiverseIndexServicer):
         """Return the number of ids of each write."""
         self._begin("WriteStream", context)
         for number, request in enumerate(request_iterator, 1):
-            self.write_ids.append(request.upsert.write_id or request.delete.write_id)
             response = writes_pb2.WriteStreamResponse(correlation_id=request.correlation_id)
-            if request.HasField("upsert"):
-                rows = len(request.upsert.ids) + len(request.upsert.string_ids)
-                response.upsert.MergeFrom(writes_pb2.UpsertResponse(sequence=number, rows=rows))
-            else:
-                rows = len(request.delete.ids) + len(request.delete.string_ids)
-                response.delete.MergeFrom(writes_pb2.DeleteResponse(sequence=number, rows=rows))
+            is_upsert = request.HasField("upsert")
+            write = request.upsert if is_upsert else request.delete
+            outcome = response.upsert if is_upsert else response.delete
+            outcome.sequence, outcome.rows = number, _count_ids(write)
+            self.write_ids.append(write.write_id)
             yield response
 
     def Compact(
@@ -345,6 +343,10 @@ class ScriptedIndex(DiverseIndexServicer):
         yield evaluate_pb2.EvaluateResponse(progress=progress)
         for number in range(2):
             yield evaluate_pb2.EvaluateResponse(row=row(number))
+
+
+def _count_ids(write: writes_pb2.UpsertRequest | writes_pb2.DeleteRequest) -> int:
+    return len(write.ids) + len(write.string_ids)
 
 
 @contextmanager

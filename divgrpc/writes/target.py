@@ -22,14 +22,14 @@ from divgrpc.writes.layout import Layout, Source, WritesFolder
 from divgrpc.writes.log import LogWriter, lost_write
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, pack, unpack
+from divgrpc.writes.requests import Delete, Requests, Upsert
 from divgrpc.writes.snapshot import LayoutEngine
 from divgrpc.writes.state import State
-from divgrpc.writes.writer import Delete, Requests, Upsert
 
 Request: TypeAlias = Upsert | Delete
 
 
-class WrittenGeneration:
+class WriteTarget:
     """A generation, to which one thread at a time may write.
 
     engine: searches the points of Build.
@@ -103,7 +103,7 @@ class WrittenGeneration:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the file that this process has locked still has its name."""
+        """Whether the lock file in the folder is still the one that this process has locked."""
         try:
             lock = os.stat(self.folder.path / WRITER_LOCK)
         except (FileNotFoundError, NotADirectoryError):
