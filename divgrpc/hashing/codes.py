@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array, read_only
+from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import GROUP_BYTES, TILE_POINTS
 from divgrpc.kernels.projection import GROUP_BITS, WORD_BITS
 from divgrpc.kernels.tiles import put_word, take_word
@@ -24,6 +26,8 @@ DEPTHS: Final = (4, 2, 1)
 # corrects.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
+# Number of codes that are copied at once.
+_COPIED_CODES: Final = 65_536
 
 
 def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
@@ -156,3 +160,16 @@ def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
     bits = np.asarray(values, np.float32).view(np.uint32)
     upper = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(upper.view(np.float32)), upper, bits)
+
+
+def copy_codes(codes: Array, places: npt.NDArray[np.int32], new_codes: Array) -> None:
+    """Copy the codes at `places` (m,) of tiles (t, bytes) to the first m places of other tiles."""
+    packed = np.empty(
+        (min(len(places), _COPIED_CODES), codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8
+    )
+    for start in range(0, len(places), _COPIED_CODES):
+        block = places[start : start + _COPIED_CODES]
+        packed_block = packed[: len(block)]
+        take_codes(read_only(codes), read_only(block), packed_block)
+        new_places = np.arange(start, start + len(block), dtype=np.int32)
+        put_codes(read_only(packed_block), read_only(new_places), new_codes)

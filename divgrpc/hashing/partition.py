@@ -150,6 +150,15 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     return partition
 
 
+def order_by_cell(cells: npt.NDArray[np.int32], count: int) -> tuple[IntArray, IntArray]:
+    """Return the order (n,) of points by cell, and the first place (count + 1,) of each cell.
+
+    cells: (n,) the cell of each point. `count` is the number of cells.
+    """
+    starts = np.concatenate(([0], np.cumsum(np.bincount(cells, minlength=count))))
+    return np.argsort(cells, kind="stable"), starts
+
+
 def _refined(partition: Partition, sample: FloatArray) -> Partition:
     """Move each centre to the mean of the sample's points in its cell; return the new partition."""
     sums = np.empty_like(partition.centres)

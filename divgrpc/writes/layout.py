@@ -24,11 +24,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array, read_only
+from divgrpc.arrays import Array
 from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
-from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
+from divgrpc.hashing.codes import copy_codes
+from divgrpc.hashing.partition import order_by_cell
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import reserve, sync_data, write_at
@@ -59,7 +60,6 @@ PARTS: Final = "parts"
 # Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
-_COPIED_ROWS: Final = 65_536
 
 
 def rows_at_once(dims: int) -> int:
@@ -439,23 +439,3 @@ def _fill_cells(
         store.create("scan_terms", np.uint32, (places,))[: len(by_cell)] = terms[old_places]
     new_codes = store.create("codes", np.uint8, (tiles + overflow, codes.shape[1]))
     copy_codes(codes, old_places, new_codes)
-
-
-def order_by_cell(cells: npt.NDArray[np.int32], count: int) -> tuple[IntArray, IntArray]:
-    """Return the order (n,) of points by cell, and the first place (count + 1,) of each cell.
-
-    cells: (n,) the cell of each point. `count` is the number of cells.
-    """
-    starts = np.concatenate(([0], np.cumsum(np.bincount(cells, minlength=count))))
-    return np.argsort(cells, kind="stable"), starts
-
-
-def copy_codes(codes: Array, places: npt.NDArray[np.int32], new_codes: Array) -> None:
-    """Copy the codes at `places` (m,) of tiles (t, bytes) to the first m places of other tiles."""
-    packed = np.empty((_COPIED_ROWS, codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)
-    for start in range(0, len(places), _COPIED_ROWS):
-        block = places[start : start + _COPIED_ROWS]
-        packed_block = packed[: len(block)]
-        take_codes(read_only(codes), read_only(block), packed_block)
-        new_places = np.arange(start, start + len(block), dtype=np.int32)
-        put_codes(read_only(packed_block), read_only(new_places), new_codes)

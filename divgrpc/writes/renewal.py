@@ -18,12 +18,14 @@ from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import ENDS, Texts
 from divgrpc.columns.values import Column, rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
+from divgrpc.hashing.codes import copy_codes
+from divgrpc.hashing.partition import order_by_cell
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.types import FloatArray, IntArray, Progress
 from divgrpc.types.records import Attribute
 from divgrpc.writes.columns import Part, Parts
-from divgrpc.writes.layout import Layout, Source, copy_codes, order_by_cell
+from divgrpc.writes.layout import Layout, Source
 
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
