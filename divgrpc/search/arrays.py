@@ -9,9 +9,13 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only
 from divgrpc.hashing.codes import tiles_of
 from divgrpc.hashing.lists import create_lists
-from divgrpc.kernels.records import NO_CHOICE
+from divgrpc.kernels.records import NO_CHOICE, Passing
+from divgrpc.kernels.registers import record_of
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
+
+# What kernels read if a query has no filter.
+NO_FILTER: Final = record_of(Passing, None, {})
 
 # If queries are dense, these arrays are the fields `indptr`, `indices` and `values` of `Queries`.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))

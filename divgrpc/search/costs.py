@@ -70,8 +70,9 @@ _BUCKET_NS: Final = 200.0
 _CELL_NS: Final = 350.0
 _BUCKET_ENTRY_NS: Final = 5.0
 # With a filter, the nearest cells hold fewer of the points that pass, so more cells are read: the
-# number without a filter times the share of points that pass to the power of -_CELLS_EXPONENT.
-_CELLS_EXPONENT: Final = 0.35
+# number without a filter times the share of points that pass to the power of -_CELLS_EXPONENT. An
+# exponent of .35 suffices for queries near to points that pass, but not for queries far from them.
+_CELLS_EXPONENT: Final = 0.5
 # Nanoseconds to read whether the point of a code passes a filter.
 _FLAG_NS: Final = 0.3
 # Nanoseconds to score a dense point that passes a filter: for each point and for each of its
@@ -331,9 +332,15 @@ class SearchTable:
         if search == "exact" or place >= len(self._sizes):
             return search, n_probes
         cost = self._pools[search][place]
-        read = more if search == "tables" else 1.0
-        flags = _FLAG_NS * (cost.codes_read * more if search == "tables" else shape.rows)
-        cost = replace(cost, lists_read=cost.lists_read * read, codes_read=cost.codes_read * read)
+        flags = 0.0
+        if shape.cells:
+            # The codes of the points that pass are copied if the filter is used again and again.
+            read = more if search == "tables" else 1.0
+            lists_read = min(float(passing), cost.lists_read * read)
+            codes_read = cost.codes_read * read * share
+            cost = replace(cost, lists_read=lists_read, codes_read=codes_read)
+        else:
+            flags = _FLAG_NS * shape.rows
         number = _PASSING_NUMBER_NS
         if shape.sparse:
             number = _SPARSE_BY_DENSE_NS if self._dense else _SPARSE_NS

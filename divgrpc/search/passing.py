@@ -7,14 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.kernels.records import Cells, Passing
-from divgrpc.kernels.registers import record_of
+from divgrpc.kernels.records import Cells, Index, Passing
+from divgrpc.search.arrays import NO_FILTER
+from divgrpc.search.packed_cells import PackedCells
 from divgrpc.types import IntArray
 
 Flags = npt.NDArray[np.bool_]
+RowNumbers = IntArray | npt.NDArray[np.int32]
 
-# What kernels read if a query has no filter.
-NO_FILTER: Final = record_of(Passing, None, {})
+# The codes of points that pass are copied once as many queries have read them as make the copy
+# worth its time: one query for so many points.
+_COPIED_POINTS_PER_QUERY: Final = 8_192
+# If more than this share of the points passes, a copy saves little.
+_COPIED_SHARE_MAX: Final = 0.75
 
 
 class CodeOrder:
@@ -49,10 +54,17 @@ class CodeOrder:
         if not len(self._cells.starts):
             flags[rows] = 0
             return
-        places = self._places[rows]
+        places = self.places_of(rows)
         flags[places] = 0
-        cells = np.searchsorted(self._cells.starts, places, side="right") - 1
-        np.subtract.at(counts, cells, 1)
+        np.subtract.at(counts, self.cells_of(places), 1)
+
+    def places_of(self, rows: RowNumbers) -> npt.NDArray[np.int32]:
+        """Return the place of each row (m,)."""
+        return self._places[rows]
+
+    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the cell of each place (m,)."""
+        return np.searchsorted(self._cells.starts, places, side="right").astype(np.int32) - 1
 
     @cached_property
     def _places(self) -> npt.NDArray[np.int32]:
@@ -85,6 +97,8 @@ class PassingRows:
         self.count = int(np.count_nonzero(flags))
         self._order = order
         self._by_code: Passing | None = None
+        self._packed: PackedCells | None = None
+        self._queries = 0
         if order is not None and by_code is not None:
             self._by_code = self._passing(flags=by_code[0], cells=by_code[1], heads=order.heads)
 
@@ -117,6 +131,22 @@ class PassingRows:
             self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code
 
+    def packed(self, index: Index, order: CodeOrder, queries: int) -> PackedCells | None:
+        """Return the points as an index of their own, or None if a copy does not pay yet.
+
+        index: an index with cells; `order` is the order of its codes. `queries`: number of queries
+        that are about to be answered.
+        """
+        # Threads may lose queries of one another, and may copy the same codes.
+        self._queries += queries
+        if self._packed is None and self._copy_pays():
+            self._packed = PackedCells.of(index, self.by_row.rows, self._order or order)
+        return self._packed
+
+    def _copy_pays(self) -> bool:
+        few = self.count <= _COPIED_SHARE_MAX * len(self.flags)
+        return few and self.count <= _COPIED_POINTS_PER_QUERY * (self._queries - 1)
+
     def without(self, rows: IntArray) -> "PassingRows":
         """Return the points that pass, except the points in `rows` (m,)."""
         removed = np.unique(rows)
@@ -135,6 +165,7 @@ class _FewerRows(PassingRows):
         self.count = every.count - len(removed)
         self._order = every.order
         self._by_code = None
+        self._packed = None
 
     @property
     def flags(self) -> Flags:
@@ -162,3 +193,12 @@ class _FewerRows(PassingRows):
             order.clear(flags, counts, self._removed)
             self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code
+
+    def packed(self, index: Index, order: CodeOrder, queries: int) -> PackedCells | None:
+        """Return the points as an index of their own, or None if a copy does not pay yet."""
+        every = self._every.packed(index, order, queries)
+        if self._packed is None and every is not None:
+            order = self._order or order
+            cells = order.cells_of(order.places_of(self._removed))
+            self._packed = every.without(self._removed, cells)
+        return self._packed

@@ -17,9 +17,16 @@ from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
-from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_lists, with_tiles
+from divgrpc.search.arrays import (
+    NO_FILTER,
+    Answers,
+    empty_answers,
+    pack_queries,
+    with_lists,
+    with_tiles,
+)
 from divgrpc.search.memory import PROBES_MAX, Memory
-from divgrpc.search.passing import NO_FILTER, CodeOrder, PassingRows
+from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import relevance, select_different
@@ -307,28 +314,33 @@ class Searcher:
                 return
         arrays, results, room = pack_queries(queries), answers.results, _CELL_ROOM_POINTS
         span = (0, len(queries), False)
+        index, passing_points = self._passing(plan, passing, len(queries))
         while room:
             memory = self._memory(plan, room, passing.count if passing else self._n_points)
-            memory.set_passing(self._passing(plan, passing))
-            needed_room = query.answer(
-                self._register, memory.register, plan.fields, span, arrays, results
-            )
+            memory.set_passing(passing_points)
+            needed_room = query.answer(index, memory.register, plan.fields, span, arrays, results)
             # Allocate twice what this query needs, because the next one may need a little more.
             room = 2 * needed_room
 
-    def _passing(self, plan: QueryPlan, passing: PassingRows | None) -> records.Passing:
-        """Return the points that pass a filter in the form that the search of a plan reads."""
+    def _passing(
+        self, plan: QueryPlan, passing: PassingRows | None, queries: int
+    ) -> tuple[IntArray, records.Passing]:
+        """Return the register to search, and the points that pass as the search reads them."""
         if passing is None:
-            return NO_FILTER
+            return self._register, NO_FILTER
         search, is_limit = plan.kernel.search, 0 < plan.kernel.hash_limit < passing.count
         by_tables = search == records.TABLES
         if search == records.EXACT or not (by_tables or is_limit):
-            return passing.by_row
+            return self._register, passing.by_row
+        if self._n_cells:
+            packed = passing.packed(self._index, self._order, queries)
+            if packed is not None:
+                return packed.register, packed.passing
         by_code = passing.by_code(self._order)
-        if is_limit or self._n_cells:
-            return by_code
-        # If too few points are in the probed buckets, all points that pass are scored.
-        return by_code._replace(rows=passing.by_row.rows)
+        if not (is_limit or self._n_cells):
+            # If too few points are in the probed buckets, all points that pass are scored.
+            by_code = by_code._replace(rows=passing.by_row.rows)
+        return self._register, by_code
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
         """Search the query rows in batches; answer each batch with the kernel `query.answer`."""

@@ -17,7 +17,8 @@ from divgrpc.columns.texts import ENDS
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.overflow import add_places
-from divgrpc.search.passing import NO_FILTER, CodeOrder, PassingRows
+from divgrpc.search.arrays import NO_FILTER
+from divgrpc.search.passing import CodeOrder, PassingRows, RowNumbers
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
@@ -319,6 +320,14 @@ class GrownOrder(CodeOrder):
 
     def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
         """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
-        places = self._state.place_of_rows[rows]
+        places = self.places_of(rows)
         flags[places] = 0
-        np.subtract.at(counts, self._state.cells_of(places), 1)
+        np.subtract.at(counts, self.cells_of(places), 1)
+
+    def places_of(self, rows: RowNumbers) -> npt.NDArray[np.int32]:
+        """Return the place of each row (m,)."""
+        return self._state.place_of_rows[rows]
+
+    def cells_of(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the cell of each place (m,)."""
+        return self._state.cells_of(places)
