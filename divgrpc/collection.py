@@ -7,15 +7,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from divgrpc.builder.attributes import AttributeValues
 from divgrpc.columns.filters import as_filter
-from divgrpc.columns.values import arguments_of_records
+from divgrpc.columns.ids import as_ids
+from divgrpc.columns.values import arguments_of_records, columns_of
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.index import Index
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, Progress, WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.records import AttributesLike, IdsOf, PayloadsLike
+from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
 from divgrpc.vectors import RowsLike
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.requests import Delete, Upsert, check_write_id, columns_from
@@ -167,6 +169,39 @@ class Collection(Index):
         if filter is not None and condition is None:
             raise invalid("filter", "must have a condition: the points that pass it are deleted")
         return self._committer.commit(Delete(ids, condition, if_sequence, check_write_id(write_id)))
+
+    def add_attributes(
+        self,
+        attributes: Mapping[str, Any],
+        *,
+        ids: IdsOf = None,
+        attribute_types: AttributeTypes = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Self:
+        """Give the points further attributes, and return this collection.
+
+        attributes: values by the name of an attribute that the index does not have, as for `build`.
+        ids: ids of m points, whose m values `attributes` has. Other points have no value. Before
+            the first write, `ids` may be left out, as with an `Index`.
+        attribute_types: types of some attributes, as for `build`.
+        progress: called with a `divgrpc.types.Progress` several times.
+
+        The result is a new generation, and later writes may have the new attributes. Queries and
+        writes go on meanwhile; before the first write, writes wait. Numbers of writes and answers
+        stay the same. A point that is written while the call runs gets its value too. Deleted
+        points are removed from the disk, which needs room for both generations.
+
+        Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`,
+        `UnfitIndexError` if the index has no point, and the errors of `compact` with `vacuum`.
+        """
+        count = self.engine.rows if ids is None else len(as_ids(ids))
+        columns = columns_of(attributes, count, attribute_types)
+
+        def pass_on(values: AttributeValues) -> None:
+            values.append_all(columns, count, ids)
+
+        self._committer.add_attributes(columns, pass_on, progress)
+        return self
 
     def compact(
         self, progress: Callable[[Progress], None] | None = None, *, vacuum: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, Final, Self, Unpack, cast, get_type_hints
 
-from divgrpc.builder.attributes import AttributeAdder
+from divgrpc.builder.attributes import extend, values_for
 from divgrpc.builder.builder import IndexBuilder, store_at
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
@@ -224,16 +224,17 @@ class Index:
         Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`. With
         a folder, it also raises `IndexChangedError` if a newer generation is current,
         `BuildUnderWayError`, `StorageFullError`, `StorageInUseError` if the index is open for
-        writing, and `UnsupportedError` if it was written to since it was built.
+        writing, and `UnsupportedError` if it was written to since it was built: then use
+        `Collection.add_attributes`.
         """
         engine = self._engine
         rows = len(as_ids(ids)) if ids is not None else engine.rows
         columns = columns_of(attributes, rows, attribute_types)
         with _next_generation(engine) as (store, generation):
-            adder = AttributeAdder(store, generation, columns, on_progress=progress)
-            adder.append_all(columns, rows, ids)
-            folder = engine.folder
-            return Index(Engine(adder.build(), folder.name if folder else "", folder))
+            values = values_for(store, generation, columns, progress)
+            values.append_all(columns, rows, ids)
+            folder, extended = engine.folder, extend(store, generation, values, values.report)
+            return Index(Engine(extended, folder.name if folder else "", folder))
 
     def query(
         self,

@@ -45,11 +45,12 @@ class AttributeMethods:
             cancelled.
         timeout: seconds until the call fails. Default: no limit.
 
-        The server makes a new generation of the index in the background, which shares all other
-        data with the old one. Queries continue meanwhile; their answers and defaults stay the same.
-        A call that fails or is interrupted leaves the index as it was. It may raise
-        `IndexNotFoundError`, `BuildUnderWayError`, `StorageFullError`, and `UnsupportedError` if
-        points were written since the index was built.
+        The server makes a new generation of the index in the background. Queries continue
+        meanwhile; their answers and defaults stay the same. Once the index was written to, writes
+        continue too, a point that is written meanwhile has its value, and `ids` are required. A
+        call that fails or is interrupted leaves the index as it was. It may raise
+        `IndexNotFoundError`, `BuildUnderWayError`, `StorageFullError`, `IndexChangedError`, and
+        `UnfitIndexError` if the index has no point.
         """
         upload = attribute_upload(name, attributes, ids, attribute_types)
         call = RpcCall("AddAttributes", self._target, timeout=timeout, request_id=request_id)

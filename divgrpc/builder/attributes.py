@@ -1,19 +1,20 @@
 """Adds attributes to the points of an index that exists.
 
-The result is a new generation. It shares all arrays with the generation before it, and has further
-arrays for the new attributes. So nothing is hashed again, and searches give the same answers.
+Values come in the order of the rows, or with the ids of their points. They are stored in the order
+in which they come, and then put in the order of the rows.
 
-Values come in the order of the rows, or with the ids of their points. With ids, the values are
-first stored in the order in which they come, and then put in the order of the rows.
+If nothing was written to the index, the result is a generation that shares all arrays with the one
+before it, and has further arrays for the new attributes (`extend`). So nothing is hashed again, and
+searches give the same answers. `divgrpc.writes.additions` adds them to other indexes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from divgrpc.builder.progress import StageReport
+from divgrpc.builder.progress import Report, StageReport
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.reader import RowReader, array_name
 from divgrpc.columns.values import (
@@ -37,14 +38,29 @@ _BLOCK_ROWS: Final = 65_536
 _NO_ENTRY: Final = -1
 
 
-class AttributeAdder:
-    """Takes values of new attributes with `append`; `build` then makes the generation.
+class LiveColumns(Protocol):
+    """The methods of `divgrpc.columns.reader.RowReader` that are needed here."""
 
-    store: the store of the new generation.
-    generation: the generation that gets the attributes.
+    @property
+    def ids(self) -> Any:  # noqa: ANN401  # the ids of rows
+        """The ids, with the method `rows_of`."""
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The declarations that the index has."""
+
+    def bytes_beside_ids(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
+        """Return an upper bound of the bytes that each row takes in a message without its id."""
+
+
+class AttributeValues:
+    """Values of new attributes, which `append` takes.
+
+    store: the store of the new generation; the values are in its scratch store.
     attributes: the declarations of the new attributes.
-    expected_rows: number of rows of all blocks, None if it is not known. It is used to report
-        progress.
+    reader: the columns of the points.
+    rows: number of rows of the index.
+    needs_ids: whether values must come with ids, because not every row has a point.
 
     Raises `InvalidArgumentError` for declarations that are invalid or that the index has already.
     """
@@ -52,22 +68,30 @@ class AttributeAdder:
     def __init__(
         self,
         store: Store,
-        generation: Generation,
         attributes: Iterable[Attribute],
+        reader: LiveColumns,
+        rows: int,
         *,
-        expected_rows: int | None = None,
+        needs_ids: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        manifest = generation.manifest
-        self._attributes = check_new(attributes, manifest.attributes)
-        self._store, self._generation = store, generation
-        self._rows = manifest.rows
-        self._reader = RowReader(generation.arrays, self._rows, manifest.attributes)
-        self._expected_rows = expected_rows or 0
-        self._report = StageReport(on_progress)
+        self.attributes = check_new(attributes, reader.attributes)
+        self._reader, self._rows, self._needs_ids = reader, rows, needs_ids
+        # Number of rows of all blocks, 0 if it is not known, to report progress.
+        self.expected_rows = 0
+        self.report = StageReport(on_progress)
         self._rows_received = 0
         # Whether blocks have ids; None before the first block.
         self._has_ids: bool | None = None
+        self._scratch = store.scratch()
+        self._writer = ColumnWriter(self._scratch, self.attributes)
+        # For each row of the index, the place of its values among those that came.
+        self._entries = np.full(rows, _NO_ENTRY)
+
+    @property
+    def entries(self) -> IntArray:
+        """The place (rows,) of the values of each row among those that came, -1 without values."""
+        return self._entries
 
     def append(self, columns: Mapping[Attribute, Column], rows: int, ids: object = None) -> None:
         """Add the values of `rows` points.
@@ -79,12 +103,12 @@ class AttributeAdder:
         Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`.
         """
         for attribute, column in columns.items():
-            if attribute not in self._attributes:
-                raise unknown_attribute(attribute.name, self._attributes)
+            if attribute not in self.attributes:
+                raise unknown_attribute(attribute.name, self.attributes)
             check_column(attribute, column, rows)
-        block = {a: columns.get(a) or missing_column(a, rows) for a in self._attributes}
+        block = {a: columns.get(a) or missing_column(a, rows) for a in self.attributes}
         if self._has_ids is None:
-            self._begin(has_ids=ids is not None)
+            self._has_ids = ids is not None
         if self._has_ids != (ids is not None):
             raise invalid("ids", "must come with every row or with none")
         places = self._following(rows) if ids is None else self._places_of(ids, rows)
@@ -95,25 +119,24 @@ class AttributeAdder:
             check_row_bytes(block, rows, self._rows_received)
         self._writer.append(slice(None), (), block, ())
         self._rows_received += rows
-        self._report("receiving", self._rows_received, self._expected_rows)
+        self.report("receiving", self._rows_received, self.expected_rows)
 
     def append_all(self, columns: Mapping[Attribute, Column], rows: int, ids: object) -> None:
         """Add all values as `append` does, one block of rows at a time."""
         point_ids: Any = None if ids is None else as_ids(ids)
         if point_ids is not None and len(point_ids) != rows:
             raise invalid("ids", f"must have one entry per value, {rows}, got {len(point_ids)}")
-        self._expected_rows = rows
+        self.expected_rows = rows
         for start in range(0, max(1, rows), _BLOCK_ROWS):
             stop = min(rows, start + _BLOCK_ROWS)
             block = {a: c.cut(start, stop, multi=a.multi) for a, c in columns.items()}
             block_ids = None if point_ids is None else point_ids[start:stop]
             self.append(block, stop - start, block_ids)
 
-    def build(self) -> Generation:
-        """Publish the new generation and return it.
+    def check_whole(self) -> None:
+        """Raise `InvalidArgumentError` if values are missing.
 
-        Raises `InvalidArgumentError` if no values came, or if values without ids came for fewer
-        points than the index has.
+        Some values must have come and, without ids, those of all points.
         """
         if self._has_ids is None:
             raise invalid("attributes", "must have values of at least one point")
@@ -121,47 +144,32 @@ class AttributeAdder:
             rule = f"must have one value for each of the {self._rows} points of the index"
             hint = "; with ids, they are values of these points"
             raise invalid("attributes", f"{rule}, got {self._rows_received}{hint}")
-        if self._has_ids:
-            self._put_in_order()
-        total = self._rows * len(self._attributes)
-        self._writer.finish(
-            on_attribute=lambda number: self._report("sorting", number * self._rows, total)
-        )
-        self._report("writing", 0, self._rows)
-        self._store.share(self._generation)
-        manifest = self._generation.manifest
-        attributes = manifest.attributes + self._attributes
-        generation = self._store.publish(replace(manifest, attributes=attributes))
-        self._report("writing", self._rows, self._rows)
-        return generation
 
-    def _begin(self, *, has_ids: bool) -> None:
-        self._has_ids = has_ids
-        if not has_ids:
-            self._writer = self._new_writer()
-            return
-        self._scratch = self._store.scratch()
-        self._writer = ColumnWriter(self._scratch, self._attributes)
-        # For each row of the index, the place of its values among those that came.
-        self._entries = np.full(self._rows, _NO_ENTRY)
+    def columns(self) -> dict[Attribute, Column]:
+        """Return the columns of all values in the order in which they came."""
+        return {a: self._received(number, a) for number, a in enumerate(self.attributes)}
 
-    def _new_writer(self) -> ColumnWriter:
-        first = len(self._generation.manifest.attributes)
-        return ColumnWriter(self._store, self._attributes, first=first)
+    def discard(self) -> None:
+        """Remove the files of the values; columns that were returned stay readable."""
+        self._scratch.discard()
 
     def _following(self, rows: int) -> IntArray:
         """Return the rows of the index for a block without ids."""
+        if self._needs_ids:
+            raise invalid("ids", "must be given, because points were written since Build")
         start = self._rows_received
         if start + rows > self._rows:
             rule = f"must have one value for each of the {self._rows} points of the index, got more"
             raise invalid("attributes", rule)
-        return np.arange(start, start + rows)
+        places = np.arange(start, start + rows)
+        self._entries[places] = places
+        return places
 
     def _places_of(self, ids: Any, rows: int) -> IntArray:  # noqa: ANN401  # a sequence of ids
         """Return the rows of the index that have these ids, and store where their values are."""
         if len(ids) != rows:
             raise invalid("ids", f"must have one entry per value, {rows}, got {len(ids)}")
-        places = self._reader.ids.rows_of(ids)
+        places: IntArray = self._reader.ids.rows_of(ids)
         for entry in np.flatnonzero(places < 0)[:1].tolist():
             raise invalid("ids", f"has {_plain(ids[entry])!r:.80}, which is no id of the index")
         entries = np.arange(self._rows_received, self._rows_received + rows)
@@ -173,24 +181,52 @@ class AttributeAdder:
             raise invalid("ids", f"must be unique, {_plain(ids[entry])!r:.80} occurs twice")
         return places
 
-    def _put_in_order(self) -> None:
-        """Write the values that came with ids in the order of the rows."""
-        columns = {a: self._received(number, a) for number, a in enumerate(self._attributes)}
-        self._writer = self._new_writer()
-        for start in range(0, self._rows, _BLOCK_ROWS):
-            self._report("ordering", start, self._rows)
-            entries = self._entries[start : start + _BLOCK_ROWS]
-            block = {a: rows_of_column(a, column, entries) for a, column in columns.items()}
-            self._writer.append(slice(None), (), block, ())
-        self._scratch.discard()
-
     def _received(self, number: int, attribute: Attribute) -> Column:
-        """Return the values of an attribute in the order in which they came."""
         values = self._scratch.read(array_name(number, "values"))
         ends = np.empty(0, np.int64)
         if attribute.multi:
             ends = self._scratch.read(array_name(number, "ends"))
         return Column(values, ends, self._writer.words(number))
+
+
+def values_for(
+    store: Store,
+    generation: Generation,
+    attributes: Iterable[Attribute],
+    on_progress: Callable[[Progress], None] | None = None,
+) -> AttributeValues:
+    """Return an object that takes values for the points of a generation.
+
+    The arguments are those of `AttributeValues`.
+    """
+    manifest = generation.manifest
+    reader = RowReader(generation.arrays, manifest.rows, manifest.attributes)
+    return AttributeValues(store, attributes, reader, manifest.rows, on_progress=on_progress)
+
+
+def extend(
+    store: Store, generation: Generation, values: AttributeValues, report: Report
+) -> Generation:
+    """Publish a generation with further attributes and return it.
+
+    Raises the errors of `AttributeValues.check_whole`, and `StorageFullError`.
+    """
+    values.check_whole()
+    manifest, columns = generation.manifest, values.columns()
+    writer = ColumnWriter(store, values.attributes, first=len(manifest.attributes))
+    for start in range(0, manifest.rows, _BLOCK_ROWS):
+        report("ordering", start, manifest.rows)
+        entries = values.entries[start : start + _BLOCK_ROWS]
+        block = {a: rows_of_column(a, column, entries) for a, column in columns.items()}
+        writer.append(slice(None), (), block, ())
+    values.discard()
+    total = manifest.rows * len(values.attributes)
+    writer.finish(on_attribute=lambda number: report("sorting", number * manifest.rows, total))
+    report("writing", 0, manifest.rows)
+    store.share(generation)
+    extended = store.publish(replace(manifest, attributes=manifest.attributes + values.attributes))
+    report("writing", manifest.rows, manifest.rows)
+    return extended
 
 
 def check_new(

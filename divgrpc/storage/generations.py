@@ -284,6 +284,7 @@ class Staging(ArrayFolder):
         # fails.
         self.on_whole: Callable[[Path], None] | None = None
         self._shared: dict[str, ArrayEntry] = {}
+        self._scratch: list[ArrayFolder] = []
         self._defaults = Defaults()
 
     def share(self, generation: Generation) -> None:
@@ -309,7 +310,14 @@ class Staging(ArrayFolder):
     def scratch(self) -> ArrayFolder:
         """Return a store for arrays that the generation does not keep; discard it at the end."""
         with full_disk_errors():
-            return ArrayFolder(self.folder / "scratch")
+            self._scratch.append(ArrayFolder(self.folder / "scratch"))
+        return self._scratch[-1]
+
+    def discard(self) -> None:
+        """Remove the folder with all its files, unless it was renamed."""
+        for scratch in self._scratch:
+            scratch.discard()
+        super().discard()
 
     def publish(self, manifest: Manifest) -> Generation:
         """Make this generation the current one; complete `manifest` with its number and arrays."""
@@ -404,8 +412,8 @@ def _check_unwritten(generation: Path) -> None:
     if was_written(generation):
         raise UnsupportedError(
             "index",
-            f"index {generation.parent.name!r} was written to since it was built, and such an index"
-            " cannot be extended yet: build it again",
+            f"index {generation.parent.name!r} was written to since it was built: open it with"
+            " Collection.open, and add the attributes there",
         )
 
 

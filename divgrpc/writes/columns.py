@@ -389,8 +389,13 @@ class LiveReader:
     def bytes_of_rows(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
         """Return an upper bound of the bytes that each of `rows` (m,) takes in a message."""
         sizes = self.ids.bytes_of_rows(rows)
+        return sizes + self.bytes_beside_ids(rows, attributes=attributes, payload=payload)
+
+    def bytes_beside_ids(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
+        """Return an upper bound of the bytes that each of `rows` (m,) takes without its id."""
+        sizes = np.zeros(len(rows), np.int64)
         for part, group in self._parts.groups(rows):
-            sizes[group] += part.reader.bytes_beside_ids(
+            sizes[group] = part.reader.bytes_beside_ids(
                 rows[group] - part.first, attributes=attributes, payload=payload
             )
         return sizes

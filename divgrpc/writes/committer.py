@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
+from divgrpc.builder.attributes import AttributeValues, extend
+from divgrpc.builder.progress import StageReport
 from divgrpc.engine import Engine
 from divgrpc.errors import (
     IndexChangedError,
@@ -23,16 +25,18 @@ from divgrpc.errors import (
     MergesBehindError,
     StorageInUseError,
     UnavailableError,
-    invalid,
+    UnfitIndexError,
 )
 from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Durability, Progress, WriteResult
+from divgrpc.types.records import Attribute
+from divgrpc.writes.additions import Addition, PresentPoints
 from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
-from divgrpc.writes.renewal import Renewal
-from divgrpc.writes.requests import check_writable
+from divgrpc.writes.renewal import Renewal, extension_of, retraining_of, vacuum_of
+from divgrpc.writes.requests import check_durability, check_writable
 from divgrpc.writes.snapshot import Snapshot
 from divgrpc.writes.state import State
 from divgrpc.writes.target import Request, WriteTarget
@@ -83,7 +87,7 @@ class Committer:
         `UnfitIndexError` if it cannot be written to.
         """
         check_writable(engine.manifest)
-        self._durability = _check_durability(durability)
+        self._durability = check_durability(durability)
         self._has_queries, self._waits_for_merges = has_queries, waits_for_merges
         self._index = IndexFolder(folder)
         # Held while requests are committed, and while the state is read or changed.
@@ -216,11 +220,8 @@ class Committer:
         `BuildUnderWayError`, `StorageFullError`, `IndexChangedError`, and `StorageInUseError` after
         `close`.
         """
-
-        def is_needed(state: State) -> bool:
-            return 0 < state.live < state.rows
-
-        return self._renew(is_needed, on_progress, keeps_model=True)
+        with staging(self._index.path, replace=True) as stage:
+            return self._renew(partial(vacuum_of, stage=stage), on_progress)
 
     def retrain(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
         """Build the index anew from its points; return whether there are any that were written.
@@ -228,11 +229,40 @@ class Committer:
         The result is a new generation, as Build would make it of the points in the order of their
         rows. Queries and writes go on meanwhile. Raises the errors of `vacuum`.
         """
+        with staging(self._index.path, replace=True) as stage:
+            return self._renew(partial(retraining_of, stage=stage), on_progress)
 
-        def is_needed(state: State) -> bool:
-            return state.live > 0
+    def add_attributes(
+        self,
+        attributes: Iterable[Attribute],
+        receive: Callable[[AttributeValues], None],
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Give the points further attributes, whose values `receive` passes to its argument.
 
-        return self._renew(is_needed, on_progress, keeps_model=False)
+        The result is a new generation. Queries and writes go on meanwhile; before the first write,
+        writes wait while the generation is made. A point that is replaced meanwhile gets its values
+        too. Raises `InvalidArgumentError`, `UnfitIndexError` if the index has no point, and the
+        errors of `vacuum`.
+        """
+        with staging(self._index.path, replace=True) as stage:
+            with self._commit_lock:
+                self._check_open()
+                points = PresentPoints(self._target)
+            values = points.values(stage, attributes, self._reporter(on_progress))
+            receive(values)
+            values.check_whole()
+            with self._commit_lock:
+                self._check_open()
+                if self.state is None:
+                    self._extend(stage, values)
+                    return
+            addition = Addition(values, points.keys)
+            values.discard()
+            begin = partial(extension_of, stage=stage, addition=addition)
+            if not self._renew(begin, on_progress):
+                rule = "has no points: write points first, or build it again"
+                raise UnfitIndexError("index", f"index {self._index.name!r} {rule}")
 
     def close(self) -> None:
         """Wait for a merge, sync the log, and let another process write."""
@@ -435,14 +465,19 @@ class Committer:
         kept = source.sequence if self._followed_sequence is None else self._followed_sequence
         target.folder.log.drop(min(kept, source.sequence))
 
-    def _renew(
-        self,
-        is_needed: Callable[[State], bool],
-        on_progress: Callable[[Progress], None] | None,
-        *,
-        keeps_model: bool,
-    ) -> bool:
-        """Make a new generation, and let it take the place of this one."""
+    def _extend(self, stage: Staging, values: AttributeValues) -> None:
+        """Let a generation with further attributes take the place of one without writes."""
+        # Writes wait, also those of a callback for progress.
+        generation = extend(stage, self._target.generation, values, StageReport(None))
+        self._target.close()
+        self._open(Engine(generation, self._index.name, self._index.path))
+        with self._state_lock:
+            self._snapshot = self._target.engine
+
+    def _reporter(
+        self, on_progress: Callable[[Progress], None] | None
+    ) -> Callable[[Progress], None]:
+        """Return a callback for progress that raises after `close`."""
 
         def report(progress: Progress) -> None:
             if self._is_closed:
@@ -450,8 +485,19 @@ class Committer:
             if on_progress is not None:
                 on_progress(progress)
 
-        with staging(self._index.path, replace=True) as stage, ExitStack() as locks:
-            renewal = self._begin_renewal(is_needed, stage, keeps_model=keeps_model)
+        return report
+
+    def _renew(
+        self,
+        begin: Callable[[State], Renewal | None],
+        on_progress: Callable[[Progress], None] | None,
+    ) -> bool:
+        """Make a new generation, and let it take the place of this one.
+
+        begin: returns what makes it from a state, or None if there is nothing to do.
+        """
+        with ExitStack() as locks:
+            renewal = self._begin_renewal(begin)
             if renewal is None:
                 return False
             successors: list[WriteTarget] = []
@@ -460,7 +506,7 @@ class Committer:
                 successors.append(self._successor(folder, renewal, locks))
 
             try:
-                generation = renewal.publish(report, follow)
+                generation = renewal.publish(self._reporter(on_progress), follow)
                 self._succeed(successors[0], generation.manifest.generation)
             except BaseException:
                 # If the new generation is current already, the next write raises IndexChangedError.
@@ -471,19 +517,17 @@ class Committer:
                 self._followed_sequence = None
         return True
 
-    def _begin_renewal(
-        self, is_needed: Callable[[State], bool], stage: Staging, *, keeps_model: bool
-    ) -> Renewal | None:
+    def _begin_renewal(self, begin: Callable[[State], Renewal | None]) -> Renewal | None:
         """Copy the state that a new generation begins with; return None if none is needed."""
         with self._merge_lock, self._commit_lock:
             self._check_open()
-            state = self.state
-            if state is None or not is_needed(state):
+            if (state := self.state) is None:
                 return None
             self._sync()
-            source = state.source()
-            self._followed_sequence = source.sequence
-        return Renewal(state.generation, state.layout, source, stage, keeps_model)
+            renewal = begin(state)
+            if renewal is not None:
+                self._followed_sequence = renewal.source.sequence
+        return renewal
 
     def _successor(self, folder: Path, renewal: Renewal, locks: ExitStack) -> WriteTarget:
         """Open a new generation, which is complete in `folder`, and give it all later writes.
@@ -498,7 +542,11 @@ class Committer:
             successor.begin(renewal.first_source(generation))
             tail = Tail(self._target.folder.log, successor.state.sequence)
             locks.callback(tail.close)
-            follow = partial(successor.follow, is_encoded=renewal.keeps_model)
+            follow = partial(
+                successor.follow,
+                attributes=self.manifest.attributes,
+                change=renewal.change(successor.encode),
+            )
             self._catch_up(tail, follow)
             locks.enter_context(self._merge_lock)
             self._catch_up(tail, follow)
@@ -548,11 +596,3 @@ class Committer:
             if target.was_written:
                 with suppress(Exception):
                     target.log.sync()
-
-
-def _check_durability(durability: Durability) -> Durability:
-    names = get_args(Durability)
-    if durability not in names:
-        rule = f"must be one of {', '.join(names)}"
-        raise invalid("durability", f"{rule}, got {durability!r:.80}")
-    return durability

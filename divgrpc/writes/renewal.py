@@ -2,7 +2,8 @@
 
 A row whose point was deleted or replaced keeps its vector until then. The new generation has the
 rows of the other points, in the order that they had. A vacuum gives them the codes and the cells
-that they had, so answers stay the same. A retraining computes all that Build computes of them.
+that they had, so answers stay the same; so does an addition of attributes. A retraining computes
+all that Build computes of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,8 +25,11 @@ from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.types import FloatArray, IntArray, Progress
 from divgrpc.types.records import Attribute
+from divgrpc.writes.additions import Addition
 from divgrpc.writes.columns import Part, Parts
 from divgrpc.writes.layout import Layout, Source
+from divgrpc.writes.records import Rows
+from divgrpc.writes.state import State
 
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
@@ -48,6 +52,7 @@ class Renewal:
     source: the rows; records may be applied to the collection meanwhile.
     stage: the store.
     keeps_model: whether codes and cells stay as they are, as in a vacuum.
+    addition: attributes that the points get; None if they get none.
     """
 
     generation: Generation
@@ -55,6 +60,13 @@ class Renewal:
     source: Source
     stage: Staging
     keeps_model: bool
+    addition: Addition | None = None
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The attributes of the new generation."""
+        added = () if self.addition is None else self.addition.attributes
+        return self.generation.manifest.attributes + added
 
     def publish(
         self, on_progress: Callable[[Progress], None], on_whole: Callable[[Path], None]
@@ -71,6 +83,7 @@ class Renewal:
             self._write_codes(rows)
             self._write_model()
             manifest = replace(old, rows=len(rows), nonzeros=len(rows) * old.dims)
+            manifest = replace(manifest, attributes=self.attributes)
         else:
             points = stage.read("vectors")
             trained = assemble(stage, requested_parameters(old), points, report=report)
@@ -103,6 +116,12 @@ class Renewal:
         # The centre of the points has changed, but codes that are kept are relative to the old one.
         return replace(source, model=before.model) if self.keeps_model else source
 
+    def change(self, encode: Callable[[Rows], Rows]) -> Callable[[Rows], Rows] | None:
+        """Return how later rows differ in the new generation, which encodes them with `encode`."""
+        if self.addition is not None:
+            return self.addition.extend
+        return None if self.keeps_model else encode
+
     def _write_rows(self, rows: IntArray, report: Report) -> None:
         """Write vectors, ids, attributes and payloads."""
         source, stage, manifest = self.source, self.stage, self.generation.manifest
@@ -111,9 +130,9 @@ class Renewal:
         has_payloads = any(PAYLOAD + ENDS in part.arrays for part in source.parts)
         stage.begin("vectors", np.float32, (manifest.dims,), len(rows))
         writer = ColumnWriter(
-            stage, manifest.attributes, has_texts=has_texts, has_payloads=has_payloads
+            stage, self.attributes, has_texts=has_texts, has_payloads=has_payloads
         )
-        count = 0
+        keys, count = source.arrays["ids"], 0
         report("copying", 0, len(rows))
         for part, block in _blocks(source.parts, rows):
             stage.append("vectors", vectors[block])
@@ -124,11 +143,13 @@ class Renewal:
                 attribute: rows_of_column(attribute, _column(part, number, attribute), places)
                 for number, attribute in enumerate(manifest.attributes)
             }
+            if self.addition is not None:
+                columns |= self.addition.columns(keys[block])
             writer.append(slice(None), texts, columns, payloads if has_payloads else ())
             count += len(block)
             report("copying", count, len(rows))
         writer.finish(with_keys=False)
-        keys = source.arrays["ids"][rows]
+        keys = keys[rows]
         stage.create("ids", np.int64, keys.shape)[:] = keys
         write_order(stage, keys)
 
@@ -156,6 +177,26 @@ class Renewal:
             stage.create("scan_terms", np.uint32, rows.shape)[:] = arrays["scan_terms"][old_places]
         codes, tiles = arrays["codes"], -(-len(rows) // TILE_POINTS)
         copy_codes(codes, old_places, stage.create("codes", np.uint8, (tiles, codes.shape[1])))
+
+
+def vacuum_of(state: State, stage: Staging) -> Renewal | None:
+    """Return a vacuum of the rows of a state; None if no row or every row has a point."""
+    if not 0 < state.live < state.rows:
+        return None
+    return Renewal(state.generation, state.layout, state.source(), stage, keeps_model=True)
+
+
+def retraining_of(state: State, stage: Staging) -> Renewal | None:
+    """Return a retraining with the points of a state; None if there are none."""
+    if not state.live:
+        return None
+    return Renewal(state.generation, state.layout, state.source(), stage, keeps_model=False)
+
+
+def extension_of(state: State, stage: Staging, addition: Addition) -> Renewal | None:
+    """Return what adds attributes to the points of a state; None if there are no points."""
+    renewal = retraining_of(state, stage)
+    return None if renewal is None else replace(renewal, keeps_model=True, addition=addition)
 
 
 def _blocks(parts: Parts, rows: IntArray) -> Iterator[tuple[Part, IntArray]]:

@@ -26,7 +26,7 @@ from divgrpc.errors import (
 )
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import FloatArray, IntArray, WriteMode
+from divgrpc.types import Durability, FloatArray, IntArray, WriteMode
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import SparseRows, as_rows, prepare
@@ -84,6 +84,15 @@ def check_write_id(write_id: str) -> str:
     if not isinstance(write_id, str) or len(write_id.encode(errors="replace")) > most:
         raise invalid("write_id", f"must be a text of at most {most} bytes, got {write_id!r:.80}")
     return write_id
+
+
+def check_durability(durability: Durability) -> Durability:
+    """Return a valid durability; raises `InvalidArgumentError`."""
+    names = get_args(Durability)
+    if durability not in names:
+        rule = f"must be one of {', '.join(names)}"
+        raise invalid("durability", f"{rule}, got {durability!r:.80}")
+    return durability
 
 
 def columns_from(

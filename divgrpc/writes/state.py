@@ -208,6 +208,11 @@ class State:
         """Return the columns of the rows."""
         return LiveReader(self.parts, self.ids(), self.generation.manifest.attributes)
 
+    def reader_of_now(self) -> LiveReader:
+        """Return the columns of the points that exist now; later records do not change them."""
+        ids = self.ids(self._alive.copy())
+        return LiveReader(self.parts, ids, self.generation.manifest.attributes)
+
     def ids(self, alive: Flags | None = None) -> LiveIds:
         """Return the ids, of the points in `alive` if it is given."""
         return LiveIds(

@@ -4,7 +4,7 @@ Only one process may have a generation open for writing. A lock on a file ensure
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -16,12 +16,13 @@ from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
 from divgrpc.storage.published import Published, was_written
+from divgrpc.types.records import Attribute
 from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
 from divgrpc.writes.digests import digest_of, first_result
 from divgrpc.writes.layout import Layout, Source, WritesFolder
 from divgrpc.writes.log import LogWriter, lost_write
 from divgrpc.writes.model import RowEncoder
-from divgrpc.writes.records import Record, pack, unpack
+from divgrpc.writes.records import Record, Rows, pack, unpack
 from divgrpc.writes.requests import Delete, Requests, Upsert
 from divgrpc.writes.snapshot import LayoutEngine
 from divgrpc.writes.state import State
@@ -153,21 +154,30 @@ class WriteTarget:
         self._append(record, body)
         return state.sequence, count
 
-    def follow(self, records: Iterable[tuple[int, bytes]], *, is_encoded: bool) -> None:
-        """Write the records of another generation of the same points.
+    def follow(
+        self,
+        records: Iterable[tuple[int, bytes]],
+        attributes: Sequence[Attribute],
+        change: Callable[[Rows], Rows] | None = None,
+    ) -> None:
+        """Write the records of another generation of the same points, which has `attributes`.
 
-        is_encoded: whether that generation has the same codes and cells.
+        change: returns rows as this generation has them; without it, they are the same.
         """
         for sequence, body in records:
-            record = self._unpack(body)
-            if not is_encoded and record.rows is not None:
-                record = replace(record, rows=self._requests.encode(record.rows))
-                body = pack(record)  # noqa: PLW2901  # the same record with other codes
+            record = unpack(body, attributes)
+            if change is not None and record.rows is not None:
+                record = replace(record, rows=change(record.rows))
+                body = pack(record)  # noqa: PLW2901  # the same record with other codes or columns
             count = 0 if record.rows is None else len(record.rows)
             if count > self.state.room or not has_bytes(len(body), self.log_bytes):
                 self._make_room()
             self._append(record, body)
             assert sequence == self.state.sequence  # noqa: S101  # the numbers are the same
+
+    def encode(self, rows: Rows) -> Rows:
+        """Return rows of another generation with the codes and cells that they have in this one."""
+        return self._requests.encode(rows)
 
     def publish(self, sequence: int) -> None:
         """Let readers see all writes so far, whose last one has the number `sequence`."""

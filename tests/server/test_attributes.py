@@ -18,7 +18,6 @@ from divgrpc.errors import (
     IndexNotFoundError,
     InvalidArgumentError,
     StorageInUseError,
-    UnsupportedError,
 )
 from divgrpc.types import Progress, QueryDefault
 from divgrpc_client import Client, RpcError
@@ -271,9 +270,12 @@ def test_an_index_that_cannot_be_extended(client: Client, server: RunningServer)
         with failing(grpc.StatusCode.FAILED_PRECONDITION, StorageInUseError):
             one("written")
         collection.upsert([1], VECTORS[:1])
-    with failing(grpc.StatusCode.UNIMPLEMENTED, UnsupportedError, field="index", match="build it"):
-        one("written")
-    assert client.query("written", VECTORS[0]).generation == 1
+        with failing(grpc.StatusCode.FAILED_PRECONDITION, StorageInUseError):
+            one("written")
+    assert one("written").generation == 2
+    assert client.query("written", VECTORS[0]).generation == 2
+    with failing(grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError, field="ids"):
+        client.add_attributes("written", {"b": [1] * ROWS})
 
 
 def test_points_with_added_attributes_can_be_written(client: Client, server: RunningServer) -> None:
@@ -283,22 +285,29 @@ def test_points_with_added_attributes_can_be_written(client: Client, server: Run
     client.upsert("written-later", [7, 9_000], VECTORS[:2], attributes={"year": [1, 2]})
     assert client.get("written-later", [7, 8, 9_000]).attributes == {"year": (1, 8, 2)}
     assert client.count("written-later", Field("year") == 2) == 2
-    with failing(grpc.StatusCode.UNIMPLEMENTED, UnsupportedError, field="index"):
-        client.add_attributes("written-later", {"more": [1]}, ids=9_000)
+    info = client.add_attributes("written-later", {"more": [1]}, ids=9_000)
+    assert info == client.get_index("written-later")
+    assert (info.generation, info.rows) == (3, ROWS + 1)
+    client.upsert("written-later", [8], attributes={"more": [5]})
+    expected = {"year": (8, 2), "more": (5, 1)}
+    assert client.get("written-later", [8, 9_000]).attributes == expected
 
 
 class Open:
     """A call that the server has accepted, and which stays open until its test ends it."""
 
-    def __init__(self, stub: DiverseIndexStub, name: str) -> None:
+    def __init__(self, stub: DiverseIndexStub, name: str, **fields: Any) -> None:  # noqa: ANN401  # as above
         self._end = threading.Event()
-        self.call = stub.AddAttributes(self._steps(name))
+        self.call = stub.AddAttributes(self._steps(name, fields))
         assert next(self.call).HasField("accepted")
 
-    def _steps(self, name: str) -> Iterator[attributes_pb2.AddAttributesRequest]:
+    def _steps(
+        self, name: str, fields: dict[str, Any]
+    ) -> Iterator[attributes_pb2.AddAttributesRequest]:
         yield header(name)
-        yield chunk([1])
+        yield chunk([1], **fields)
         self._end.wait(60)
+        yield commit(1)
 
     def end(self) -> None:
         """End the upload."""
@@ -336,6 +345,54 @@ def test_a_call_that_ends_early_leaves_the_index(
     assert after.ids.tolist() == before.ids.tolist()
     info = client.add_attributes("abandoned", {"b": [1]}, ids=1)
     assert info.generation == before.generation + 1
+
+
+def killed_writer(call: Open, server: RunningServer) -> None:
+    server.kill("writer")
+    assert failure(list, call.call).code == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("end", [cancelled, killed_writer])
+def test_a_call_for_a_written_index_may_end_early(
+    stub: DiverseIndexStub,
+    client: Client,
+    server: RunningServer,
+    end: Callable[[Open, RunningServer], None],
+) -> None:
+    place(server, "left", VECTORS)
+    client.upsert("left", [5], VECTORS[:1])
+    call = Open(stub, "left", ids=[5])
+    try:
+        with failing(grpc.StatusCode.ABORTED, reason="BUILD_UNDER_WAY"):
+            client.add_attributes("left", {"b": [1]}, ids=1)
+        with failing(grpc.StatusCode.ABORTED, reason="BUILD_UNDER_WAY"):
+            client.compact("left", vacuum=True)
+        client.upsert("left", [6], VECTORS[:1])
+        end(call, server)
+    finally:
+        call.end()
+    eventually(lambda: [p.name for p in index_folders(server, "left")] == ["left"])
+    info = client.get_index("left")
+    assert (info.generation, info.writes and info.writes.sequence) == (1, 2)
+    assert client.add_attributes("left", {"b": [1]}, ids=1).generation == 2
+    assert client.upsert("left", [6], VECTORS[1:2], attributes={"b": [7]}).sequence == 3
+    assert client.get("left", [1, 5, 6]).attributes == {"b": (1, None, 7)}
+
+
+def test_points_that_are_written_meanwhile_have_their_values(
+    stub: DiverseIndexStub, client: Client, server: RunningServer
+) -> None:
+    place(server, "meanwhile", VECTORS)
+    client.upsert("meanwhile", [5], VECTORS[:1])
+    call = Open(stub, "meanwhile", ids=[5])
+    try:
+        client.upsert("meanwhile", [5, 6], VECTORS[:2])
+        assert client.query("meanwhile", VECTORS[1], k=1).sequence == 2
+    finally:
+        call.end()
+    *_, last = call.call
+    assert (last.done.generation, last.done.writes.sequence) == (2, 2)
+    assert client.get("meanwhile", [5, 6]).attributes == {"a": (1, None)}
 
 
 def test_the_callers_progress_may_stop_a_call(client: Client, server: RunningServer) -> None:

@@ -173,7 +173,8 @@ class DiverseIndexServicer(object):
         """Gives the points of an index further attributes. The caller sends a header, then chunks, then a
         commit. The server sends `accepted`, then progress, then `done`. Queries continue meanwhile,
         and can use the attributes when `done` arrives. If the call is cancelled, fails or misses its
-        deadline, the index stays as it is.
+        deadline, the index stays as it is. Once the index was written to, writes continue too, and a
+        point that is replaced meanwhile has its values. Before the first write, writes are refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,7 +1,8 @@
 """Jobs: calls that run in a separate process, and the relay between that process and the caller.
 
-Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator.
-The front relays messages as bytes. When a builder has staged a generation, every worker opens it.
+Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator. If
+an index was written to, AddAttributes runs in the writer, because only it may write. The front
+relays messages as bytes. When a builder has staged a generation, every worker opens it.
 The builder then publishes the generation with a single rename, which takes effect in all workers at
 once. So no query waits for a large index to open. After the first query that is answered from the
 new generation, no query is answered from the old generation.
@@ -21,12 +22,12 @@ from grpc import aio
 from divgrpc.errors import (
     DivgrpcError,
     IndexExistsError,
-    IndexNotFoundError,
     InvalidArgumentError,
     UnavailableError,
 )
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.published import was_written
 from divgrpc_protos.v1 import attributes_pb2, index_pb2
 from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.codec.results import parse_build_parameters
@@ -52,7 +53,7 @@ class Job:
 
     # `request` is the kind of process to request from the supervisor. `tries` is the maximum number
     # of processes that are started for the call, because a process may die.
-    request: ClassVar[control.Kind]
+    request: control.Kind
     tries: ClassVar[int] = 1
     death: ClassVar[str]
     full: ClassVar[type[DivgrpcError]]
@@ -87,7 +88,7 @@ class Evaluation(Job):
 class Build(Job):
     """A Build call, which takes the subject of its access line from its header and its result."""
 
-    request = "build"
+    request: control.Kind = "build"
     death = "the builder ended before the index was done"
     full = BuildsFullError
 
@@ -135,7 +136,7 @@ class BuildOnce(Build):
 class AddAttributes(Build):
     """An AddAttributes call; its messages have the form of a Build call."""
 
-    death = "the builder ended before the attributes were added"
+    death = "the process that adds attributes ended before it had added them"
 
     def __init__(self, read: Read, write: Write) -> None:
         super().__init__(read, write, Frame.ATTRIBUTES)
@@ -152,8 +153,9 @@ class AddAttributes(Build):
         name = check_index_name(request.header.index)
         self.subject = Subject(name)
         parse_declarations(request.header.declarations)
-        if IndexFolder(root / name).pointer_stamp() is None:
-            raise IndexNotFoundError(f"there is no index {name!r}")
+        index = IndexFolder(root / name)
+        if was_written(index.path / str(index.current())):
+            self.request = "extend"
 
     def finish(self, response: bytes) -> None:
         """Store the description of the index from the last response."""

@@ -145,6 +145,8 @@ class Supervisor:
         elif message.kind == "write" and not self._has_writes:
             self._has_writes = True
             self._fill("writer")
+        elif message.kind == "extend":
+            self._extend(child, message)
         elif message.kind == "build":
             self._spawn(self._start_job("builder", child, message))
         elif message.kind == "evaluate":
@@ -202,21 +204,33 @@ class Supervisor:
             front.send(Message("refused", request.number))
             return
         try:
-            front_end, job_end = job_frames.pair()
-            with contextlib.ExitStack() as undo:
-                undo.callback(front_end.close)
-                undo.callback(job_end.close)
-                job = next(iter(self._ready(role)), None) or self._start(role)
-                undo.pop_all()
+            job = next(iter(self._ready(role)), None) or self._start(role)
+            job.ready = False
+            job.cancel_expiry()
+            self._hand_over(job, front, request)
         except OSError as error:
             self._log.warning("cannot start a child", role=role, reason=str(error))
-            reason = f"the server cannot start {role} processes just now"
-            front.send(Message("refused", request.number, reason))
-            return
-        job.ready = False
-        job.cancel_expiry()
+            self._refuse(role, front, request)
+
+    def _hand_over(self, job: Child, front: Child, request: Message) -> None:
+        """Connect a front to the process of its job; raises OSError."""
+        front_end, job_end = job_frames.pair()
         job.send(Message("call", 0, request.text), job_end)
         front.send(Message("job", request.number), front_end)
+
+    def _refuse(self, role: Role, front: Child, request: Message) -> None:
+        reason = f"the server cannot start {role} processes just now"
+        front.send(Message("refused", request.number, reason))
+
+    def _extend(self, front: Child, request: Message) -> None:
+        """Connect a front to the writer, which is to add attributes, or refuse the job."""
+        self._has_writes = True
+        self._fill("writer")
+        try:
+            (writer,) = self._of("writer")
+            self._hand_over(writer, front, request)
+        except (OSError, ValueError):
+            self._refuse("writer", front, request)
 
     def _retire(self, evaluator: Child) -> None:
         """End an evaluator after a long idle time."""
@@ -232,7 +246,7 @@ class Supervisor:
         """Wait until a child exits, then clean up after it or replace it."""
         code = await child.exited
         del self._children[child.serial]
-        if child.role == "builder" and code != 0:
+        if child.role in ("builder", "writer") and code != 0:
             await asyncio.to_thread(_sweep, self._root, self._log)
         if self._stopping or child.role in ("builder", "evaluator"):
             return

@@ -17,6 +17,7 @@ otherwise it would consider the worker dead.
 import gc
 import os
 import select
+import socket
 import time
 from collections import deque
 from typing import Final, NamedTuple, NoReturn, TypeAlias
@@ -228,11 +229,16 @@ class Worker:
         if delivery is None:
             return False
         message, descriptor = delivery
-        if message.kind == "front" and descriptor >= 0:
-            front = FrontLink(packets.Link(packets.adopt(descriptor)))
+        if descriptor >= 0:
+            self._connect(message, packets.adopt(descriptor))
+        return True
+
+    def _connect(self, message: control.Message, end: socket.socket) -> None:
+        """Take a socket that came with a message of the supervisor."""
+        if message.kind == "front":
+            front = FrontLink(packets.Link(end))
             self._fronts[front.link.fileno()] = front
             self._poller.register(front.link.fileno(), select.POLLIN)
-        return True
 
     def _detach(self, front: FrontLink) -> None:
         del self._fronts[front.link.fileno()]

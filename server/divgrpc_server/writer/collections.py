@@ -5,14 +5,19 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from divgrpc.builder.attributes import AttributeValues
 from divgrpc.engine import Engine
-from divgrpc.errors import IndexDamagedError, IndexNotFoundError
+from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
+from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder, read_manifest
-from divgrpc.types import Durability
+from divgrpc.types import Durability, IndexInfo
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.requests import check_writable
 from divgrpc.writes.target import Request
 from divgrpc_protos.v1 import writes_pb2
+from divgrpc_server.builder.attributes import receive
+from divgrpc_server.builder.uploads import AttributeUpload
+from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Reply
 from divgrpc_server.logging.logs import Logger
@@ -51,6 +56,29 @@ class Collections:
             except Exception as error:  # noqa: BLE001  # becomes the status of the call
                 call.fail(error)
         return reply_of(request, [call])
+
+    def add_attributes(self, upload: AttributeUpload) -> IndexInfo:
+        """Give a collection the attributes of an upload; return its description.
+
+        Raises `EOFError` and `OSError` if the front hangs up.
+        """
+        header = upload.header()
+        folder = IndexFolder(self._root / check_index_name(header.index))
+        declared = parse_declarations(header.declarations)
+        with self._lock:
+            if folder.read_info().writes is None:
+                # A builder adds them to an index without writes.
+                changed = f"index {folder.name!r} was replaced: add the attributes again"
+                raise IndexChangedError(changed)
+            committer = self._find(folder.name)
+
+        def pass_on(values: AttributeValues) -> None:
+            receive(upload, header, declared, values)
+
+        committer.add_attributes(declared, pass_on, upload.report)
+        info = folder.read_info()
+        self._log.info("extended", index=folder.name, generation=info.generation, rows=info.rows)
+        return info
 
     def refresh(self, name: str) -> None:
         """Close a collection if its index was replaced or deleted."""

@@ -5,9 +5,13 @@ to one collection are committed with one sync of its log. While the log is synce
 at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
 retrainings that callers ask for are made in other threads, while writes go on. So a retraining
 that takes hours does not delay other indexes, and a second one of its index is refused at once.
+
+A call of AddAttributes comes as a job: the supervisor connects its front to this process with a
+socket of its own, on which the values come while writes go on.
 """
 
 import os
+import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, cast
@@ -20,6 +24,7 @@ from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
+from divgrpc_server.writer.extensions import Extensions
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
 # merge and to vacuum.
@@ -40,11 +45,18 @@ class Writer(Worker):
         # The requests that these threads work on or have finished, and who sent them.
         self._slow: list[tuple[FrontLink, Future[Reply]]] = []
         self._collections = Collections(process.root, cast(Durability, durability), log)
+        self._extensions = Extensions(self._collections, config.max_builds, log)
 
     def run(self) -> None:
         """Make writes until the control channel closes."""
         super().run()
         self._collections.close()
+
+    def _connect(self, message: control.Message, end: socket.socket) -> None:
+        if message.kind == "call":
+            self._extensions.begin(end, message.text)
+        else:
+            super()._connect(message, end)
 
     def _refresh(self, name: str) -> None:
         """Close a collection whose index was replaced or deleted."""

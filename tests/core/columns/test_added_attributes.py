@@ -248,7 +248,7 @@ def rebuilt(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (written, UnsupportedError, "written to since it was built.*build it again"),
+        (written, UnsupportedError, "written to since it was built: open it with Collection.open"),
         (rebuilt, IndexChangedError, "was replaced meanwhile"),
     ],
 )
@@ -266,11 +266,11 @@ def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
     index = Index.build(VECTORS, path=path, **BUILD)
     with staging(path, replace=True), pytest.raises(BuildUnderWayError):
         index.add_attributes(NEW)
-    with Collection.open(path) as collection:
-        with pytest.raises(StorageInUseError, match="open for writing: close it first"):
-            index.add_attributes(NEW)
-        with pytest.raises(StorageInUseError):
-            collection.add_attributes(NEW)
+    with (
+        Collection.open(path),
+        pytest.raises(StorageInUseError, match="open for writing: close it first"),
+    ):
+        index.add_attributes(NEW)
     extended = index.add_attributes(NEW)
     # Attributes that were added can be written like any others.
     with Collection.open(path) as collection:
@@ -349,32 +349,32 @@ def columns_of_numbers(values: list[int]) -> tuple[dict[Attribute, Any], int]:
     return columns_of({"n": values}, len(values)), len(values)
 
 
-def adder_of(index: Index) -> adding.AttributeAdder:
+def values_of(index: Index) -> adding.AttributeValues:
     from divgrpc.storage.generations import Generation
     from divgrpc.storage.writers import MemoryStore
 
     engine = index.engine
     generation = Generation(engine.manifest, engine.arrays, engine.defaults)
-    return adding.AttributeAdder(MemoryStore(), generation, [Attribute("n", "integer")])
+    return adding.values_for(MemoryStore(), generation, [Attribute("n", "integer")])
 
 
 def test_blocks_must_fit_together() -> None:
     index = Index.build(VECTORS[:5], **BUILD)
-    adder = adder_of(index)
+    values = values_of(index)
     with pytest.raises(InvalidArgumentError, match="at least one point"):
-        adder.build()
-    adder.append(*columns_of_numbers([1, 2]))
+        values.check_whole()
+    values.append(*columns_of_numbers([1, 2]))
     with pytest.raises(InvalidArgumentError, match="with every row or with none"):
-        adder.append(*columns_of_numbers([1, 2]), ids=[1, 2])
+        values.append(*columns_of_numbers([1, 2]), ids=[1, 2])
     with pytest.raises(InvalidArgumentError, match="each of the 5 points of the index, got more"):
-        adder.append(*columns_of_numbers([3, 4, 5, 6]))
+        values.append(*columns_of_numbers([3, 4, 5, 6]))
     with pytest.raises(InvalidArgumentError, match="each of the 5 points of the index, got 2"):
-        adder.build()
-    adder = adder_of(index)
-    adder.append(*columns_of_numbers([10, 30]), ids=[1, 3])
+        values.check_whole()
+    values = values_of(index)
+    values.append(*columns_of_numbers([10, 30]), ids=[1, 3])
     with pytest.raises(InvalidArgumentError, match="3 occurs twice"):
-        adder.append(*columns_of_numbers([0, 0]), ids=[2, 3])
+        values.append(*columns_of_numbers([0, 0]), ids=[2, 3])
     with pytest.raises(InvalidArgumentError, match="one entry per value, 2, got 1"):
-        adder.append(*columns_of_numbers([0, 0]), ids=[2])
+        values.append(*columns_of_numbers([0, 0]), ids=[2])
     with pytest.raises(InvalidArgumentError, match="has no 'other'"):
-        adder.append({Attribute("other", "integer"): columns_of_numbers([1])[0]}, 1, ids=[4])  # type: ignore[dict-item]
+        values.append({Attribute("other", "integer"): columns_of_numbers([1])[0]}, 1, ids=[4])  # type: ignore[dict-item]

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from divgrpc import Collection, Index
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import HashFamily, Metric, WriteMode
+from divgrpc.types import HashFamily, Metric, Progress, WriteMode
 from divgrpc.types.filters import Condition, Exists, Field, HasId
 from support.data.written_points import (
     DIMS,
@@ -66,6 +66,8 @@ class _Writes(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.collection: Collection | None = None
         self.sequence = 0
+        # Number of attributes that the collection got later.
+        self.added = 0
 
     @initialize(
         family=st.sampled_from(["cells", "lsh_div"]),
@@ -87,6 +89,10 @@ class _Writes(RuleBasedStateMachine):
         assert self.collection is not None
         return self.collection
 
+    def put(self, points: Model) -> None:
+        """Replace points of the model; they lack values of the attributes that came later."""
+        self.model |= {n: replace(p, added=(None,) * self.added) for n, p in points.items()}
+
     def written(self, sequence: int) -> None:
         self.sequence += 1
         assert sequence == self.sequence
@@ -101,14 +107,14 @@ class _Writes(RuleBasedStateMachine):
             self.written(upsert(self.open, {name: point}))
         if at_once:
             self.written(upsert(self.open, points))
-        self.model |= points
+        self.put(points)
 
     @rule(number=NUMBERS, point=some_points, mode=st.sampled_from(["insert_only", "update_only"]))
     def upsert_on_condition(self, number: int, point: int, mode: WriteMode) -> None:
         name = self.id_of(number)
         if (name in self.model) == (mode == "update_only"):
             self.written(upsert(self.open, {name: POINTS[point]}, mode=mode))
-            self.model[name] = POINTS[point]
+            self.put({name: POINTS[point]})
         else:
             with pytest.raises(ConditionFailedError, match=mode):
                 upsert(self.open, {name: POINTS[point]}, mode=mode)
@@ -133,7 +139,7 @@ class _Writes(RuleBasedStateMachine):
         points = {self.id_of(number): Point(POINTS[number].vector) for number in numbers}
         vectors = columns_of([*points.values()])["vectors"]
         self.written(self.open.upsert(list(points), vectors).sequence)
-        self.model |= points
+        self.put(points)
 
     @rule(numbers=st.lists(NUMBERS, max_size=12))
     def delete(self, numbers: list[int]) -> None:
@@ -162,6 +168,47 @@ class _Writes(RuleBasedStateMachine):
     def compact(self) -> None:
         self.open.compact()
         assert not self.open.compact()
+
+    @rule()
+    def vacuum(self) -> None:
+        self.open.compact(vacuum=True)
+
+    @precondition(lambda self: self.model)
+    @rule(share=st.floats(0, 1), payload=st.binary(max_size=3), seed=st.integers(0, 9))
+    def add_attribute(self, share: float, payload: bytes, seed: int) -> None:
+        """Add values of some points, one of which another caller changes meanwhile."""
+        names = sorted(self.model, key=str)
+        np.random.default_rng(seed).shuffle(names)
+        names = names[: max(1, int(share * len(names)))]
+        values: dict[Id, int | None] = {name: place for place, name in enumerate(names)}
+        number, changed = self.added, names[seed % len(names)]
+
+        def change(progress: Progress) -> None:
+            if progress.stage == "copying" and self.added == number:
+                self.added += 1
+                self.written(self.open.upsert([changed], payloads=[payload]).sequence)
+
+        self.open.add_attributes(
+            {f"added{number}": list(values.values())}, ids=names, progress=change
+        )
+        # Without writes, nothing is copied.
+        if self.added > number:
+            self.model[changed] = replace(self.model[changed], payload=payload)
+        self.added = number + 1
+        for name, point in self.model.items():
+            self.model[name] = replace(point, added=(*point.added, values.get(name)))
+
+    @precondition(lambda self: self.added)
+    @rule(numbers=some_numbers, value=st.integers(0, 9))
+    def upsert_added(self, numbers: list[int], value: int) -> None:
+        """Values of attributes that came later are written as others are."""
+        names = [n for n in map(self.id_of, numbers) if n in self.model]
+        if names:
+            attributes = {f"added{self.added - 1}": [value] * len(names)}
+            self.written(self.open.upsert(names, attributes=attributes).sequence)
+        for name in names:
+            point = self.model[name]
+            self.model[name] = replace(point, added=(*point.added[:-1], value))
 
     @rule()
     def reopen(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pytest
@@ -85,15 +85,31 @@ class _Time:
         self._is_awake.release()
 
 
+class _Addition(NamedTuple):
+    """Attributes that points got later: their ids, and the last write that was made meanwhile."""
+
+    ids: frozenset[int]
+    last: int
+
+
 class _Life:
     """A writer from its start to a loss of power.
 
     states: the stamps of the points after each write, by its number.
+    additions: the attributes `added0`, `added1` and so on, whose values are the ids.
     floors: events, and the number of the last write that a later loss of power must not lose.
     """
 
-    def __init__(self, root: Path, states: list[Stamps], seed: int, durability: Durability) -> None:
+    def __init__(
+        self,
+        root: Path,
+        states: list[Stamps],
+        additions: list[_Addition],
+        seed: int,
+        durability: Durability,
+    ) -> None:
         self.root, self.states, self.durability = root, states, durability
+        self.additions = additions
         self.disk = Disk(root)
         self.floors = [(0, len(states) - 1)]
         self._rng = np.random.default_rng(seed)
@@ -118,12 +134,26 @@ class _Life:
         elif way < 0.87 and self.durability == "interval":
             self._time.pass_interval()
             self._synced(collection)
-        elif way < 0.93:
+        elif way < 0.91:
             self._rewrite(collection, collection.compact)
-        elif way < 0.98:
+        elif way < 0.94:
             self._rewrite(collection, partial(collection.compact, vacuum=True))
+        elif way < 0.97 and self.states[-1]:
+            self._add_attribute(collection)
         else:
             self._rewrite(collection, collection.retrain)
+
+    def _add_attribute(self, collection: Collection) -> None:
+        ids, name = list(self.states[-1]), f"added{len(self.additions)}"
+        # A loss of power may come before the end, and what was written by then has the values.
+        self.additions.append(_Addition(frozenset(ids), 2**62))
+
+        def add(progress: Callable[[Progress], None]) -> bool:
+            collection.add_attributes({name: ids}, ids=ids, progress=progress)
+            return True
+
+        self._rewrite(collection, add)
+        self.additions[-1] = _Addition(frozenset(ids), len(self.states) - 1)
 
     def _rewrite(self, collection: Collection, method: Callable[..., bool]) -> None:
         """Merge, vacuum or retrain, and write meanwhile."""
@@ -176,8 +206,33 @@ def recover(root: Path) -> None:
     assert generations.indexes_to_recover(root) == []
 
 
-def check(root: Path, states: list[Stamps], floor: int, *, at_length: bool, is_synced: bool) -> int:
-    """Check what a loss of power has left; return the number of the last write."""
+def check_additions(index: Index, states: list[Stamps], additions: list[_Addition]) -> int:
+    """Check the values of attributes that points got later; return the number of attributes."""
+    names = [attribute.name for attribute in index.info.attributes]
+    assert names == ["stamp", *(f"added{number}" for number in range(len(names) - 1))]
+    stamps = states[index.engine.sequence]
+    for record in index.get(list(stamps)):
+        stamp = stamps[int(record.id)]
+        written = next(n for n, state in enumerate(states) if state.get(int(record.id)) == stamp)
+        for name, addition in zip(names[1:], additions, strict=False):
+            has_value = record.id in addition.ids and written <= addition.last
+            assert record.attributes[name] == (record.id if has_value else None)
+    return len(names) - 1
+
+
+def check(
+    root: Path,
+    states: list[Stamps],
+    additions: list[_Addition],
+    floor: int,
+    *,
+    at_length: bool,
+    is_synced: bool,
+) -> tuple[int, int]:
+    """Check what a loss of power has left.
+
+    Returns the number of the last write, and the number of attributes that were added.
+    """
     path = root / "points"
     (report,) = check_folder(path)
     recover(root)
@@ -191,6 +246,7 @@ def check(root: Path, states: list[Stamps], floor: int, *, at_length: bool, is_s
     assert report.verdict in ("ok", "repairable") or not is_synced, report.findings
     assert floor <= sequence < len(states)
     assert stamps_of(index) == states[sequence]
+    added = check_additions(index, states, additions)
     with Collection.open(path) as collection:
         assert (collection.sequence, stamps_of(collection)) == (sequence, states[sequence])
         write = Write(is_deletion=False, ids=[3], stamp=10**9 + sequence)
@@ -200,7 +256,7 @@ def check(root: Path, states: list[Stamps], floor: int, *, at_length: bool, is_s
         if at_length:
             check_answers(collection, stamps)
             assert stamps_of(Index.open(path)) == stamps
-    return sequence
+    return sequence, added
 
 
 def build(path: Path, family: HashFamily) -> Stamps:
@@ -222,8 +278,9 @@ def test_a_loss_of_power_keeps_what_was_synced(
     root = folder / "start"
     root.mkdir()
     states = [build(root / "points", "cells" if block % 3 < 2 else "lsh_div")]
+    additions: list[_Addition] = []
     for number in range(LIVES):
-        life = _Life(root, states, LIVES * block + number + 1, durability)
+        life = _Life(root, states, additions, LIVES * block + number + 1, durability)
         monkeypatch.setattr(published, "boot_number", partial(int, number + 2))
         with monkeypatch.context() as patch:
             life.run(patch)
@@ -234,9 +291,10 @@ def test_a_loss_of_power_keeps_what_was_synced(
             seed = int(rng.integers(2**32))
             path = folder / f"{number}-{place}"
             life.disk.leave(path, event, np.random.default_rng(seed))
-            sequence = check(
+            sequence, added = check(
                 path,
                 states,
+                additions,
                 life.floor_at(event),
                 at_length=place % 5 == 0,
                 is_synced=durability == "sync",
@@ -244,7 +302,7 @@ def test_a_loss_of_power_keeps_what_was_synced(
         # The next writer finds the last one of these folders, as it was left.
         root = folder / f"start-{number}"
         life.disk.leave(root, events[-1], np.random.default_rng(seed))
-        states = states[: sequence + 1]
+        states, additions = states[: sequence + 1], additions[:added]
 
 
 def test_a_record_that_was_lost_does_not_come_back(

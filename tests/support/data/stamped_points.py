@@ -50,7 +50,7 @@ def stamps_of(index: Index) -> Stamps:
     for page in index.scroll(with_vectors=True):
         for record in page:
             stamp = int(record.payload)
-            assert record.attributes == {"stamp": stamp}
+            assert record.attributes["stamp"] == stamp
             expected = vectors_of([int(record.id)], stamp)[0]
             np.testing.assert_array_equal(record.vector, expected, strict=True)
             stamps[int(record.id)] = stamp

@@ -21,18 +21,23 @@ COLOURS = ["red", "green", "blue", None]
 
 @dataclass(frozen=True)
 class Point:
-    """What a collection stores of one point."""
+    """What a collection stores of one point.
+
+    added: values of the attributes `added0`, `added1` and so on, which the collection got later.
+    """
 
     vector: tuple[float, ...]
     colour: str | None = None
     size: int | None = None
     tags: tuple[str, ...] = ()
     payload: bytes = b""
+    added: tuple[int | None, ...] = ()
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {"colour": self.colour, "size": self.size, "tags": self.tags}
+        added = {f"added{number}": value for number, value in enumerate(self.added)}
+        return {"colour": self.colour, "size": self.size, "tags": self.tags} | added
 
 
 Model = dict[Id, Point]
