@@ -20,6 +20,7 @@ from divgrpc.arrays import Array, release
 from divgrpc.builder.progress import Report
 from divgrpc.hashing import codes, hyperplanes, lists, partition
 from divgrpc.hashing.count_sketch import CountSketch
+from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels import normalise
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.kernels.look_ups import TILE_POINTS
@@ -342,21 +343,14 @@ class _Encoder:
     def fill_tables(self) -> None:
         """Build the hash tables: sort the rows of each table into buckets."""
         n_tables, n_bits = self.parameters.n_tables or 0, self.parameters.n_bits or 0
-        entries = self._create("table_rows", np.int32, (n_tables, self._rows))
-        keys, offsets, starts = [], [], [0]
-        self._report("tables", 0, self._rows)
-        for table in range(n_tables):
-            table_keys, table_offsets, entries[table] = hyperplanes.build_table(
-                self.arrays["codes"], self._rows, table, n_bits
-            )
-            keys.append(table_keys)
-            offsets.append(table_offsets)
-            starts.append(starts[-1] + len(table_offsets) - 1)
+
+        def report(tables: int) -> None:
             self._release()
-            self._report("tables", self._rows * (table + 1) // n_tables, self._rows)
-        self._put_joined("table_keys", keys)
-        self._put_joined("table_offsets", offsets)
-        self._put("table_starts", np.array(starts, np.int64))
+            self._report("tables", self._rows * tables // n_tables, self._rows)
+
+        self._report("tables", 0, self._rows)
+        alive = np.ones(self._rows, np.bool_)
+        create_tables(self.arrays["codes"], alive, (n_tables, n_bits), self._create, report)
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
         """Yield the first row number and the points of each block; release the pages afterwards."""
@@ -432,14 +426,6 @@ class _Encoder:
 
     def _put(self, name: str, array: Array) -> None:
         self._create(name, array.dtype, array.shape)[...] = array
-
-    def _put_joined(self, name: str, parts: list[Array]) -> None:
-        """Store the concatenation of one-dimensional arrays, without a second copy in memory."""
-        whole = self._create(name, parts[0].dtype, (sum(map(len, parts)),))
-        start = 0
-        for part in parts:
-            whole[start : start + len(part)] = part
-            start += len(part)
 
 
 def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:

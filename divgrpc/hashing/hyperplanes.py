@@ -29,9 +29,7 @@ from scipy import linalg
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing.codes import DEPTHS
 from divgrpc.hashing.count_sketch import CountSketch, dims_after
-from divgrpc.kernels.kmeans import group
-from divgrpc.kernels.projection import WORD_BITS, table_keys
-from divgrpc.kernels.tiles import take_word
+from divgrpc.kernels.projection import WORD_BITS
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width
@@ -269,28 +267,3 @@ def _leading(
     # The sign of an eigenvector is arbitrary. Make the entry of largest absolute value positive.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
-
-
-def build_table(
-    tiles: npt.NDArray[np.uint8], points: int, table: int, n_bits: int
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return (keys, offsets, rows) of one hash table of `points` points with codes `tiles`.
-
-    The points of bucket b are rows[offsets[b] : offsets[b + 1]] int32, ascending; `offsets` is
-    int32. If there are at most four times as many possible keys as points, there is a bucket for
-    each key and `keys` is empty. Otherwise there is a bucket for each key that occurs, and `keys`
-    uint32 are these keys, ascending.
-    """
-    numbers, buckets = np.empty(points, np.int32), 1 << n_bits
-    first = table * n_bits // WORD_BITS
-    last = ((table + 1) * n_bits - 1) // WORD_BITS
-    words = np.empty((1 + last - first, points), np.uint64)
-    for w, column in enumerate(words):
-        take_word(tiles, first + w, column)
-    table_keys(words, table * n_bits - first * WORD_BITS, n_bits, numbers)
-    keys = np.empty(0, np.uint32)
-    if buckets > 4 * points:
-        distinct, inverse = np.unique(numbers, return_inverse=True)
-        keys, numbers, buckets = distinct.astype(np.uint32), inverse.astype(np.int32), len(distinct)
-    starts, rows = group(numbers[np.newaxis], buckets)
-    return keys, starts.astype(np.int32), rows

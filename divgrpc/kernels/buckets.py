@@ -22,7 +22,7 @@ import numpy as np
 
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.projection import key_of
-from divgrpc.kernels.top_k import keep_sample
+from divgrpc.kernels.top_k import keep_sample, mix
 
 
 @kernel
@@ -52,6 +52,8 @@ def bucket(table, key, starts, keys, offsets):
     `starts`, `keys`, `offsets`: fields of `Tables`.
     """
     first, last = starts[table], starts[table + 1]
+    if first == last:
+        return 0, 0
     number = key
     if keys.shape[0]:
         number = np.searchsorted(keys[first:last], np.uint32(key))
@@ -112,11 +114,11 @@ def _pop(heap, size):
 
 
 @kernel
-def find_in_tables(signs, margins, tables, plan, ids, flags, probes, rows):
+def find_in_tables(signs, margins, tables, plan, ids, passing, probes, rows):
     """Write the distinct points of the probed buckets into `rows`; return the numbers of both.
 
     `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
-    `plan`: `Plan`; `probes`: `ProbeScratch`; `flags`: `Passing.flags`, without which all points
+    `plan`: `Plan`; `probes`: `ProbeScratch`; `passing`: `Passing`, without whose flags all points
     pass. At first `plan.n_probes` buckets are looked up.
     Further buckets are looked up until `plan.min_points` points are found or the heap is empty.
 
@@ -127,7 +129,7 @@ def find_in_tables(signs, margins, tables, plan, ids, flags, probes, rows):
     """
     ranks, squares, home_keys = probes.ranks, probes.squares, probes.home_keys
     heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
-    n_tables, n_bits = ranks.shape
+    flags, n_tables, n_bits = passing.flags, ranks.shape[0], ranks.shape[1]
     rank_bits(margins, n_tables, n_bits, ranks, squares)
     probes.epoch[0] += np.uint32(1)
     if probes.epoch[0] == 0:
@@ -151,6 +153,8 @@ def find_in_tables(signs, margins, tables, plan, ids, flags, probes, rows):
                 visits[row] = epoch
                 rows[count] = row
                 count += 1
+        if passing.heads.shape[0]:
+            count = _take_later(tables, passing, table, key, visits, epoch, rows, count)
         n_probes += 1
         if limit and not plan.uniform and count >= limit:
             return keep_sample(rows, before, count, limit - before, ids, seed), n_probes
@@ -172,3 +176,48 @@ def _push_children(heap, size, table, mask, home_key, ranks, squares):
         shift = mask ^ (np.int64(1) << np.int64(largest)) | next_bit
         size = _push(heap, size, table, shift, home_key, ranks, squares)
     return _push(heap, size, table, mask | next_bit, home_key, ranks, squares)
+
+
+@kernel
+def _take_later(tables, passing, table, key, visits, epoch, rows, count):
+    """Append the later rows with a key to `rows`, as a bucket's points; return their number."""
+    links, flags = tables.links, passing.flags
+    first = flags.shape[0] - links.shape[0]
+    later = passing.heads[_chain_of(table, key, links, passing.heads)]
+    while later >= 0:
+        row = first + later
+        if links[later, 2 * table] == key and visits[row] != epoch and flags[row]:
+            visits[row] = epoch
+            rows[count] = row
+            count += 1
+        later = links[later, 2 * table + 1]
+    return count
+
+
+@kernel
+def _chain_of(table, key, links, heads):
+    chains = 2 * heads.shape[0] // links.shape[1]
+    return table * chains + np.int64(mix(np.uint64(key)) & np.uint64(chains - 1))
+
+
+@kernel
+def add_later(codes, first, n_bits, heads, links):
+    """Add rows that were written later to the chains of all hash tables.
+
+    Each table has the same number of chains, and a hash of a row's key decides in which one the row
+    is. The newest row of a chain is its head.
+
+    codes: (m, bits / 8) uint8, as `kernels.encode` packs them; of later rows first, first + 1, ...
+    n_bits: number of bits of a key.
+    heads: (T * C,) int32, the first row of each chain of each table, or -1; C is a power of 2.
+    links: (L, 2 * T) int32, as in `Tables`.
+    """
+    for i in range(codes.shape[0]):
+        for table in range(links.shape[1] // 2):
+            key = 0
+            for bit in range(n_bits):
+                place = table * n_bits + bit
+                key |= (np.int64(codes[i, place >> 3]) >> (place & 7) & 1) << bit
+            chain = _chain_of(table, key, links, heads)
+            links[first + i, 2 * table], links[first + i, 2 * table + 1] = key, heads[chain]
+            heads[chain] = first + i

@@ -188,7 +188,7 @@ def _find(index, plan, query, n_nearest, scratch):
     if plan.search == records.TABLES:
         sign_code(code.margins, code.signs.reshape(code.signs.shape[0]))
         count, n_probes = find_in_tables(
-            code.signs, code.margins, index.tables, plan, index.ids, passing.flags, scratch.probes,
+            code.signs, code.margins, index.tables, plan, index.ids, passing, scratch.probes,
             candidates.rows,
         )  # fmt: skip
         if count >= plan.min_points:

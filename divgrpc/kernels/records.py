@@ -20,6 +20,7 @@ of the field. Shapes use these letters:
 - T: number of hash tables.
 - r: number of points that the scratch memory can hold.
 - O: number of overflow tiles.
+- L: number of rows that were written since the last merge, or that there is room for.
 - p: number of points that pass the filter of a query.
 
 If an index lacks an array, the field is an empty array. In the shape of this array, every letter
@@ -152,6 +153,10 @@ class Tables(NamedTuple):
     # For each table t, the start of each of its buckets in rows[t], followed by one more entry, n.
     offsets: Annotated[Int32s, "buckets+T", "table_offsets"]
     rows: Annotated[Int32s, "T n", "table_rows"]  # rows[t]: point rows of table t, by bucket
+    # The last L rows were written since and are in no bucket (`buckets.add_later`). For row i of
+    # these and table t, links[i, 2 * t] is its key, and links[i, 2 * t + 1] the row after it in its
+    # chain, or -1.
+    links: Annotated[Int32s, "L 2T", "later_links"]
 
 
 class Cells(NamedTuple):
@@ -323,7 +328,9 @@ class Passing(NamedTuple):
     # search reads `rows` alone.
     flags: Annotated[UInt8s, "flags"]
     cells: Annotated[Int32s, "counts"]  # number of these points in each cell; empty without cells
-    # The first overflow tile of each cell, or -1. Empty if no cell has one.
+    # The first overflow tile of each cell, or -1; empty if no cell has one. With hash tables, the
+    # first row of each chain (`buckets.add_later`), or -1; empty if no row was written since the
+    # last merge. Without it, `flags` has all rows, because it tells where the later ones begin.
     heads: Annotated[Int32s, "heads"]
 
 

@@ -195,15 +195,12 @@ class SearchTable:
         *,
         sought: Sought = "dense",
         dense: bool = True,
-        has_tables: bool = True,
     ) -> None:
         """Make the table from Build's measurements.
 
         `otherwise`: the search and the number of probes to choose if the index has no measurements.
-        `dense`: whether queries are dense; the points may be dense or sparse. `has_tables`: whether
-        hash tables can be searched.
+        `dense`: whether queries are dense; the points may be dense or sparse.
         """
-        self._has_tables = has_tables
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
         self._target, self._otherwise = target_recall, otherwise
@@ -220,9 +217,7 @@ class SearchTable:
         ]
 
     @classmethod
-    def of(
-        cls, manifest: "Manifest", sought: Sought, *, dense: bool, has_tables: bool = True
-    ) -> "SearchTable":
+    def of(cls, manifest: "Manifest", sought: Sought, *, dense: bool) -> "SearchTable":
         """Return the table for dense or for sparse queries of an index."""
         costs, auto = manifest.search_costs, manifest.auto_search
         if manifest.points == "sparse" and dense:
@@ -238,7 +233,6 @@ class SearchTable:
             (auto, manifest.n_probes),
             sought=sought,
             dense=dense or nonzeros is None,
-            has_tables=has_tables,
         )
 
     def at(self, candidates: int) -> tuple[Search, int]:
@@ -302,8 +296,6 @@ class SearchTable:
         search, n_probes = self.at(pool)
         if rows < self._shape.rows:
             search, n_probes = self._of_passing(rows, pool, search, n_probes)
-        if search == "tables" and not self._has_tables:
-            search = "scan"
         if parameters.hash_limit is None and parameters.epsilon is None:
             hash_limit = max(limits.hash_limit, self._hash_limit(pool))
             parameters = replace(parameters, hash_limit=hash_limit)

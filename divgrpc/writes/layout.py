@@ -6,7 +6,7 @@
     <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
     <generation>/writes/log/            records of later writes (`divgrpc.writes.log`)
 
-A layout has the ids and codes that a search reads, in cells if the index has them. Its arrays have
+A layout has the ids and codes that a search reads, in cells or with hash tables. Its arrays have
 room for later rows, which each process adds in private memory, from the log. A merge writes a new
 layout, in which these rows are where Build would have put them, and without the rows of deleted
 points. Codes are copied and never computed again, so a merge changes no answer. The number of a row
@@ -30,6 +30,7 @@ from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.hashing.codes import copy_codes
 from divgrpc.hashing.partition import order_by_cell
+from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.platforms import reserve, sync_data, write_at
@@ -54,6 +55,7 @@ from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
 from divgrpc.writes.records import Rows
+from divgrpc.writes.tables import room_for_later, table_sizes, tables_of
 
 # Folder of the columns of rows that merges added, in the folder of the writes.
 PARTS: Final = "parts"
@@ -279,6 +281,10 @@ class WritesFolder:
                 for name, array in entry.arrays.items()
             }
             parts.append(Part(entry.first, entry.rows, columns, manifest.attributes))
+        if "cell_rows" not in arrays:
+            if "table_rows" not in arrays:
+                arrays |= tables_of(arrays["codes"], info.rows, manifest.parameters)
+            arrays |= room_for_later(info.capacity - info.rows, manifest.parameters)
         vectors = self.vectors(info.capacity, manifest.dims)
         if verify:
             for entry in info.parts:
@@ -415,6 +421,7 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     store.create("codes", np.uint8, shape)[:tiles] = codes[:tiles]
     if terms is not None:
         store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
+    create_tables(codes, source.alive, table_sizes(generation.manifest.parameters), store.create)
 
 
 def _fill_cells(

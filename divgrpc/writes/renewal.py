@@ -21,6 +21,7 @@ from divgrpc.columns.values import Column, rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
 from divgrpc.hashing.codes import copy_codes
 from divgrpc.hashing.partition import order_by_cell
+from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.types import FloatArray, IntArray, Progress
@@ -30,6 +31,7 @@ from divgrpc.writes.columns import Part, Parts
 from divgrpc.writes.layout import Layout, Source
 from divgrpc.writes.records import Rows
 from divgrpc.writes.state import State
+from divgrpc.writes.tables import table_sizes
 
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
@@ -161,7 +163,7 @@ class Renewal:
                 self.stage.create(name, array.dtype, array.shape)[...] = array
 
     def _write_codes(self, rows: IntArray) -> None:
-        """Write codes and scan terms, by cell if there are cells, and inverse lengths."""
+        """Write codes and scan terms, by cell or with hash tables, and inverse lengths."""
         source, stage, arrays = self.source, self.stage, self.source.arrays
         if "inverse_lengths" in arrays:
             inverse_lengths = stage.create("inverse_lengths", np.float32, rows.shape)
@@ -176,7 +178,11 @@ class Renewal:
         if "scan_terms" in arrays:
             stage.create("scan_terms", np.uint32, rows.shape)[:] = arrays["scan_terms"][old_places]
         codes, tiles = arrays["codes"], -(-len(rows) // TILE_POINTS)
-        copy_codes(codes, old_places, stage.create("codes", np.uint8, (tiles, codes.shape[1])))
+        new_codes = stage.create("codes", np.uint8, (tiles, codes.shape[1]))
+        copy_codes(codes, old_places, new_codes)
+        if not len(source.cells):
+            sizes = table_sizes(self.generation.manifest.parameters)
+            create_tables(new_codes, np.ones(len(rows), np.bool_), sizes, stage.create)
 
 
 def vacuum_of(state: State, stage: Staging) -> Renewal | None:

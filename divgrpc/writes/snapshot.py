@@ -10,13 +10,10 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.filters import Flags
 from divgrpc.engine import Engine
-from divgrpc.errors import UnsupportedError
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
-from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import CodeOrder, PassingRows
-from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IndexInfo, WritesInfo
@@ -26,9 +23,9 @@ from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
-_OF_BUILD: Final = frozenset(
-    ("length_bounds", "table_starts", "table_keys", "table_offsets", "table_rows", "id_order")
-)
+_OF_BUILD: Final = frozenset(("length_bounds", "id_order"))
+# Arrays of the rows that were written since the merge.
+_LATER: Final = frozenset(("overflow_nexts", "later_links"))
 # Ids of rows without a point, in evaluations, begin here.
 _ABSENT_ID: Final = 2**62
 # Maximum number of bytes of cached flags of the rows of a layout.
@@ -48,9 +45,11 @@ class LayoutEngine:
         arrays = {n: a for n, a in generation.arrays.items() if n not in _OF_BUILD}
         arrays |= layout.arrays
         self.searcher = _searcher(arrays, engine)
-        # If no row was added, the arrays of Build serve.
+        # If no row was added, the arrays of Build serve. In earlier versions, a vacuum left
+        # out hash tables.
         self.clean = engine.searcher
-        if layout.info.rows != generation.manifest.rows:
+        has_tables = not {"cell_rows", "table_rows"}.isdisjoint(generation.arrays)
+        if layout.info.rows != generation.manifest.rows or not has_tables:
             self.clean = _searcher(_without_room(arrays, layout.info.rows), engine)
         self._flags: dict[str, dict[int, Flags]] = {}
         self._bytes = 0
@@ -73,7 +72,7 @@ def _without_room(arrays: Mapping[str, Array], rows: int) -> dict[str, Array]:
     lengths = dict.fromkeys(("vectors", "ids", "inverse_lengths"), rows)
     lengths |= dict.fromkeys(("cell_rows", "scan_terms"), places)
     lengths["codes"] = -(-places // TILE_POINTS)
-    whole = {name: array for name, array in arrays.items() if name != "overflow_nexts"}
+    whole = {name: array for name, array in arrays.items() if name not in _LATER}
     cut = {name: whole[name][:length] for name, length in lengths.items() if name in whole}
     return whole | cut
 
@@ -112,10 +111,7 @@ class Snapshot(Engine):
         attributes = engine.manifest.attributes
         self._reader = LiveReader(state.parts, self._live_ids, attributes)  # type: ignore[assignment]
         self._has_payloads = engine.manifest.has_payloads or state.has_payloads
-        self._has_tables = "cell_rows" in shared.layout.arrays
-        self._table = self._dense_table = SearchTable.of(
-            self.manifest, "dense", dense=True, has_tables=self._has_tables
-        )
+        self._table = self._dense_table = SearchTable.of(self.manifest, "dense", dense=True)
         self._plans, self._passing = {}, {}
         self._unmerged, self._dead = state.rows_unmerged, state.rows - state.live
         self.__dict__.pop("_every_row", None)
@@ -163,15 +159,6 @@ class Snapshot(Engine):
     def _set_defaults(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
         self._shared.engine._set_defaults(**changes)  # noqa: SLF001  # the same class
         self.defaults = self._shared.engine.defaults
-
-    def _make_plan(
-        self, parameters: QueryParameters, *, dense: bool, passing: int | None
-    ) -> QueryPlan:
-        if parameters.search == "tables" and not self._has_tables:
-            raise UnsupportedError(
-                "search", "hash tables are not kept up to date by writes; use scan, exact or auto"
-            )
-        return super()._make_plan(parameters, dense=dense, passing=passing)
 
 
 def _names_ids(condition: object) -> bool:

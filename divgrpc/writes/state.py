@@ -27,6 +27,7 @@ from divgrpc.writes.columns import LiveIds, LiveReader, Parts
 from divgrpc.writes.layout import Layout, Source
 from divgrpc.writes.model import CENTRE, CENTRE_MARGINS
 from divgrpc.writes.records import Record, Rows
+from divgrpc.writes.tables import Chains
 
 # Number of request ids that are remembered.
 REQUESTS_MAX: Final = 10_000
@@ -69,6 +70,7 @@ class State:
             self._begin_cells()
         else:
             self._places[:] = np.arange(info.capacity)
+            self._chains = Chains(arrays, generation.manifest.parameters)
 
     def _begin_cells(self) -> None:
         arrays = self.layout.arrays
@@ -136,7 +138,11 @@ class State:
             sizes = lengths(block.vectors)
             part = self._inverse_lengths[first : first + count]
             np.divide(1, sizes, out=part, where=sizes > 0)
-        places = self._add_to_cells(block.cells, rows) if self._has_cells else rows
+        if self._has_cells:
+            places = self._add_to_cells(block.cells, rows)
+        else:
+            places = rows
+            self._chains.add(block.codes)
         self._places[first : first + count] = places
         put_codes(read_only(block.codes), read_only(places), self._codes)
         if self._terms is not None:
@@ -229,14 +235,15 @@ class State:
             displaced=self.displaced,
         )
 
-    def visible(self) -> tuple[PassingRows, CodeOrder | None]:
-        """Return the points that exist now, and the order of codes with cells.
+    def visible(self) -> tuple[PassingRows, CodeOrder]:
+        """Return the points that exist now, and the order of codes.
 
         Both are copies, so later records do not change them.
         """
         alive = self._alive.copy()
         if not self._has_cells:
-            return PassingRows(alive), None
+            by_row = self._chains.order()
+            return PassingRows(alive, order=by_row), by_row
         order = GrownOrder(self, self._heads.copy())
         # A merge stores no codes of deleted points, so at first only overflow tiles need flags.
         first = 0 if self._has_removed else self._first_tile * TILE_POINTS

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import QueryResult, WriteResult
+from divgrpc.types import HashFamily, QueryResult, WriteResult
 from divgrpc.types.filters import Field, Filter
 from divgrpc.types.records import Records
 from divgrpc_client import Client
@@ -291,7 +291,7 @@ def check_query(result: QueryResult, model: Model, options: Any, repeated: int =
     for number, expected in enumerate(nearest(model)):
         row, rest = number * repeated, expected[: options["k"]]
         if options["search"] == "tables":
-            # Cells may miss points, but they show no other ones.
+            # Cells and buckets may miss points, but they show no other ones.
             ids = result.ids[row, : result.counts[row]].tolist()
             rest = [item for item in expected if item[1] in ids]
             assert bool(rest) == bool(expected)
@@ -315,11 +315,14 @@ def check_history(history: History, reads: list[Read]) -> None:
             raise AssertionError(f"{read.kind} at {read.version}: {error}") from error
 
 
+@pytest.mark.parametrize("family", ["cells", "lsh_div"])
 @pytest.mark.parametrize("seed", range(LOADS))
-def test_answers_under_load_show_what_was_written(server: RunningServer, seed: int) -> None:
-    name, history, end = f"history-{seed}", History(OLD), threading.Event()
+def test_answers_under_load_show_what_was_written(
+    server: RunningServer, seed: int, family: HashFamily
+) -> None:
+    name, history, end = f"history-{family}-{seed}", History(OLD), threading.Event()
     columns = columns_of([*OLD.values()])
-    options: Any = {"metric": "euclidean", "hash_family": "cells", "attribute_types": TYPES}
+    options: Any = {"metric": "euclidean", "hash_family": family, "attribute_types": TYPES}
     place(server, name, columns.pop("vectors"), ids=list(OLD), **columns, **options)
     callers = [
         Caller(server, history, name, 100 * seed + number) for number in range(WRITERS + READERS)

@@ -97,6 +97,8 @@ def _of_size(count: int, folder: Path, seconds: float) -> Iterator[Output]:
     yield from _runbook(folder, base, later, queries)
     yield Table("Upserts over gRPC", facts)
     yield from _wire_rows(folder, later, seconds)
+    yield Table("Queries of hash tables beside those of an index without writes", facts)
+    yield from _table_rows(folder, base, later, queries)
 
 
 class _without_merges:  # noqa: N801  # reads as a function
@@ -120,14 +122,37 @@ def _query_rows(
     collection.upsert([0], index.get([0], with_vectors=True).vectors)
     collection.compact()
     yield _query_row("merged", index, collection, queries)
+    yield from _unmerged_rows(index, collection, later, queries)
+    collection.compact()
+    collection.delete(np.arange(0, count, 10))
+    yield _query_row("10 % deleted", index, collection, queries)
+
+
+def _table_rows(
+    folder: Path, base: FloatArray, later: FloatArray, queries: FloatArray
+) -> Iterator[Row]:
+    index = Index.build(base, path=folder / "tables", hash_family="lsh_div")
+    shutil.copytree(folder / "tables", folder / "written tables")
+    with (
+        Collection.open(folder / "written tables", durability="process") as collection,
+        _without_merges(collection),
+    ):
+        yield from _unmerged_rows(index, collection, later, queries, search="tables")
+
+
+def _unmerged_rows(
+    index: Index,
+    collection: Collection,
+    later: FloatArray,
+    queries: FloatArray,
+    **options: Any,  # noqa: ANN401  # of queries
+) -> Iterator[Row]:
+    count = index.rows
     room = len(later)
     for name, share in (("1 % written", 0.01), ("10 % written", 0.1)):
         target = min(room, int(share * count))
         _write(collection, later[:target], count)
-        yield _query_row(name, index, collection, queries)
-    collection.compact()
-    collection.delete(np.arange(0, count, 10))
-    yield _query_row("10 % deleted", index, collection, queries)
+        yield _query_row(name, index, collection, queries, **options)
 
 
 def _write(collection: Collection, rows: FloatArray, first: int) -> None:
@@ -136,9 +161,15 @@ def _write(collection: Collection, rows: FloatArray, first: int) -> None:
         collection.upsert(np.arange(first + start, first + start + len(part)), part)
 
 
-def _query_row(name: str, index: Index, collection: Collection, queries: FloatArray) -> Row:
+def _query_row(
+    name: str,
+    index: Index,
+    collection: Collection,
+    queries: FloatArray,
+    **options: Any,  # noqa: ANN401  # of queries
+) -> Row:
     def ask(source: Index, number: int) -> IntArray:
-        ids: IntArray = source.query(queries[number : number + 1], k=_K).ids[0]
+        ids: IntArray = source.query(queries[number : number + 1], k=_K, **options).ids[0]
         return ids
 
     with threadpool_limits(1):

@@ -19,10 +19,13 @@ def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Path:
-    """Return the folder of an index with writes that are merged, and with later ones."""
+def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the folder of an index with writes that are merged, and with later ones.
+
+    The parameter of the fixture, if there is one, is the hash family.
+    """
     path = tmp_path / "data" / "points"
-    with a_collection(path, MODELS[0]) as collection:
+    with a_collection(path, MODELS[0], getattr(request, "param", "cells")) as collection:
         for number in range(1, LAST + 1):
             write(collection, number)
             if number == MERGED:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing import codes as coding
 from divgrpc.hashing import hyperplanes as core
+from divgrpc.hashing.tables import build_table
 from divgrpc.kernels import projection
 from divgrpc.parameters import BuildParameters
 from reference import definitions, kernels
@@ -113,17 +114,21 @@ def test_table_keys_are_consecutive_bits_of_the_code(
     points=st.sampled_from([1, 2, 3, 50, 300]),
     table=st.integers(0, 3),
     has_equal_codes=st.booleans(),
+    share_alive=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_tables_hold_every_point_in_its_bucket(
-    seed: int, n_bits: int, points: int, table: int, has_equal_codes: bool
+def test_tables_hold_every_point_in_its_bucket(  # noqa: PLR0917  # drawn by Hypothesis
+    seed: int, n_bits: int, points: int, table: int, has_equal_codes: bool, share_alive: float
 ) -> None:
     """Short keys are positions of buckets; for long keys, a sorted list of keys is stored."""
     bits = random_bits(points, 128, seed)
     if has_equal_codes:
         bits[:] = bits[0]
-    keys, offsets, rows = core.build_table(kernels.tiles(bits), points, table, n_bits)
-    assert (len(keys) > 0) == (2**n_bits > 4 * points)
-    bucket_keys = keys.tolist() if len(keys) else range(2**n_bits)
+    alive = np.random.default_rng(seed).random(points) < share_alive
+    count = int(alive.sum())
+    keys, offsets, rows = build_table(kernels.tiles(bits), alive, table, n_bits)
+    has_keys = 2**n_bits > 4 * count
+    assert (len(keys) > 0) == (has_keys and count > 0)
+    bucket_keys = keys.tolist() if has_keys else range(2**n_bits)
     assert sorted(bucket_keys) == list(bucket_keys)
     assert len(offsets) == len(bucket_keys) + 1
     buckets = {
@@ -131,9 +136,11 @@ def test_tables_hold_every_point_in_its_bucket(
         for b, key in enumerate(bucket_keys)
         if offsets[b] < offsets[b + 1]
     }
-    assert buckets == kernels.buckets(bits, table, n_bits)
+    every_bucket = kernels.buckets(bits, table, n_bits).items()
+    expected = {key: [row for row in points if alive[row]] for key, points in every_bucket}
+    assert buckets == {key: points for key, points in expected.items() if points}
     assert offsets[0] == 0
-    assert offsets[-1] == points
+    assert offsets[-1] == count
 
 
 @pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])

@@ -10,12 +10,11 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
-from divgrpc.errors import UnsupportedError
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import Published
 from divgrpc.types import HashFamily, Metric, QueryResult
 from divgrpc.types.filters import Exists, Field, HasId
-from divgrpc.writes import backlog, layout
+from divgrpc.writes import backlog, layout, renewal
 from divgrpc.writes.replica import Replica
 from reference.index import same_bytes
 from support.data.written_points import (
@@ -49,27 +48,31 @@ CONDITIONS: Any = [
 SEARCHES = ["tables", "scan", "scan_hamming", "exact", "auto"]
 every_kind = pytest.mark.parametrize(
     ("family", "metric"),
-    [*itertools.product(["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"])],
+    [
+        *itertools.product(["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"]),
+        ("lsh_sdiv", "euclidean"),
+        ("pca_hash", "cosine"),
+    ],
 )
 Answers = list[QueryResult]
 
 
 def answers_of(index: Index) -> Answers:
     """Return the answers of an index to queries of many kinds."""
-    has_cells = index.engine.manifest.parameters.hash_family == "cells"
     results = []
-    for search, condition in itertools.product(SEARCHES[1 - has_cells :], CONDITIONS):
+    for search, condition in itertools.product(SEARCHES, CONDITIONS):
         options: Any = {"search": search, "filter": condition, "candidates_limit": 25}
         results += [
             index.query(QUERIES, k=6, hash_limit=40, **options),
             index.query(QUERIES, k=6, diversity=0.5, exclude_ids=[30, 55, 8, 60], **options),
             index.query(like=[35, 2_000], k=3, hash_limit=30, **options),
         ]
-    for search in SEARCHES[1 - has_cells :]:
+    for search in SEARCHES:
         options_of_all: Any = {"search": search, "k": 1_000, "keep_duplicates": True}
         results.append(index.query(QUERIES[:1], hash_limit=0, **options_of_all))
-    if has_cells:
-        results.append(index.query(QUERIES, k=5, n_probes=2, search="tables"))
+    for sampling in ("uniform", "nearest"):
+        options_of_few: Any = {"search": "tables", "sampling": sampling, "hash_limit": 20}
+        results.append(index.query(QUERIES, k=5, n_probes=2, candidates_limit=5, **options_of_few))
     return results
 
 
@@ -268,9 +271,33 @@ def test_a_cell_may_become_empty(tmp_path: Path) -> None:
         check_same(collection, expected)
 
 
-def test_hash_tables_are_refused(tmp_path: Path) -> None:
-    with a_collection(tmp_path / "points", OLD, "lsh_div") as collection:
-        assert collection.query(QUERIES, k=3, search="tables").counts.min() == 3
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+@pytest.mark.parametrize("action", ["write", "merge", "vacuum"])
+def test_tables_that_an_earlier_version_left_out_are_made(
+    family: HashFamily, action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions wrote no tables in a merge, nor in a vacuum."""
+    with a_collection(tmp_path / "whole", OLD, family) as collection:
+        write_at_once(collection)
+        expected = answers_of(collection)
+    path = tmp_path / "points"
+    with monkeypatch.context() as patch:
+        for module in (layout, renewal):
+            patch.setattr(module, "create_tables", lambda *_: None)
+        with a_collection(path, OLD, family) as collection:
+            write_at_once(collection)
+            if action != "write":
+                collection.compact(vacuum=action == "vacuum")
+    folder = path / str(IndexFolder(path).current())
+    assert not list((folder / "writes" / "layouts").glob("*/table_rows.npy"))
+    assert (folder / "table_rows.npy").exists() == (action != "vacuum")
+    check_same(Index.open(path), expected)
+    with Collection.open(path) as collection:
+        check_same(collection, expected)
         upsert(collection, {3: POINTS[0]})
-        with pytest.raises(UnsupportedError, match="hash tables are not kept up to date"):
-            collection.query(QUERIES, k=3, search="tables")
+        collection.delete(3)
+        check_same(collection, expected)
+        collection.compact()
+        check_same(collection, expected)
+        assert len(list((folder / "writes" / "layouts").glob("*/table_rows.npy"))) == 1
+    check_same(Index.open(path), expected)

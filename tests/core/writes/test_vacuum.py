@@ -79,8 +79,7 @@ def a_written_collection(
 
 
 def answers_of(index: Index) -> list[Any]:
-    has_cells = index.engine.manifest.parameters.hash_family == "cells"
-    searches: Any = ["tables"] * has_cells + ["scan", "exact", "auto"]
+    searches: Any = ["tables", "scan", "exact", "auto"]
     return [
         index.query(QUERIES, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
         for search in searches

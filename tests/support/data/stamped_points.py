@@ -59,13 +59,18 @@ def stamps_of(index: Index) -> Stamps:
 
 
 def check_answers(index: Index, stamps: Stamps) -> None:
-    """Compare exact answers with an index that is built of the points."""
-    options: Any = {"k": IDS + 1, "search": "exact", "keep_duplicates": True}
-    result = index.query(QUERIES, **options)
-    assert result.counts.tolist() == [len(stamps)] * 2
-    if stamps:
-        vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
-        fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
-        truth = fresh.query(QUERIES, **options)
-        assert result.ids.tolist() == truth.ids.tolist()
-        assert result.scores.tobytes() == truth.scores.tobytes()
+    """Compare answers with exact ones of an index that is built of the points.
+
+    They are those of an exact search, and of one that looks into all buckets or cells.
+    """
+    for k, search in ((IDS + 1, "exact"), (3, "tables")):
+        options: Any = {"k": k, "keep_duplicates": True, "selector": "nearest"}
+        every_bucket: Any = {"search": search, "hash_limit": 0, "n_probes": 4_096}
+        result = index.query(QUERIES, **options | every_bucket)
+        assert result.counts.tolist() == [min(k, len(stamps))] * 2
+        if stamps:
+            vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
+            fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
+            truth = fresh.query(QUERIES, search="exact", **options)
+            assert result.ids.tolist() == truth.ids.tolist()
+            assert result.scores.tobytes() == truth.scores.tobytes()

@@ -16,6 +16,8 @@ DIMS = 6
 # Integers or texts, and one kind in a model.
 Id = Any
 TYPES: AttributeTypes = {"colour": "keyword", "size": "integer", "tags": "keyword"}
+# Number of probes of an exhaustive search.
+_PROBED_MAX = 500
 COLOURS = ["red", "green", "blue", None]
 
 
@@ -99,7 +101,9 @@ def a_collection(
 
 
 def bits_of(family: HashFamily) -> dict[str, Any]:
-    return {} if family == "cells" else {"n_tables": 2, "n_bits": 3}
+    """Return the sizes of hash tables; those of `lsh_sdiv` have a list of keys for 500 points."""
+    sizes = {"n_tables": 3, "n_bits": 11} if family == "lsh_sdiv" else {"n_tables": 2, "n_bits": 3}
+    return {} if family == "cells" else sizes
 
 
 def fresh(model: Model, metric: Metric) -> Index:
@@ -157,7 +161,10 @@ def check_exact(
     queries: FloatArray,
     test: tuple[Condition, Callable[[Point], bool]] | None = None,
 ) -> None:
-    """Check that exact queries have the answers of an index that is built of the model."""
+    """Check that exact queries have the answers of an index that is built of the model.
+
+    So has a search that looks into all buckets or cells.
+    """
     condition = None if test is None else test[0]
     expected = model if test is None else passing(model, test[1])
     assert index.count(condition) == len(expected)
@@ -169,3 +176,10 @@ def check_exact(
             assert result.counts.tolist() == [0] * len(queries)
         else:
             assert same_answers(result, truth.query(queries, selector=selector, **options))
+    parameters = index.engine.manifest.parameters
+    n_probes = (parameters.n_tables or 0) << (parameters.n_bits or 0)
+    if truth is not None and n_probes <= _PROBED_MAX:
+        options |= {"selector": "nearest"}
+        every_bucket: Any = {"search": "tables", "n_probes": _PROBED_MAX, "hash_limit": 0}
+        result = index.query(queries, filter=condition, **options | every_bucket)
+        assert same_answers(result, truth.query(queries, **options))
