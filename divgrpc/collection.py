@@ -17,8 +17,15 @@ from divgrpc.index import Index
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, Progress, WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdsOf,
+    NumbersLike,
+    PayloadsLike,
+)
 from divgrpc.vectors import RowsLike
+from divgrpc.writes.annotation_arguments import AnnotationArguments
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.requests import Delete, Upsert, check_write_id, columns_from
 
@@ -56,8 +63,7 @@ class Collection(Index):
 
         Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`,
         `StorageInUseError` if another process has it open for writing, and `IndexChangedError` if
-        it is replaced meanwhile. Raises `UnsupportedError` for sparse points and for labels, and
-        `UnfitIndexError` for categories.
+        it is replaced meanwhile, and `UnsupportedError` for sparse points.
         """
         folder = Path(path).absolute()
         return cls(Engine(IndexFolder(folder).open(), folder.name, folder), durability=durability)
@@ -98,6 +104,9 @@ class Collection(Index):
         *,
         attributes: AttributesLike = None,
         payloads: PayloadsLike = None,
+        labels: RowsLike | None = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
         if_sequence: int | None = None,
         write_id: str = "",
@@ -106,10 +115,15 @@ class Collection(Index):
 
         ids: one id or m ids, of the kind that the index has; all different, at most 10,000.
         vectors: (m, d) numbers. Without `vectors`, existing points keep their vectors, and also the
-            attributes and payloads that are not given.
+            attributes, payloads, labels, categories and sub-topics that are not given.
         attributes: values by the name of a declared attribute, as for `Index.build`. With
             `vectors`, an attribute that is not given has no value.
         payloads: m bytes or texts; None for a point without a payload.
+        labels: (m, L) label sets of an index that was built with some, as for `Index.build`: point
+            i has label j if labels[i, j] is not 0. With `vectors`, points have no labels if none
+            are given.
+        categories, subtopics: m integers, -1 for none, of an index that was built with some. With
+            `vectors`, points have none if none are given.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
         write_id: a name of at most 128 bytes for this write. If the last 10,000 named writes have
@@ -124,26 +138,45 @@ class Collection(Index):
         manifest = self._committer.manifest
         columns = columns_from(attributes, manifest, ids)
         request = Upsert(
-            ids, vectors, columns, payloads, mode, if_sequence, check_write_id(write_id)
+            ids,
+            vectors,
+            columns,
+            payloads,
+            mode,
+            if_sequence,
+            check_write_id(write_id),
+            AnnotationArguments(labels, categories, subtopics),
         )
         return self._committer.commit(request)
 
     def upsert_records(
-        self, records: Iterable[Mapping[str, Any]], *, mode: WriteMode = "upsert"
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        labels: RowsLike | None = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
+        mode: WriteMode = "upsert",
     ) -> WriteResult:
         """Insert or replace points that are given one by one, and return the last result.
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
             attributes. They are written 1,000 at a time, each thousand as a whole or not at all.
+        labels, categories, subtopics: as for `upsert`, with one row or number for each record.
         mode: as for `upsert`.
 
         The result has the number of all records. Raises the errors of `upsert`, and
         `InvalidArgumentError` with the field `id` or `vector` for a record without one.
         """
         result, rows = WriteResult(self.generation, self.sequence, 0), 0
+        annotations = AnnotationArguments(labels, categories, subtopics)
+        if annotations.has_any:
+            records = list(records)
+            annotations = annotations.checked(len(records))
         source = iter(records)
         while block := list(islice(source, _RECORDS_AT_ONCE)):
-            result = self.upsert(**arguments_of_records(block), mode=mode)
+            part = annotations.cut(rows, rows + len(block))
+            result = self.upsert(**arguments_of_records(block), **part, mode=mode)
             rows += result.rows
         return replace(result, rows=rows)
 

@@ -23,11 +23,17 @@ from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import ConditionFailedError, UnfitIndexError, invalid
-from divgrpc.labels.prediction import IndexedLabels, document_rows
+from divgrpc.labels.prediction import IndexedLabels, LabelSets, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.parameters.warning_rules import absent_columns, crowded, not_collapsed, too_few
+from divgrpc.parameters.warning_rules import (
+    absent_columns,
+    crowded,
+    not_collapsed,
+    stale_label_model,
+    too_few,
+)
 from divgrpc.platforms import thread_seconds
 from divgrpc.search.arrays import Answers, no_answers
 from divgrpc.search.costs import SearchTable
@@ -133,6 +139,23 @@ class Engine(StoredPoints):
             )
         return self.labels
 
+    @property
+    def label_sets(self) -> LabelSets | None:
+        """The label sets of the points; None without them."""
+        return None if self.labels is None else self.labels.sets
+
+    @property
+    def label_counts(self) -> IntArray | None:
+        """The number of points that have each label, (L,) int64; None without label sets."""
+        sets = None if self.labels is None else self.labels.sets
+        return None if sets is None else np.bincount(sets.indices, minlength=sets.dims)
+
+    @property
+    def has_stale_label_model(self) -> bool:
+        """Whether points were written or deleted since Build trained the label model."""
+        section = self.manifest.labels
+        return section is not None and section.is_stale
+
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
         """Set the default threshold of a mode, as `divgrpc.Index.set_threshold` does."""
         self.labels_or_error()
@@ -215,18 +238,24 @@ class Engine(StoredPoints):
         labels = self.labels_or_error()
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=labels.has_hierarchy)
+        warnings: tuple[WarningInfo, ...] = ()
         if parameters.mode == "embedding":
             if passing is not None:
                 raise invalid("filter", "needs the mode neighbour_vote, in which points vote")
             answers, query = labels.predict(rows, parameters)
+            if self.has_stale_label_model:
+                warnings = (stale_label_model(),)
         else:
             prepare("documents", rows, self._searcher.metric)
             # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
             plan = self._plan(parameters.query, dense=False, passing=_count(passing))
             answers, query = self._search(rows, plan, passing), plan.parameters
-            neighbours = self.topics.labels.rows(answers.ids)
-            answers = labels.vote(neighbours, answers, parameters)
-        return labels.result(answers, query, parameters, self.generation)
+            neighbours = answers.ids
+            if not self._has_texts:
+                neighbours = self._reader.ids.rows_of_keys(neighbours)
+            answers = labels.vote(neighbours, self.label_sets, answers, parameters)
+        result = labels.result(answers, query, parameters, self.generation, warnings)
+        return replace(result, sequence=self.sequence)
 
     def predict_one_by_one(
         self, documents: Rows, parameters: PredictParameters

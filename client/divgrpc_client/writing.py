@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from divgrpc.columns.values import arguments_of_records
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdsOf,
+    NumbersLike,
+    PayloadsLike,
+)
 from divgrpc_client import calls
 from divgrpc_client.messages import batches, write_streams, writes
 from divgrpc_client.messages.options import spelled_out
@@ -55,6 +61,9 @@ class WriteMethods:
         attributes: AttributesLike = None,
         attribute_types: AttributeTypes = None,
         payloads: PayloadsLike = None,
+        labels: VectorsLike | None = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
         if_sequence: int | None = None,
         write_id: str | None = None,
@@ -65,12 +74,16 @@ class WriteMethods:
 
         ids: one id or several, of the kind that the index has, all different.
         vectors: (rows, dims) numbers. Without `vectors`, existing points keep their vectors, and
-            also the attributes and payloads that are not given.
+            also the attributes, payloads, labels, categories and sub-topics that are not given.
         attributes: values by the name of an attribute that the index declares, as in `build`. With
             `vectors`, an attribute that is not given has no value.
         attribute_types: as in `build`; only for values that do not show their type, such as None
             alone.
         payloads: (rows,) bytes or texts; None for a row without a payload.
+        labels: (rows, L) label sets, as in `build`, of an index that was built with labels of its
+            points. With `vectors`, points have no labels if none are given.
+        categories, subtopics: (rows,) integers, -1 for none, of an index that was built with some.
+            With `vectors`, points have none if none are given.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
         if_sequence: write only if this is the number of the last write.
         write_id: a name for this write, at most 128 bytes. The server makes a write of the same
@@ -80,11 +93,12 @@ class WriteMethods:
         When the method returns, all later calls see the points, and the points are as safe as the
         server's option `durability` says. Rows that do not fit one message (4 MiB, 10,000 rows) are
         sent in several; each of these is written as a whole or not at all. Raises
-        `IndexNotFoundError`, `ConditionFailedError`, `StorageFullError`, and `UnsupportedError` or
-        `UnfitIndexError` for an index that cannot be written to.
+        `IndexNotFoundError`, `ConditionFailedError`, `StorageFullError`, and `UnsupportedError`
+        for an index that cannot be written to.
         """
         conditions = Conditions(if_sequence, write_id)
-        rows = RowArguments(ids, vectors, attributes, attribute_types, payloads)
+        columns = (attributes, attribute_types, payloads, labels, categories, subtopics)
+        rows = RowArguments(ids, vectors, *columns)
         exchange = writes.upsert(name, rows, mode, conditions)
         return self._ask("Upsert", exchange, timeout, request_id)
 
@@ -95,6 +109,9 @@ class WriteMethods:
         name: str,
         records: Iterable[Mapping[str, Any]],
         *,
+        labels: VectorsLike | None = None,
+        categories: NumbersLike = None,
+        subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
         write_id: str | None = None,
         timeout: float | None = _WRITE_SECONDS,
@@ -104,9 +121,11 @@ class WriteMethods:
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
             attributes.
+        labels, categories, subtopics: as in `upsert`, with one row or number for each record.
         mode, write_id: as in `upsert`.
         """
-        rows = RowArguments(**arguments_of_records(list(records)))
+        arguments = arguments_of_records(list(records))
+        rows = RowArguments(**arguments, labels=labels, categories=categories, subtopics=subtopics)
         exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))
         return self._ask("Upsert", exchange, timeout, request_id)
 

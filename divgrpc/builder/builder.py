@@ -170,7 +170,7 @@ class IndexBuilder:
             _texts(ids, rows)  # refuse a wrong id before the first row is written
             parts["ids"] = ids
         elif ids is not None:
-            parts["ids"] = _column("ids", ids, rows)
+            parts["ids"] = integer_column("ids", ids, rows)
         for start in range(0, max(1, rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
             stop = min(rows, start + _BLOCK_ROWS)
@@ -324,7 +324,9 @@ def _check_row_count(rows: int) -> None:
 def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
     """Check the columns that are not None, and return a dict of them by name."""
     return {
-        name: _column(name, values, rows) for name, values in columns.items() if values is not None
+        name: integer_column(name, values, rows)
+        for name, values in columns.items()
+        if values is not None
     }
 
 
@@ -334,7 +336,11 @@ def _texts(ids: Any, rows: int) -> list[bytes]:  # noqa: ANN401  # a sequence of
     return encode_texts(ids)
 
 
-def _column(name: str, values: object, rows: int) -> Array:
+def integer_column(name: str, values: object, rows: int) -> Array:
+    """Return ids, categories or sub-topics (rows,) as integers of the dtype that is stored.
+
+    Raises `InvalidArgumentError` with the field `name`.
+    """
     try:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):

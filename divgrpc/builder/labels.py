@@ -16,30 +16,21 @@ sorted, an exact search can stop early if only a few factors are long
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.builder.assembly import assemble
+from divgrpc.builder.label_model import build_model, put
 from divgrpc.builder.progress import Report
-from divgrpc.builder.sample import SAMPLE_QUERIES
 from divgrpc.errors import invalid
-from divgrpc.labels import LabelModel, train
+from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.labels.model import label_rows
-from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.manifest import LabelSection
 from divgrpc.storage.writers import Store
 from divgrpc.types import Progress, WarningInfo
-from divgrpc.vectors import Rows, SparseRows, as_rows, draw_numbers, prepare
-
-_BLOCK_ROWS: Final = 8_192
-# Minimum target recall of the label index, because a label that is not found is never predicted.
-_TARGET_RECALL_MIN: Final = 0.98
-_STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
+from divgrpc.vectors import Rows, SparseRows, as_rows
 
 
 class LabelBuilder:
@@ -59,16 +50,8 @@ class LabelBuilder:
         self.warnings: tuple[WarningInfo, ...] = ()
 
     def check(self, labels: object, rows: int) -> SparseRows:
-        """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
-
-        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` with the field
-        labels.
-        """
-        block = as_rows("labels", labels, self._label_count)
-        if len(block) != rows:
-            raise invalid("labels", f"must have one row per vector, {rows}, got {len(block)}")
-        _check_label_count("labels", block.shape[1])
-        return label_rows(block)
+        """Check `labels` (rows, L), and return them, as `check_label_sets` does."""
+        return check_label_sets(labels, rows, self._label_count)
 
     def append(self, block: SparseRows) -> None:
         """Store the labels of the next points."""
@@ -94,21 +77,21 @@ class LabelBuilder:
             return None
         self._store_names()
         self._store_tree(count)
-        section = LabelSection(label_count=count)
         model = self._inputs.model
-        if isinstance(model, str):
-            sets = SparseRows(
-                self._store.read("label_sets.indptr"),
-                self._store.read("label_sets.indices"),
-                np.ones(self._assignments, np.float32),
-                count,
-            )
-            training = train(documents, sets, self._inputs.parameters, self._relay)
-            model = training.model
-            section = replace(section, parameters=training.parameters, losses=training.losses)
         if model is None:
-            return section
-        return self._index(section, model, documents, request, report)
+            return LabelSection(label_count=count)
+        source = self._inputs.parameters if isinstance(model, str) else model
+        section, warnings = build_model(
+            self._store,
+            source,
+            count,
+            documents,
+            request,
+            report=report,
+            on_progress=self._on_progress,
+        )
+        self.warnings += warnings
+        return section
 
     def count_labels(self, dims: int) -> int | None:
         """Return the number of labels, or None if the build has no labels.
@@ -167,80 +150,29 @@ class LabelBuilder:
         if parts:
             self._warn("LABELS_OUTSIDE_HIERARCHY", ", and ".join(parts), "hierarchy")
 
-    def _index(
-        self,
-        section: LabelSection,
-        model: LabelModel,
-        documents: Rows,
-        request: BuildParameters,
-        report: Report,
-    ) -> LabelSection:
-        self._put("feature_map", model.feature_map)
-        self._put("label_offset", model.offset)
-        factors = model.label_factors
-        prepare("label_factors", factors, "inner_product")
-        self._check_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
-        squares = np.einsum("ij,ij->i", factors, factors, dtype=np.float64)
-        order = np.argsort(-np.sqrt(squares), kind="stable")
-        vectors = INDEX + "vectors"
-        self._store.begin(vectors, np.float32, (model.rank,), len(order))
-        for start in range(0, len(order), _BLOCK_ROWS):
-            self._store.append(vectors, factors[order[start : start + _BLOCK_ROWS]])
-        self._put(INDEX + "ids", order)
-        inner = _factor_parameters(request, model.rank)
-        rng = np.random.default_rng((request.seed, 3))
-        rows = draw_numbers(len(documents), SAMPLE_QUERIES, rng)
-        sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
-        manifest = assemble(
-            self._store,
-            inner,
-            self._store.read(vectors),
-            report=lambda stage, count, total: report(f"label {stage}", count, total),
-            prefix=INDEX,
-            longest_first=True,
-            queries=sample,
-        )
-        return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
-
-    def _check_zeros(self, zeros: int, count: int) -> None:
-        """Raise an error if all `count` label factors are zeros; warn if some (`zeros`) are."""
-        if zeros == count:
-            raise invalid("label_model", "must have label factors that are not all zeros")
-        if zeros:
-            sentence = f"{zeros} of {count} labels have factors of zeros: no document scores them"
-            self._warn("ZERO_LABEL_FACTORS", sentence, "label_model")
-
     def _warn(self, code: str, sentence: str, field: str) -> None:
         self.warnings += (WarningInfo(code, sentence, field),)
 
     def _put(self, name: str, array: Array) -> None:
-        self._store.begin(name, array.dtype, array.shape[1:], len(array))
-        self._store.append(name, array)
-
-    def _relay(self, progress: Progress) -> None:
-        if self._on_progress is not None:
-            self._on_progress(replace(progress, stage=_STAGES[progress.stage]))
+        put(self._store, name, array)
 
 
-def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
-    """Return the parameters of the label index: those of `request`, changed to fit the `rank`."""
-    components = min(request.n_components or rank, rank)
-    n_tables, n_bits = request.n_tables, request.n_bits
-    if request.hash_family == "pca_hash":
-        # Each component gives one bit of one table, so there are at most as many bits as
-        # components.
-        n_bits = min(n_bits, components) if n_bits else None
-        n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
-    return BuildParameters(
-        metric="inner_product",
-        hash_family=request.hash_family,
-        hyperplanes=request.hyperplanes,
-        n_tables=n_tables,
-        n_bits=n_bits,
-        n_components=components if request.n_components else None,
-        target_recall=max(request.target_recall, _TARGET_RECALL_MIN),
-        seed=request.seed,
-    )
+def check_label_sets(
+    labels: object, rows: int, label_count: int | None, row_noun: str = "vector"
+) -> SparseRows:
+    """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
+
+    Row i has label j if labels[i, j] is not 0. `label_count` is L if it is known already, and
+    `row_noun` the word for a row in errors. Raises `InvalidArgumentError` with the field labels.
+    """
+    block = as_rows("labels", labels, None)
+    if len(block) != rows:
+        raise invalid("labels", f"must have one row per {row_noun}, {rows}, got {len(block)}")
+    count = block.shape[1]
+    if label_count is not None and count != label_count:
+        raise invalid("labels", f"must have {label_count} columns, one per label, got {count}")
+    _check_label_count("labels", count)
+    return label_rows(block)
 
 
 def _check_label_count(field: str, count: int) -> None:

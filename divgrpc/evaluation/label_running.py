@@ -120,7 +120,7 @@ def _resolve(index: Engine, documents: Rows, truth: SparseLabels, task: LabelTas
         parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
         goal="f_score" if labels.tree is None else "h_score",
         points=index.rows,
-        counts=labels.point_counts,
+        counts=index.label_counts,
     )
 
 

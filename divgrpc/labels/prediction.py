@@ -14,7 +14,7 @@ In both modes, the selector `hierarchy` picks among the best labels (`divgrpc.se
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from divgrpc.types import (
     LabelResult,
     Metric,
     QueryStats,
+    WarningInfo,
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, any_number, as_rows, prepare
 
@@ -52,6 +53,17 @@ _CHECKED_ROWS: Final = 256
 # with the most votes, whichever number is greater.
 _VOTED_LABELS_MIN: Final = 50
 _VOTED_PER_LABEL: Final = 10
+
+
+class LabelSets(Protocol):
+    """The label sets of points."""
+
+    @property
+    def dims(self) -> int:
+        """The number of labels."""
+
+    def __getitem__(self, rows: IntArray) -> SparseRows:
+        """Return the label sets of the points in `rows` (m,), each label with the value 1."""
 
 
 class IndexedLabels:
@@ -89,19 +101,18 @@ class IndexedLabels:
     def _tree_arrays(self) -> tuple[Array, Array]:
         return self._arrays["label_tree.parents"], self._arrays["label_tree.depths"]
 
-    @property
-    def point_counts(self) -> IntArray | None:
-        """The number of points that have each label, (L,) int64; None without label sets."""
-        indices = self._arrays.get("label_sets.indices")
-        return None if indices is None else np.bincount(indices, minlength=self.count)
-
     @cached_property
-    def _sets(self) -> SparseRows:
-        """The label sets of the points (n, L); raises `UnfitIndexError` without them."""
+    def sets(self) -> SparseRows | None:
+        """The label sets of the points of the build (n, L); None without them."""
         if "label_sets.indptr" not in self._arrays:
-            raise UnfitIndexError("mode", "the index has no labels of its points to vote with")
+            return None
         indptr, indices = (self._arrays[f"label_sets.{name}"] for name in ("indptr", "indices"))
         return SparseRows(indptr, indices, np.ones(len(indices), np.float32), self.count)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the index has a label model that Build trained on its points."""
+        return self._section.parameters is not None
 
     @property
     def _index(self) -> Manifest:
@@ -193,20 +204,27 @@ class IndexedLabels:
         return result, effective
 
     def vote(
-        self, neighbours: IntArray, answers: Answers, parameters: PredictParameters
+        self,
+        neighbours: IntArray,
+        sets: LabelSets | None,
+        answers: Answers,
+        parameters: PredictParameters,
     ) -> Answers:
         """Return `answers` with the labels that get the most votes from `neighbours` (nq, k).
 
         `neighbours` are row numbers of points, and -1 where a document has fewer than k neighbours.
-        `answers` hold the scores of the neighbours and the statistics of the search for them.
+        `sets` are the label sets of the points. `answers` hold the scores of the neighbours and the
+        statistics of the search for them. Raises `UnfitIndexError` if `sets` is None.
         """
+        if sets is None:
+            raise UnfitIndexError("mode", "the index has no labels of its points to vote with")
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
             weights = weigh(answers.scores, answers.counts, self._metric)
         width = parameters.top_k
         if parameters.by_hierarchy:
             width = max(_VOTED_LABELS_MIN, _VOTED_PER_LABEL * width)
-        labels, shares = most_voted(neighbours, weights, self._sets, min(width, self.count))
+        labels, shares = most_voted(neighbours, weights, sets, min(width, self.count))
         votes = prediction(labels, shares, width, parameters.least)
         picks = PickedLabels(votes.labels, votes.scores, votes.scores, votes.counts)
         if parameters.by_hierarchy:
@@ -222,13 +240,14 @@ class IndexedLabels:
         query: EffectiveParameters,
         parameters: PredictParameters,
         generation: int,
+        warnings: tuple[WarningInfo, ...] = (),
     ) -> LabelResult:
         """Return a `LabelResult` with names, statistics, parameters and warnings.
 
         The ids of `answers` are labels. `query` holds the parameters of the search for neighbours,
-        or for labels in the mode `embedding`.
+        or for labels in the mode `embedding`. `warnings` are added to those that follow from these.
         """
-        warnings = parameters.query.warnings()
+        warnings += parameters.query.warnings()
         warnings += too_few("top_k", parameters.top_k, self.count, answers.counts)
         return LabelResult(
             labels=answers.ids,
@@ -269,11 +288,11 @@ def weigh(scores: FloatArray, counts: CountArray, metric: Metric) -> FloatArray:
 
 
 def most_voted(
-    neighbours: IntArray, weights: FloatArray, labels: SparseRows, count: int
+    neighbours: IntArray, weights: FloatArray, labels: LabelSets, count: int
 ) -> tuple[IntArray, FloatArray]:
     """Return the labels with the most votes and their shares (m, count), largest share first.
 
-    `neighbours` (m, k) are row numbers of `labels` (n, L), or -1 if a row has fewer than k
+    `neighbours` (m, k) are row numbers of `labels`, or -1 if a row has fewer than k
     neighbours. `weights` (m, k) are the weights of the votes of the neighbours. Labels with equal
     shares are ordered by label number. If a row has votes for fewer than `count` labels, the
     remaining labels are -1, and their shares NaN.

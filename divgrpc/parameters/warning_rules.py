@@ -66,6 +66,15 @@ def absent_columns(*, no_attributes: bool, no_payloads: bool) -> tuple[WarningIn
     return warnings
 
 
+def stale_label_model() -> WarningInfo:
+    """Return the warning that points were written after the label model was trained."""
+    sentence = (
+        "points were written or deleted since the label model was trained: a retraining trains it"
+        " anew, and the mode neighbour_vote uses all points"
+    )
+    return WarningInfo("LABEL_MODEL_STALE", sentence, "mode")
+
+
 def not_collapsed(most: int) -> WarningInfo:
     """Return the warning that near-copies were not collapsed, because of too many candidates.
 

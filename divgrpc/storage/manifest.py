@@ -64,7 +64,9 @@ class LabelSection:
     true, documents are scaled to unit length before they are embedded. If Build trained the model,
     `parameters` and `losses` are those of the training; otherwise `parameters` is None and `losses`
     is empty. `index` describes the label index, or is None without a model. The arrays of the label
-    index are stored as arrays of the generation.
+    index are stored as arrays of the generation. If `is_stale` is true, Build trained the model on
+    other points: a vacuum has copied it. `choices` are the names of the parameters of the training
+    that Build chose; it is empty in indexes of earlier versions.
     """
 
     label_count: int
@@ -73,6 +75,8 @@ class LabelSection:
     parameters: LabelParameters | None = None
     losses: tuple[float, ...] = ()
     index: "Manifest | None" = None
+    is_stale: bool = False
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +242,7 @@ def _labels(section: dict[str, Any] | None) -> LabelSection | None:
         | {
             "parameters": parameters and LabelParameters(**parameters),
             "losses": tuple(section["losses"]),
+            "choices": tuple(section.get("choices", ())),
             "index": index and Manifest.from_document(index),
         }
     )

@@ -237,6 +237,7 @@ class LabelResult(LabelHitRows):
 
     `names` has the names of each document's labels, and is empty if the index has no label names.
     `stats` counts the work of the search for labels, or for neighbours in `neighbour_vote`.
+    `sequence` is the number of the last write that the result shows, 0 if nothing was written.
     """
 
     labels: IntArray
@@ -248,6 +249,7 @@ class LabelResult(LabelHitRows):
     parameters: EffectiveLabelParameters
     warnings: tuple[WarningInfo, ...] = ()
     names: tuple[tuple[str, ...], ...] = ()
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

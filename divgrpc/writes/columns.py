@@ -31,6 +31,7 @@ from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
+from divgrpc.writes.annotations import AnnotationWriter
 from divgrpc.writes.records import Rows, join_rows
 
 _ABSENT: Final = -1
@@ -104,6 +105,9 @@ def columns_in(
         payloads = block.payloads or (b"",) * len(block)
         writer.append(slice(None), block.texts, block.columns, payloads if has_payloads else ())
     writer.finish(with_keys=False)
+    annotation_writer = AnnotationWriter(recorder, blocks[0].annotations)
+    for block in blocks:
+        annotation_writer.append(block.annotations)
     return {name: store.read(name) for name in recorder.names}
 
 

@@ -83,8 +83,8 @@ class Committer:
             it raises `MergesBehindError`, and so do the writes behind it.
 
         Raises `StorageInUseError` if another process writes to the collection,
-        `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` or
-        `UnfitIndexError` if it cannot be written to.
+        `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` if it cannot
+        be written to.
         """
         check_writable(engine.manifest)
         self._durability = check_durability(durability)

@@ -9,6 +9,7 @@ from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import ConditionFailedError
 from divgrpc.vectors import as_rows
+from divgrpc.writes.annotation_arguments import bytes_of
 from divgrpc.writes.requests import Delete, Upsert
 from divgrpc.writes.state import State
 
@@ -56,6 +57,7 @@ def _parts(request: Upsert | Delete) -> Iterator[bytes]:
     if request.payloads is not None:
         yield b"payloads"
         yield from check_payloads(request.payloads, len(as_ids(request.ids)))
+    yield from bytes_of(request.annotations)
 
 
 def _ids(ids: object) -> Iterator[bytes]:

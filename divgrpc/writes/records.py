@@ -17,6 +17,7 @@ from divgrpc.arrays import Array
 from divgrpc.columns.values import DTYPES, Column
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.records import Attribute
+from divgrpc.writes.annotations import Annotations, annotations_in, join
 
 _ALIGNMENT_BYTES: Final = 8
 _HEAD_BYTES: Final = 4
@@ -34,6 +35,7 @@ class Rows:
     codes: (m, bits / 8) uint8, as `kernels.encode` packs them.
     columns: a column of each declared attribute.
     payloads: m payloads, or empty if the collection has none.
+    annotations: label sets, categories and sub-topics, of the kinds that the collection has.
     """
 
     keys: IntArray
@@ -44,6 +46,7 @@ class Rows:
     codes: npt.NDArray[np.uint8]
     columns: Mapping[Attribute, Column] = field(default_factory=dict)
     payloads: tuple[bytes, ...] = ()
+    annotations: Annotations = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -81,6 +84,7 @@ def pack(record: Record) -> bytes:
             "cells": rows.cells,
             "terms": rows.terms,
             "codes": rows.codes,
+            **rows.annotations,
         }
         _put_texts(arrays, "texts", rows.texts)
         _put_texts(arrays, "payloads", rows.payloads)
@@ -122,6 +126,7 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
             codes=arrays["codes"],
             columns=columns,
             payloads=_take_texts(arrays, "payloads"),
+            annotations=annotations_in(arrays),
         )
     return Record(rows, arrays["removed"], head.get("write_id", ""), head.get("digest", ""))
 
@@ -160,6 +165,7 @@ def join_rows(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
         np.concatenate([part.codes for part in parts]),
         columns,
         payloads if any(payloads) else (),
+        join([part.annotations for part in parts]),
     )
 
 

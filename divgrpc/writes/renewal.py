@@ -24,10 +24,13 @@ from divgrpc.hashing.partition import order_by_cell
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.storage.generations import Generation, Staging, open_generation
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray, Progress
 from divgrpc.types.records import Attribute
 from divgrpc.writes.additions import Addition
+from divgrpc.writes.annotations import AnnotationWriter, annotations_in, take
 from divgrpc.writes.columns import Part, Parts
+from divgrpc.writes.label_renewal import copy_labels, retrain_labels
 from divgrpc.writes.layout import Layout, Source
 from divgrpc.writes.records import Rows
 from divgrpc.writes.state import State
@@ -84,12 +87,16 @@ class Renewal:
         if self.keeps_model:
             self._write_codes(rows)
             self._write_model()
-            manifest = replace(old, rows=len(rows), nonzeros=len(rows) * old.dims)
-            manifest = replace(manifest, attributes=self.attributes)
+            is_changed = not len(rows) == old.rows == len(self.source.alive)
+            manifest = replace(
+                old,
+                rows=len(rows),
+                nonzeros=len(rows) * old.dims,
+                attributes=self.attributes,
+                labels=copy_labels(stage, self.generation, is_changed=is_changed),
+            )
         else:
-            points = stage.read("vectors")
-            trained = assemble(stage, requested_parameters(old), points, report=report)
-            manifest = replace(trained, attributes=old.attributes, id_kind=old.id_kind)
+            manifest = self._retrain(report, on_progress)
         report("writing", len(rows), len(rows))
         stage.keep_defaults(old)
         stage.on_whole = on_whole
@@ -124,8 +131,25 @@ class Renewal:
             return self.addition.extend
         return None if self.keeps_model else encode
 
+    def _retrain(self, report: Report, on_progress: Callable[[Progress], None]) -> Manifest:
+        """Compute what Build computes of points; return the manifest."""
+        old, stage = self.generation.manifest, self.stage
+        points = stage.read("vectors")
+        categories = stage.read("categories") if "categories" in old.arrays else None
+        trained = assemble(
+            stage, requested_parameters(old), points, report=report, categories=categories
+        )
+        labels, warnings = retrain_labels(stage, self.generation, points, report, on_progress)
+        return replace(
+            trained,
+            attributes=old.attributes,
+            id_kind=old.id_kind,
+            labels=labels,
+            warnings=warnings,
+        )
+
     def _write_rows(self, rows: IntArray, report: Report) -> None:
-        """Write vectors, ids, attributes and payloads."""
+        """Write vectors, ids, attributes, payloads and annotations."""
         source, stage, manifest = self.source, self.stage, self.generation.manifest
         vectors: FloatArray = self.layout.arrays["vectors"]
         has_texts = manifest.id_kind == "string"
@@ -134,6 +158,7 @@ class Renewal:
         writer = ColumnWriter(
             stage, self.attributes, has_texts=has_texts, has_payloads=has_payloads
         )
+        annotation_writer = AnnotationWriter(stage, manifest.arrays)
         keys, count = source.arrays["ids"], 0
         report("copying", 0, len(rows))
         for part, block in _blocks(source.parts, rows):
@@ -148,6 +173,7 @@ class Renewal:
             if self.addition is not None:
                 columns |= self.addition.columns(keys[block])
             writer.append(slice(None), texts, columns, payloads if has_payloads else ())
+            annotation_writer.append(take(annotations_in(part.arrays), places))
             count += len(block)
             report("copying", count, len(rows))
         writer.finish(with_keys=False)

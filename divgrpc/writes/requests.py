@@ -6,6 +6,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from divgrpc.arrays import Array
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts, plain
 from divgrpc.columns.values import (
     Column,
@@ -20,7 +21,6 @@ from divgrpc.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     LimitExceededError,
-    UnfitIndexError,
     UnsupportedError,
     invalid,
 )
@@ -30,7 +30,9 @@ from divgrpc.types import Durability, FloatArray, IntArray, WriteMode
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import SparseRows, as_rows, prepare
+from divgrpc.writes.annotation_arguments import NOT_GIVEN, AnnotationArguments, complete
 from divgrpc.writes.columns import LiveIds
+from divgrpc.writes.live_annotations import annotations_of
 from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, Rows
 from divgrpc.writes.state import State
@@ -53,6 +55,7 @@ class Upsert:
     mode: WriteMode = "upsert"
     if_sequence: int | None = None
     write_id: str = ""
+    annotations: AnnotationArguments = NOT_GIVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +69,9 @@ class Delete:
 
 
 def check_writable(manifest: Manifest) -> None:
-    """Raise `UnsupportedError` or `UnfitIndexError` for an index that cannot be written to."""
+    """Raise `UnsupportedError` for an index that cannot be written to."""
     if manifest.points == "sparse":
         raise UnsupportedError("index", "an index of sparse points cannot be written to yet")
-    if manifest.labels is not None:
-        raise UnsupportedError("index", "an index with labels cannot be written to yet")
-    names = {"categories", "subtopics"} & manifest.arrays.keys()
-    if names:
-        raise UnfitIndexError(
-            "index", f"an index with {' and '.join(sorted(names))} cannot be written to"
-        )
 
 
 def check_write_id(write_id: str) -> str:
@@ -164,13 +160,14 @@ class Requests:
         vectors = None if request.vectors is None else self._vectors(request.vectors, count)
         columns = self._columns(request.columns, count, rows, state, keeps=vectors is None)
         payloads = self._payloads(request.payloads, count, rows, state, keeps=vectors is None)
+        annotations = self._annotations(request, count, rows, state)
         if vectors is None:
             vectors = np.array(state.layout.arrays["vectors"][rows])
             encoded = state.encoded(rows)
         else:
             encoded = self._encoder.encode(vectors)
         cells, terms, codes = encoded
-        new_rows = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads)
+        new_rows = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads, annotations)
         return Record(new_rows, NO_KEYS, request.write_id)
 
     def delete(self, request: Delete, state: State) -> Record:
@@ -266,6 +263,12 @@ class Requests:
         if payloads is not None:
             return tuple(check_payloads(payloads, count))
         return state.reader().payloads(rows) if keeps else ()
+
+    def _annotations(
+        self, request: Upsert, count: int, rows: IntArray, state: State
+    ) -> dict[str, Array]:
+        kept = annotations_of(state.parts, rows) if request.vectors is None else None
+        return complete(request.annotations, self._manifest, count, kept)
 
 
 def check_sequence(expected: int | None, state: State) -> None:

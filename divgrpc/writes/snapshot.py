@@ -16,10 +16,11 @@ from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import Generation
-from divgrpc.types import IndexInfo, WritesInfo
+from divgrpc.types import IndexInfo, IntArray, WritesInfo
 from divgrpc.types.filters import Filter, HasId
 from divgrpc.writes.columns import LiveReader, Part
 from divgrpc.writes.layout import Layout, WritesFolder
+from divgrpc.writes.live_annotations import LiveLabelSets, numbers_of_rows
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
@@ -131,14 +132,38 @@ class Snapshot(Engine):
 
     @functools.cached_property
     def topics(self) -> Topics:
-        """The ids of the points, for evaluations; there are no categories."""
+        """Ids, categories and sub-topics of the points, for evaluations."""
         alive = self._all_rows.flags
-        numbers = np.arange(len(alive))
-        if self._has_texts:
-            return Topics.of_categories(Labels.of(ids=numbers))
-        # Evaluations want an id for each row. No caller can name the rows without a point.
-        ids = np.where(alive, self._live_ids.keys[: len(alive)], _ABSENT_ID + numbers)
-        return Topics.of_categories(Labels.of(ids=ids))
+        ids = np.arange(len(alive))
+        if not self._has_texts:
+            # Evaluations want an id for each row. No caller can name the rows without a point.
+            ids = np.where(alive, self._live_ids.keys[: len(alive)], _ABSENT_ID + ids)
+        columns = {
+            name: numbers_of_rows(self._parts, name, alive) for name in ("categories", "subtopics")
+        }
+        return Topics.of_categories(Labels.of(**columns, ids=ids))
+
+    @property
+    def label_sets(self) -> LiveLabelSets | None:
+        """The label sets of the points; None without them."""
+        if self.labels is None or self.labels.sets is None:
+            return None
+        return LiveLabelSets(self._parts, self._alive, self.labels.count)
+
+    @property
+    def label_counts(self) -> IntArray | None:
+        """The number of points that have each label, (L,) int64; None without label sets."""
+        sets = self.label_sets
+        return None if sets is None else sets.point_counts
+
+    @property
+    def has_stale_label_model(self) -> bool:
+        """Whether points were written or deleted since Build trained the label model."""
+        if self.labels is None or not self.labels.is_trained:
+            return False
+        points = self._shared.engine.rows
+        is_changed = not points == self._rows_stored == self.rows
+        return is_changed or super().has_stale_label_model
 
     def _passing_rows(self, condition: Filter) -> PassingRows:
         """Return the points that pass a filter."""

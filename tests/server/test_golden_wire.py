@@ -183,6 +183,9 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
             numbers = np.arange(10, dtype=np.float32).reshape(2, 5)
             collection.upsert(["new", "n0"], numbers, attributes={"price": [1, 2]})
             collection.delete(["n5"])
+    with Collection.open(folder / "data" / "labels_written") as collection:
+        collection.upsert([10**6], np.eye(1, 9), labels=np.eye(1, 6))
+        collection.delete([0])
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
         describe = raw_calls.unary(channel, "GetServerInfo")

@@ -21,7 +21,6 @@ from divgrpc.errors import (
     IndexDamagedError,
     IndexNotFoundError,
     InvalidArgumentError,
-    UnfitIndexError,
     UnsupportedError,
 )
 from divgrpc.storage.arrays import HEADER_BYTES
@@ -307,12 +306,7 @@ def test_bad_messages_are_refused(stub: DiverseIndexStub, name: str) -> None:
     assert error_info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_an_index_that_cannot_be_written_to_says_why(ask: Stack, server: RunningServer) -> None:
-    place(server, "labelled", POINTS[:50], labels=np.eye(2)[np.arange(50) % 2])
-    place(server, "categories", POINTS[:50], categories=np.arange(50) % 2)
-    for name, error in (("labelled", UnsupportedError), ("categories", UnfitIndexError)):
-        with pytest.raises(error, match="cannot be written to"):
-            ask("upsert", name, [1], POINTS[:1])
+def test_an_index_that_does_not_exist_cannot_be_written_to(ask: Stack) -> None:
     with pytest.raises(IndexNotFoundError):
         ask("delete", "absent", [1])
 

@@ -28,7 +28,7 @@ from divgrpc.types.records import (
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, label_upload
 from divgrpc_client.messages.options import BuildOptions, OnProgress
-from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, number_column, row_ends
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.columns import WireColumn, encode_column
 from divgrpc_protos.records import from_message, to_message
@@ -169,7 +169,7 @@ def upload(
         ("subtopics", data.subtopics, np.int32),
     )
     numbers = {
-        name_of_field: _numbers(name_of_field, values, rows, dtype)
+        name_of_field: number_column(name_of_field, values, rows, dtype)
         for name_of_field, values, dtype in row_numbers
         if values is not None
     }
@@ -185,13 +185,6 @@ def upload(
     return Upload(
         header, matrix, numbers, label_data, texts, columns, attribute_bytes, stored_payloads
     )
-
-
-def _numbers(name: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]) -> Numbers:
-    shape = np.shape(values)
-    if shape != (rows,):
-        raise invalid(name, f"must have one number per row, shape ({rows},), got {shape}")
-    return whole_numbers(name, values, dtype)
 
 
 def _texts(ids: Any, rows: int) -> list[str]:  # noqa: ANN401  # a sequence of texts

@@ -99,6 +99,19 @@ class _CsrLike(Protocol):
     def sum_duplicates(self) -> None: ...
 
 
+def number_column(
+    name: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]
+) -> npt.NDArray[np.integer]:
+    """Return one whole number for each of `rows` rows.
+
+    Raises `InvalidArgumentError` with the field `name`.
+    """
+    shape = np.shape(values)
+    if shape != (rows,):
+        raise invalid(name, f"must have one number per row, shape ({rows},), got {shape}")
+    return whole_numbers(name, values, dtype)
+
+
 def whole_numbers(
     field: str, values: npt.ArrayLike, dtype: type[np.integer]
 ) -> npt.NDArray[np.integer]:

@@ -6,7 +6,13 @@ from typing import TypeAlias
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.records import AttributesLike, AttributeTypes, IdsOf, PayloadsLike
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdsOf,
+    NumbersLike,
+    PayloadsLike,
+)
 from divgrpc_client.messages import writes
 from divgrpc_client.messages.batches import MESSAGE_BYTES, Pipeline
 from divgrpc_client.messages.requests import index_name
@@ -31,6 +37,9 @@ class Upsert:
     mode: WriteMode = "upsert"
     if_sequence: int | None = None
     write_id: str | None = None
+    labels: VectorsLike | None = None
+    categories: NumbersLike = None
+    subtopics: NumbersLike = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +75,7 @@ class WritePipeline(Pipeline[Write, writes_pb2.WriteStreamRequest, WriteResult])
         writes.check_write_id(item.write_id)
         conditions = Conditions(item.if_sequence, item.write_id)
         if isinstance(item, Upsert):
-            columns = (item.vectors, item.attributes, item.attribute_types, item.payloads)
-            rows = RowArguments(item.ids, *columns)
+            rows = RowArguments(**{name: getattr(item, name) for name in RowArguments._fields})
             upsert = writes.upsert_request(self._name, rows, item.mode, conditions)
             _check_size(upsert)
             return writes_pb2.WriteStreamRequest(correlation_id=number, upsert=upsert)

@@ -2,9 +2,10 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.columns.values import Column, check_row_bytes, columns_of
@@ -18,14 +19,23 @@ from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
     IdsOf,
+    NumbersLike,
     PayloadsLike,
 )
 from divgrpc_client.messages.arguments import not_negative
 from divgrpc_client.messages.batches import Exchange
 from divgrpc_client.messages.filters import filter_fields
+from divgrpc_client.messages.labels import label_sets
 from divgrpc_client.messages.requests import index_name
-from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
-from divgrpc_protos.arrays import Matrix, row_count
+from divgrpc_client.messages.vectors import (
+    VectorsLike,
+    as_matrix,
+    encode,
+    number_column,
+    row_ends,
+    whole_numbers,
+)
+from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.columns import WireColumn, encode_column
 from divgrpc_protos.records import fields_of, number_of
 from divgrpc_protos.v1 import filters_pb2, writes_pb2
@@ -35,6 +45,8 @@ _CHUNK_BYTES: Final = 1 << 20
 # Maximum number of rows in one message.
 ROWS_MAX: Final = 10_000
 _ID_BYTES: Final = 12
+# Maximum number of bytes of a label, a category or a sub-topic in a message.
+_NUMBER_BYTES: Final = 10
 _MODES: Final = get_args(WriteMode)
 
 Response: TypeAlias = writes_pb2.UpsertResponse | writes_pb2.DeleteResponse
@@ -76,6 +88,9 @@ class RowArguments(NamedTuple):
     attributes: AttributesLike = None
     attribute_types: AttributeTypes = None
     payloads: PayloadsLike = None
+    labels: VectorsLike | None = None
+    categories: NumbersLike = None
+    subtopics: NumbersLike = None
 
 
 class _Rows(NamedTuple):
@@ -86,6 +101,8 @@ class _Rows(NamedTuple):
     vectors: Matrix | None
     columns: Mapping[Attribute, Column]
     payloads: Sequence[bytes]
+    labels: Csr | None
+    numbers: Mapping[str, npt.NDArray[np.integer]]
 
     def fields(self, start: int, stop: int) -> dict[str, Any]:
         """Return the fields of the message with rows `start` to `stop` - 1."""
@@ -94,7 +111,12 @@ class _Rows(NamedTuple):
             for a, column in self.columns.items()
         ]
         vectors = None if self.vectors is None else encode(self.vectors, start, stop)
+        labels = None
+        if self.labels is not None:
+            labels = encode_label_sets(cast(Csr, take(self.labels, start, stop)))
         return {
+            **{name: column[start:stop].tolist() for name, column in self.numbers.items()},
+            "labels": labels,
             "ids": self.ids[start:stop],
             "string_ids": self.texts[start:stop],
             "vectors": vectors,
@@ -109,6 +131,9 @@ class _Rows(NamedTuple):
         for parts in (self.texts, self.payloads):
             if parts:
                 sizes += np.fromiter((4 * len(part) for part in parts), np.int64, rows)
+        sizes += _NUMBER_BYTES * len(self.numbers)
+        if self.labels is not None:
+            sizes += _NUMBER_BYTES * (1 + np.diff(self.labels.indptr))
         ends = set(range(ROWS_MAX, rows, ROWS_MAX)) | {rows}
         if self.vectors is not None:
             ends |= set(row_ends(self.vectors, _CHUNK_BYTES))
@@ -122,7 +147,7 @@ def upsert(
     name: str, row_arguments: RowArguments, mode: WriteMode, conditions: Conditions
 ) -> WriteExchange:
     """Return the exchange of an upsert; raises `InvalidArgumentError` with the argument's name."""
-    rows = _rows_of(*row_arguments)
+    rows = _rows_of(row_arguments)
     fields: dict[str, Any] = {"index": index_name(name), "mode": _mode(mode)}
     ends = rows.ends()
     if len(ends) > 1 and conditions.if_sequence is not None:
@@ -183,7 +208,7 @@ def upsert_request(
     Without a `write_id` in `conditions`, the upsert is made each time that it is sent. Raises
     `InvalidArgumentError` with the argument's name.
     """
-    rows = _rows_of(*row_arguments)
+    rows = _rows_of(row_arguments)
     count = len(rows.ids) or len(rows.texts)
     return writes_pb2.UpsertRequest(
         index=index_name(name), mode=_mode(mode), **rows.fields(0, count), **conditions.fields()
@@ -223,23 +248,31 @@ def _send_all(messages: Iterator[Any]) -> WriteExchange:
     return result
 
 
-def _rows_of(
-    ids: IdsOf,
-    vectors: VectorsLike | None,
-    attributes: AttributesLike,
-    attribute_types: AttributeTypes,
-    payloads: PayloadsLike,
-) -> _Rows:
-    numbers, texts = _ids(ids)
+def _rows_of(arguments: RowArguments) -> _Rows:
+    numbers, texts = _ids(arguments.ids)
     count = len(numbers) or len(texts)
     if not count:
         raise invalid("ids", "must have at least one id")
+    vectors, attributes, payloads = arguments.vectors, arguments.attributes, arguments.payloads
     matrix = None if vectors is None else as_matrix("vectors", vectors)
     if matrix is not None and row_count(matrix) != count:
         raise invalid("vectors", f"must have one row per id, {count}, got {row_count(matrix)}")
-    columns = {} if attributes is None else columns_of(attributes, count, attribute_types)
-    payload_list = [] if payloads is None else check_payloads(payloads, count)
-    return _Rows(numbers, texts, matrix, columns, payload_list)
+    columns: Mapping[Attribute, Column] = {}
+    if attributes is not None:
+        columns = columns_of(attributes, count, arguments.attribute_types)
+    return _Rows(
+        ids=numbers,
+        texts=texts,
+        vectors=matrix,
+        columns=columns,
+        payloads=[] if payloads is None else check_payloads(payloads, count),
+        labels=None if arguments.labels is None else label_sets(arguments.labels, count, "id"),
+        numbers={
+            name: number_column(name, values, count, np.int32)
+            for name in ("categories", "subtopics")
+            if (values := getattr(arguments, name)) is not None
+        },
+    )
 
 
 def _ids(ids: Any) -> tuple[list[int], list[str]]:  # noqa: ANN401  # one id or several

@@ -225,7 +225,9 @@ class PredictLabelsResponse(Message):
     PARAMETERS_FIELD_NUMBER: int
     WARNINGS_FIELD_NUMBER: int
     NAMES_FIELD_NUMBER: int
+    SEQUENCE_FIELD_NUMBER: int
     generation: int
+    sequence: int
     @property
     def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -254,6 +256,7 @@ class PredictLabelsResponse(Message):
         parameters: EffectiveLabelParameters | None = ...,
         warnings: Iterable[WarningInfo] | None = ...,
         names: LabelNames | None = ...,
+        sequence: int = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["names", b"names", "parameters", b"parameters", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["generation", b"generation", "labels", b"labels", "names", b"names", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: Literal["generation", b"generation", "labels", b"labels", "names", b"names", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "warnings", b"warnings"]) -> None: ...

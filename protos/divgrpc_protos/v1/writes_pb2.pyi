@@ -22,6 +22,9 @@ from collections.abc import (
 from divgrpc_protos.v1.filters_pb2 import (
     Filter,
 )
+from divgrpc_protos.v1.labels_pb2 import (
+    LabelSets,
+)
 from divgrpc_protos.v1.points_pb2 import (
     AttributeColumn,
 )
@@ -85,6 +88,9 @@ class UpsertRequest(Message):
     MODE_FIELD_NUMBER: int
     IF_SEQUENCE_FIELD_NUMBER: int
     WRITE_ID_FIELD_NUMBER: int
+    LABELS_FIELD_NUMBER: int
+    CATEGORIES_FIELD_NUMBER: int
+    SUBTOPICS_FIELD_NUMBER: int
     index: str
     mode: WriteMode.ValueType
     if_sequence: int
@@ -99,6 +105,12 @@ class UpsertRequest(Message):
     def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
     @property
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
+    @property
+    def labels(self) -> LabelSets: ...
+    @property
+    def categories(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def subtopics(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -111,9 +123,12 @@ class UpsertRequest(Message):
         mode: WriteMode.ValueType = ...,
         if_sequence: int | None = ...,
         write_id: str = ...,
+        labels: LabelSets | None = ...,
+        categories: Iterable[int] | None = ...,
+        subtopics: Iterable[int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_if_sequence", b"_if_sequence", "if_sequence", b"if_sequence", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_if_sequence", b"_if_sequence", "attributes", b"attributes", "ids", b"ids", "if_sequence", b"if_sequence", "index", b"index", "mode", b"mode", "payloads", b"payloads", "string_ids", b"string_ids", "vectors", b"vectors", "write_id", b"write_id"]) -> None: ...
+    def HasField(self, field_name: Literal["_if_sequence", b"_if_sequence", "if_sequence", b"if_sequence", "labels", b"labels", "vectors", b"vectors"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_if_sequence", b"_if_sequence", "attributes", b"attributes", "categories", b"categories", "ids", b"ids", "if_sequence", b"if_sequence", "index", b"index", "labels", b"labels", "mode", b"mode", "payloads", b"payloads", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors", "write_id", b"write_id"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_if_sequence", b"_if_sequence"]) -> Literal["if_sequence"] | None: ...
 
 @final

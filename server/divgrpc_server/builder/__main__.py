@@ -86,7 +86,6 @@ def _append(
     declared: Sequence[Attribute],
 ) -> _Layout:
     """Append a chunk and return its layout; raise if the layout differs from `first`."""
-    from divgrpc_server.builder import labels
     from divgrpc_server.codec import requests  # late, because they load the compiler
 
     vectors = requests.parse_vectors("vectors", chunk.vectors)
@@ -102,7 +101,7 @@ def _append(
             ids=points.chunk_ids(chunk),
             categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
             subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
-            labels=labels.parse_label_sets(chunk, len(vectors)),
+            labels=requests.parse_label_rows(chunk, len(vectors), "rows"),
             columns=points.parse_columns(chunk.attributes, declared),
             payloads=list(chunk.payloads) if chunk.payloads else None,
         )

@@ -17,7 +17,6 @@ from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs, check_trained
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_server.codec import results
@@ -148,17 +147,6 @@ class _FactorFile:
             return np.empty((0, 0), np.float32)
         self._file.flush()
         return np.memmap(self._file, np.float32, "r", shape=(self._rows, self._cols))
-
-
-def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | None:
-    """Return the labels of a chunk of `rows` rows, or None if the chunk has no labels.
-
-    Raises `InvalidArgumentError`, which names the invalid field of `labels`.
-    """
-    if not chunk.HasField("labels"):
-        return None
-    sets = results.parse_label_sets(chunk.labels, rows, "rows")
-    return SparseRows(sets.indptr, sets.indices.astype(np.int32), sets.data, sets.cols)
 
 
 def _decode(field: str, matrix: vectors_pb2.DenseMatrix) -> FloatArray:

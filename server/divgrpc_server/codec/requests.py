@@ -26,8 +26,9 @@ from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
-from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2, vectors_pb2, writes_pb2
 from divgrpc_server.codec.filters import parse_filter, parse_ids
+from divgrpc_server.codec.results import parse_label_sets
 
 # The names and values of the fields that a request sets.
 Options = tuple[tuple[str, Any], ...]
@@ -162,6 +163,20 @@ def _parse_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     if len(rows) > LIMITS["query_rows_max"]:
         raise invalid(field, f"must hold at most {LIMITS['query_rows_max']} rows, got {len(rows)}")
     return rows
+
+
+def parse_label_rows(
+    message: index_pb2.BuildChunk | writes_pb2.UpsertRequest, rows: int, noun: str
+) -> SparseRows | None:
+    """Return the labels of the `rows` rows of a message, or None if it has no labels.
+
+    `noun` is the word for the rows in errors. Raises `InvalidArgumentError`, which names the
+    invalid field of `labels`.
+    """
+    if not message.HasField("labels"):
+        return None
+    sets = parse_label_sets(message.labels, rows, noun)
+    return SparseRows(sets.indptr, sets.indices.astype(np.int32), sets.data, sets.cols)
 
 
 def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:

@@ -13,6 +13,7 @@ from divgrpc.errors import invalid
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import WriteMode
 from divgrpc.types.records import Attribute
+from divgrpc.writes.annotation_arguments import AnnotationArguments
 from divgrpc.writes.requests import Delete, Upsert, check_write_id
 from divgrpc_protos.records import fields_of, word_of
 from divgrpc_protos.v1 import points_pb2, writes_pb2
@@ -40,6 +41,11 @@ def parse_upsert(message: writes_pb2.UpsertRequest, manifest: Manifest) -> Upser
         mode=mode,
         if_sequence=message.if_sequence if message.HasField("if_sequence") else None,
         write_id=check_write_id(message.write_id),
+        annotations=AnnotationArguments(
+            requests.parse_label_rows(message, len(ids), "ids"),
+            list(message.categories) or None,
+            list(message.subtopics) or None,
+        ),
     )
 
 

@@ -198,7 +198,7 @@ def test_labels_come_with_every_row_or_with_none() -> None:
     builder.append(X[:3], labels=Y[:3])
     with refused("labels", "every row or with none"):
         builder.append(X[3:5])
-    with refused("labels", "must have 6 columns, got 5"):
+    with refused("labels", "must have 6 columns, one per label, got 5"):
         builder.append(X[3:5], labels=np.ones((2, 5)))
 
 

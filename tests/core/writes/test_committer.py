@@ -17,7 +17,6 @@ from divgrpc.errors import (
     InvalidArgumentError,
     LimitExceededError,
     StorageInUseError,
-    UnfitIndexError,
     UnsupportedError,
 )
 from divgrpc.storage.published import bytes_in
@@ -514,8 +513,6 @@ def test_some_indexes_cannot_be_written_to(tmp_path: Path) -> None:
     points = np.eye(8, dtype=np.float32)
     cases: list[tuple[Any, dict[str, Any], type[Exception]]] = [
         (sparse.csr_array(points), {}, UnsupportedError),
-        (points, {"labels": np.eye(8)}, UnsupportedError),
-        (points, {"categories": np.arange(8)}, UnfitIndexError),
     ]
     for number, (vectors, options, error) in enumerate(cases):
         Index.build(vectors, path=tmp_path / str(number), **options)

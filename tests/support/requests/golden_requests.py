@@ -40,6 +40,8 @@ GOLDEN_NAMES: Final = {
     **dict.fromkeys(("a_inserted", "a_numbers_removed"), "families/cells"),
     **dict.fromkeys(("a_compacted", "a_retrained", "a_vacuumed"), "named"),
     **dict.fromkeys(("named_written", "a_streamed"), "named"),
+    **dict.fromkeys(("a_labelled", "labels_written"), "families/labels"),
+    "a_categorised": "families/topics",
 }
 # The indexes that are written to before they are served.
 WRITTEN_NAMES: Final = ("a_compacted", "a_retrained", "a_vacuumed", "named_written")
@@ -252,7 +254,7 @@ def _search_axes() -> evaluate_pb2.EvaluateRequest:
     )
 
 
-def _label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
+def label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
     rows = labelling()["labels"][start:stop]
     offsets = np.concatenate(([0], rows.sum(axis=1).cumsum()))
     ids = rows.nonzero()[1].tolist()
@@ -263,7 +265,7 @@ def _label_evaluations() -> Calls:
     grid: dict[str, Any] = {
         "index": "a_thresholds",
         "documents": dense(8),
-        "labels": _label_sets(0, 8),
+        "labels": label_sets(0, 8),
         "modes": predict_pb2.PredictionMode.values()[1:2],
         "selectors": [query_pb2.SELECTOR_GREEDY],
         "searches": [query_pb2.SEARCH_EXACT],
@@ -281,7 +283,7 @@ def _label_evaluations() -> Calls:
     votes = evaluate_labels_pb2.EvaluateLabelsRequest(
         index="labels",
         documents=dense(3),
-        labels=_label_sets(0, 3),
+        labels=label_sets(0, 3),
         modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
         selectors=[query_pb2.SELECTOR_HIERARCHY],
         thresholds=[evaluate_labels_pb2.EvaluateThreshold(threshold=0.9)],
@@ -299,7 +301,7 @@ def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
     return evaluate_labels_pb2.EvaluateLabelsRequest(
         index="labels",
         documents=dense(3),
-        labels=_label_sets(0, 3),
+        labels=label_sets(0, 3),
         modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
         selectors=[query_pb2.SELECTOR_NEAREST],
         searches=[query_pb2.SEARCH_TABLES],
@@ -331,7 +333,7 @@ def _columns(start: int, stop: int) -> dict[str, Any]:
         "ids": (rows * 3).tolist(),
         "categories": (rows % 4 - 1).tolist(),
         "subtopics": (rows % 3).tolist(),
-        "labels": _label_sets(start, stop),
+        "labels": label_sets(start, stop),
     }
 
 

@@ -1,8 +1,8 @@
 """Requests of writes for `server/test_golden_wire.py`, and of calls that read what was written."""
 
-from divgrpc_protos.v1 import index_pb2, points_pb2, writes_pb2
+from divgrpc_protos.v1 import index_pb2, points_pb2, predict_pb2, writes_pb2
 from support.requests import golden_requests
-from support.requests.golden_requests import Calls, a_filter, dense, query, three
+from support.requests.golden_requests import Calls, a_filter, dense, label_sets, query, three
 
 
 def calls() -> Calls:
@@ -42,6 +42,7 @@ def _writes() -> Calls:
         "update": ("Upsert", [updated]),
         "remove": ("Delete", [removed]),
         **_writes_of_numbers(),
+        **_writes_of_annotations(),
         **_write_stream(),
         "compact": ("Compact", [writes_pb2.CompactRequest(index="a_compacted")]),
         "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_retrained")]),
@@ -62,6 +63,25 @@ def _writes_of_numbers() -> Calls:
     return {
         "insert": ("Upsert", [inserted]),
         "remove by numbers": ("Delete", [numbers_removed]),
+    }
+
+
+def _writes_of_annotations() -> Calls:
+    """Return writes of label sets, categories and sub-topics."""
+    ids = [0, 7, 10**6]
+    labelled = writes_pb2.UpsertRequest(
+        index="a_labelled", ids=ids, vectors=dense(3), labels=label_sets(0, 3)
+    )
+    categorised = writes_pb2.UpsertRequest(
+        index="a_categorised",
+        ids=ids,
+        vectors=dense(3),
+        categories=[2, -1, 9],
+        subtopics=[0, 1, -1],
+    )
+    return {
+        "upsert labels": ("Upsert", [labelled]),
+        "upsert topics": ("Upsert", [categorised]),
     }
 
 
@@ -93,4 +113,19 @@ def _reads_of_writes() -> Calls:
         "count what was written": ("Count", [points_pb2.CountRequest(index=written)]),
         "scroll what was written": ("Scroll", [points_pb2.ScrollRequest(index=written)]),
         "describe what was written": ("GetIndex", [index_pb2.GetIndexRequest(index=written)]),
+        "predict with a stale model": (
+            "PredictLabels",
+            [predict_pb2.PredictLabelsRequest(index="labels_written", documents=dense(2), top_k=2)],
+        ),
+        "vote with what was written": (
+            "PredictLabels",
+            [
+                predict_pb2.PredictLabelsRequest(
+                    index="labels_written",
+                    documents=dense(2),
+                    top_k=2,
+                    mode=predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE,
+                )
+            ],
+        ),
     }
