@@ -93,9 +93,9 @@ def test_annotations_equal_those_in_process(
         assert_same_state(client, name, collection)
         assert client.predict_labels(name, POINTS[:1]).warnings[0].code == "LABEL_MODEL_STALE"
         records = [{"id": 10**6 + row, "vector": POINTS[row]} for row in range(30)]
-        given = annotations(slice(30))
-        wire = ask("upsert_records", name, records, **given)
-        assert wire == collection.upsert_records(iter(records), **given)
+        arguments = annotations(slice(30))
+        wire = ask("upsert_records", name, records, **arguments)
+        assert wire == collection.upsert_records(iter(records), **arguments)
         assert ask("delete", name, [0, 1]) == collection.delete([0, 1])
         assert_same_state(client, name, collection)
         assert ask("compact", name) is collection.compact() is True
@@ -112,12 +112,12 @@ def test_annotations_of_many_messages_and_of_a_stream(
     rows = 25_000
     ids = np.arange(rows) + 1_000
     numbers = np.arange(rows) % ROWS
-    given = {key: values[numbers] for key, values in annotations(slice(None)).items()}
+    arguments = {key: values[numbers] for key, values in annotations(slice(None)).items()}
     with twin(server, name, tmp_path) as collection:
-        assert client.upsert(name, ids, POINTS[numbers], **given).sequence > 2
+        assert client.upsert(name, ids, POINTS[numbers], **arguments).sequence > 2
         for start in range(0, rows, 5_000):
             part = slice(start, start + 5_000)
-            cut = {key: values[part] for key, values in given.items()}
+            cut = {key: values[part] for key, values in arguments.items()}
             collection.upsert(ids[part], POINTS[numbers[part]], **cut)
         counts = collection.engine.label_counts
         opened = Index.open(server.folder / "data" / name).engine.label_counts

@@ -154,10 +154,10 @@ def check_topics(index: Index, model: Model) -> None:
     )
     assert engine.topics.names.tolist() == truth.names.tolist()
     assert engine.topics.totals.tolist() == truth.totals.tolist()
-    asked = truth.names
-    if len(asked):
-        lists = np.tile(numbers, (len(asked), 1))
-        judged, expected = engine.topics.judge(lists, asked), truth.judge(lists, asked)
+    categories = truth.names
+    if len(categories):
+        lists = np.tile(numbers, (len(categories), 1))
+        judged, expected = engine.topics.judge(lists, categories), truth.judge(lists, categories)
         for field in ("relevant", "subtopics", "categories", "relevant_total", "depths"):
             assert (getattr(judged, field) == getattr(expected, field)).all()
 
@@ -221,11 +221,13 @@ class _Writes(RuleBasedStateMachine):
         names = [name for name in map(self.id_of, numbers) if name in self.model]
         if not names:
             return
-        others = [POINTS[(first + place) % 60] for place in range(len(names))]
-        given = {name: values for name, values in annotations_of(others).items() if name in kinds}
-        self.open.upsert(names, attributes={"red": [True] * len(names)}, **given)
+        other_points = [POINTS[(first + place) % 60] for place in range(len(names))]
+        arguments = {
+            name: values for name, values in annotations_of(other_points).items() if name in kinds
+        }
+        self.open.upsert(names, attributes={"red": [True] * len(names)}, **arguments)
         fields = {"labels": "labels", "categories": "category", "subtopics": "subtopic"}
-        for name, other in zip(names, others, strict=True):
+        for name, other in zip(names, other_points, strict=True):
             changes: Any = {fields[kind]: getattr(other, fields[kind]) for kind in kinds}
             self.model[name] = replace(self.model[name], is_red=True, **changes)
 
@@ -419,19 +421,19 @@ def test_sparse_label_sets_are_those_of_dense_ones(tmp_path: Path) -> None:
 
 def test_a_write_of_the_same_name_must_have_the_same_annotations(tmp_path: Path) -> None:
     with build(Collection, MODEL, path=tmp_path / "points") as collection:
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "labels": [[1, 0, 0, 0, 0, 1]],
             "categories": [1],
             "subtopics": [0],
         }
-        others = {"labels": [[0, 1, 0, 0, 0, 1]], "categories": [2], "subtopics": [1]}
-        first = collection.upsert([10], write_id="a", **given)
-        assert collection.upsert([10], write_id="a", **given) == first
-        for name, values in others.items():
+        other_values = {"labels": [[0, 1, 0, 0, 0, 1]], "categories": [2], "subtopics": [1]}
+        first = collection.upsert([10], write_id="a", **arguments)
+        assert collection.upsert([10], write_id="a", **arguments) == first
+        for name, values in other_values.items():
             with pytest.raises(ConditionFailedError, match="other contents"):
-                collection.upsert([10], write_id="a", **given | {name: values})
+                collection.upsert([10], write_id="a", **arguments | {name: values})
         with pytest.raises(ConditionFailedError, match="other contents"):
-            collection.upsert([10], write_id="a", labels=given["labels"])
+            collection.upsert([10], write_id="a", labels=arguments["labels"])
 
 
 def test_an_older_index_with_labels_can_be_written_to(tmp_path: Path) -> None:
