@@ -14,7 +14,8 @@ from divgrpc_client.cli.options import add_conditions, add_file, add_flags, add_
 from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.column_files import read_columns
-from divgrpc_client.formats.files import read_ids, read_vectors
+from divgrpc_client.formats.documents import Documents, read_documents
+from divgrpc_client.formats.files import read_column, read_ids, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.messages.writes import check_write_id
 from divgrpc_protos.arrays import row_count, take
@@ -27,7 +28,7 @@ _SECONDS: Final = 30.0
 
 def add_upsert(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of `upsert`."""
-    add_file(verb)
+    add_file(verb, nargs="?")
     add_flags(
         verb,
         ("--ids", "SOURCE", "Take one id per row from a file, as divgrpc build does."),
@@ -35,7 +36,12 @@ def add_upsert(verb: argparse.ArgumentParser) -> None:
             *("--columns", "CSV"),
             "Take attributes, and ids from a column `id`, from a .csv file with one line per row.",
         ),
+        ("--features", "FILE", "Read documents with labels before features, instead of FILE."),
+        ("--labels", "FILE", "Read labels from a matrix (rows, L); nonzeros are labels."),
+        ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
+        ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
     )
+    verb.set_defaults(split=None)
     verb.add_argument(
         "--mode",
         choices=get_args(WriteMode),
@@ -49,11 +55,12 @@ def upsert(arguments: argparse.Namespace) -> None:
     """Insert the points of FILE into an index, or replace the points that have their ids.
 
     FILE is one that divgrpc build reads. Its points need ids. The attributes must be among those
-    that the index has. A point that is replaced loses the attributes and the payload that FILE
-    leaves out.
+    that the index has. A point that is replaced loses what the command leaves out: attributes,
+    payload, labels, category and sub-topic. An index takes labels, categories and sub-topics if it
+    was built with some.
 
     The points of a .jsonl or .parquet file may all lack vectors. Then they must exist, and keep
-    their vectors, and also the attributes and payloads that FILE leaves out.
+    their vectors, and also all else that the command leaves out.
 
     Rows are written 1,000 at a time, each thousand as a whole or not at all; if the command fails,
     it can be repeated. With --if-sequence, all rows must fit one message.
@@ -64,14 +71,21 @@ def upsert(arguments: argparse.Namespace) -> None:
       divgrpc upsert shoes prices.jsonl --write-id prices-of-may
       divgrpc upsert shoes vectors.npy --ids ids.txt
       divgrpc upsert shoes vectors.npy --columns shoes.csv --mode update_only
+      divgrpc upsert images data.npz --key train --ids id --categories y --subtopics leaf
+      divgrpc upsert papers X.npy --ids ids.txt --labels Y.npz
     """
-    vectors, fields = _read(arguments)
+    documents, fields = _read(arguments)
     count, rows, result = len(fields["ids"]), 0, WriteResult(0, 0, 0)
     step = _ROWS_AT_A_TIME if arguments.if_sequence is None else max(1, count)
     # The longest name first, so that nothing is written if it is too long.
     check_write_id(_name_of(arguments.write_id, max(0, count - 1) // step * step))
     with session.connect(arguments) as client, session.bar(arguments) as progress:
         info = client.get_index(arguments.name, timeout=arguments.timeout)
+        vectors = documents
+        if isinstance(documents, Documents):
+            if documents.is_text:
+                documents = documents.for_index(info, arguments)
+            vectors, fields["labels"] = documents.rows, documents.labels
         if info.id_kind == "string":
             fields["ids"] = list(map(str, fields["ids"]))
         types = {a.name: a.type for a in info.attributes if a.name in fields["attributes"]}
@@ -84,6 +98,7 @@ def upsert(arguments: argparse.Namespace) -> None:
                 attributes={n: c[start:stop] for n, c in fields["attributes"].items()},
                 attribute_types=types,
                 payloads=fields["payloads"] and fields["payloads"][start:stop],
+                **_annotations(fields, start, stop),
                 mode=arguments.mode,
                 if_sequence=arguments.if_sequence,
                 write_id=_name_of(arguments.write_id, start),
@@ -191,16 +206,21 @@ def _name_of(write_id: str | None, start: int) -> str | None:
     return f"{write_id}:{start}" if write_id and start else write_id
 
 
+def _annotations(fields: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    """Return labels, categories and sub-topics of some rows; None for what the files lack."""
+    labels = fields["labels"]
+    return {
+        "labels": None if labels is None else take(labels, start, stop),
+        **{name: column[start:stop] for name, column in fields["topics"].items()},
+    }
+
+
 def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Return vectors or None, and ids, attributes and payloads by name."""
-    path = Path(arguments.file)
-    fields: dict[str, Any] = {"ids": None, "attributes": {}, "payloads": None}
-    if has_records(path):
-        points = read_records(path, needs_vectors=False)
-        vectors: Any = points.vectors
-        fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
-    else:
-        vectors = read_vectors(path, arguments.key)
+    """Return vectors, documents or None, and ids, attributes and so on by name."""
+    if (arguments.file is None) == (arguments.features is None):
+        raise InvalidArgumentError("file", "set either FILE or --features")
+    path = Path(arguments.file or arguments.features)
+    vectors, fields = _read_points(arguments, path)
     if arguments.columns is not None:
         ids, attributes = read_columns(Path(arguments.columns))
         fields |= {"ids": ids, "attributes": attributes}
@@ -210,10 +230,42 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         raise invalid(
             "ids", f"must be given, because {path} has none: name a file of ids with --ids"
         )
-    if vectors is not None and row_count(vectors) != len(fields["ids"]):
-        counts = f"got {len(fields['ids'])} for {row_count(vectors)} vectors"
-        raise invalid("ids", f"must be as many as the vectors, {counts}")
+    topics = {"categories": arguments.categories, "subtopics": arguments.subtopics}
+    fields["topics"] = {
+        name: read_column(source, path) for name, source in topics.items() if source is not None
+    }
+    _check_counts(vectors, fields)
     return vectors, fields
+
+
+def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[str, Any]]:
+    """Return vectors, documents or None, and what else the file has."""
+    fields: dict[str, Any] = {"ids": None, "attributes": {}, "payloads": None, "labels": None}
+    if arguments.features is not None:
+        documents = read_documents(path, arguments)
+        return documents, fields | {"labels": documents.labels}
+    if arguments.labels is not None:
+        fields["labels"] = read_vectors(Path(arguments.labels))
+    if not has_records(path):
+        return read_vectors(path, arguments.key), fields
+    points = read_records(path, needs_vectors=False)
+    fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
+    return points.vectors, fields
+
+
+def _check_counts(vectors: Any, fields: dict[str, Any]) -> None:  # noqa: ANN401  # as of `_read`
+    """Raise `InvalidArgumentError` unless there is one vector, and so on, for each id."""
+    count = len(fields["ids"])
+    rows = vectors.rows if isinstance(vectors, Documents) else vectors
+    if rows is not None and row_count(rows) != count:
+        rule = "must be as many as the vectors"
+        raise invalid("ids", f"{rule}, got {count} for {row_count(rows)} vectors")
+    counts = {name: len(column) for name, column in fields["topics"].items()}
+    if fields["labels"] is not None:
+        counts["labels"] = row_count(fields["labels"])
+    for name, size in counts.items():
+        if size != count:
+            raise invalid(name, f"must have one row per id, {count}, got {size}")
 
 
 def _show(arguments: argparse.Namespace, verb: str, result: WriteResult) -> None:

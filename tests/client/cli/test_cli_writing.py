@@ -162,3 +162,70 @@ def test_writes_are_merged(run: Run, index: str) -> None:
     assert run("compact", index, "--vacuum").out == f"{index}: nothing to merge\n"
     assert run("retrain", index).out == f"{index}: retrained\n"
     assert run("retrain", index, "--json").json == {"name": index, "retrained": True}
+
+
+LABELS = np.array([[1, 0, 0], [0, 1, 1]])
+
+
+@pytest.fixture
+def annotated_index(client: Client) -> str:
+    """Build an index with labels, categories and sub-topics."""
+    numbers = np.arange(ROWS)
+    annotations: dict[str, Any] = {
+        "labels": LABELS[numbers % 2],
+        "categories": numbers % 4,
+        "subtopics": numbers % 3,
+    }
+    client.build("cli-papers", VECTORS[:ROWS], replace=True, **annotations)
+    return "cli-papers"
+
+
+def best_label(client: Client, index: str, row: int) -> int:
+    """Return the label of the point that is nearest to a vector."""
+    options: Any = {"mode": "neighbour_vote", "neighbours": 1, "top_k": 1}
+    return int(client.predict_labels(index, VECTORS[row : row + 1], **options).labels[0, 0])
+
+
+def test_labels_and_topics_of_files_are_written(
+    run: Run, client: Client, annotated_index: str, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("v.npz", "y.npy", "c.txt", "ids.txt")}
+    ids = np.array([ROWS, ROWS + 1])
+    np.savez(files["v.npz"], v=VECTORS[ROWS : ROWS + 2], id=ids, t=np.array([7, -1]))
+    np.save(files["y.npy"], np.array([[0, 0, 1], [1, 0, 0]]))
+    files["c.txt"].write_text("8\n8\n")
+    topics = ("--categories", files["c.txt"], "--subtopics", "t")
+    words = ("upsert", annotated_index, files["v.npz"], "--key", "v", "--ids", "id")
+    written = run(*words, "--labels", files["y.npy"], *topics)
+    assert written.out == "2 points written, write 1\n"
+    assert [best_label(client, annotated_index, ROWS + row) for row in range(2)] == [2, 0]
+    # A category without points would be refused.
+    options: Any = {"folds": 0, "searches": ["exact"], "selectors": ["nearest"], "ks": [2]}
+    (row,) = client.evaluate(annotated_index, VECTORS[ROWS : ROWS + 1], [8], **options)
+    assert row.metrics["recall"].value >= 0.5
+
+    np.save(files["y.npy"], np.eye(2))
+    wrong = run(*words, "--labels", files["y.npy"])
+    assert (wrong.code, "labels must have 3 columns, one per label" in wrong.err) == (1, True)
+    files["c.txt"].write_text("8\n")
+    wrong = run(*words, *topics)
+    assert (wrong.code, "categories must have one row per id, 2, got 1" in wrong.err) == (2, True)
+    wrong = run("upsert", annotated_index, "--ids", files["ids.txt"])
+    assert (wrong.code, "set either FILE or --features" in wrong.err) == (2, True)
+
+
+def test_labels_of_points_without_vectors_are_written(
+    run: Run, client: Client, annotated_index: str, tmp_path: Path
+) -> None:
+    file, labels = lines(tmp_path / "p.jsonl", {"id": 3}, {"id": 4}), tmp_path / "y.npy"
+    np.save(labels, np.array([[0, 0, 1], [0, 0, 1]]))
+    assert best_label(client, annotated_index, 4) == 0
+    assert run("upsert", annotated_index, file, "--labels", labels).code == 0
+    assert [best_label(client, annotated_index, row) for row in (3, 4)] == [2, 2]
+    shown = run("predict", annotated_index, file_of(tmp_path / "d.npy"))
+    assert shown.code == 1  # the index has no label model
+
+
+def file_of(path: Path) -> Path:
+    np.save(path, VECTORS[:2])
+    return path
