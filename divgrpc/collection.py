@@ -63,7 +63,7 @@ class Collection(Index):
 
         Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`,
         `StorageInUseError` if another process has it open for writing, and `IndexChangedError` if
-        it is replaced meanwhile, and `UnsupportedError` for sparse points.
+        it is replaced meanwhile.
         """
         folder = Path(path).absolute()
         return cls(Engine(IndexFolder(folder).open(), folder.name, folder), durability=durability)
@@ -114,8 +114,9 @@ class Collection(Index):
         """Insert points, or replace the points that have these ids.
 
         ids: one id or m ids, of the kind that the index has; all different, at most 10,000.
-        vectors: (m, d) numbers. Without `vectors`, existing points keep their vectors, and also the
-            attributes, payloads, labels, categories and sub-topics that are not given.
+        vectors: (m, d) numbers, or a sparse matrix of scipy if the points of the index are sparse,
+            with at most 4,194,304 values. Without `vectors`, existing points keep their vectors,
+            and also the attributes, payloads, labels, categories and sub-topics that are not given.
         attributes: values by the name of a declared attribute, as for `Index.build`. With
             `vectors`, an attribute that is not given has no value.
         payloads: m bytes or texts; None for a point without a payload.
@@ -133,7 +134,8 @@ class Collection(Index):
         Either all points are written or none. If points are written faster than they are merged,
         the call waits for a merge. Raises `InvalidArgumentError` with the name of the
         argument as its `field`, `ConditionFailedError`, `LimitExceededError` for more than 10,000
-        points or 256 MiB, `StorageFullError`, and `IndexChangedError` if the index was built anew.
+        points, 4,194,304 values of sparse points or 256 MiB, `StorageFullError`, and
+        `IndexChangedError` if the index was built anew.
         """
         manifest = self._committer.manifest
         columns = columns_from(attributes, manifest, ids)

@@ -123,6 +123,10 @@ class Engine(StoredPoints):
         return self._searcher
 
     @property
+    def _points(self) -> Rows:
+        return self._searcher.points
+
+    @property
     def info(self) -> IndexInfo:
         """The description of the index."""
         return self.manifest.info(self._name, self.defaults)
@@ -536,7 +540,7 @@ class Engine(StoredPoints):
         query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
             rows.matrix if isinstance(rows, SparseRows) else rows
-            for rows in (self._searcher.points, query_points)
+            for rows in (self._points, query_points)
         )
         # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
         has_texts = ids.dtype.kind == "O"

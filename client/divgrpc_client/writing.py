@@ -93,8 +93,7 @@ class WriteMethods:
         When the method returns, all later calls see the points, and the points are as safe as the
         server's option `durability` says. Rows that do not fit one message (4 MiB, 10,000 rows) are
         sent in several; each of these is written as a whole or not at all. Raises
-        `IndexNotFoundError`, `ConditionFailedError`, `StorageFullError`, and `UnsupportedError`
-        for an index that cannot be written to.
+        `IndexNotFoundError`, `ConditionFailedError` and `StorageFullError`.
         """
         conditions = Conditions(if_sequence, write_id)
         columns = (attributes, attribute_types, payloads, labels, categories, subtopics)
@@ -230,7 +229,7 @@ class WriteMethods:
 
         timeout: seconds until the call fails; the server goes on. Default: 600.
 
-        Raises `IndexNotFoundError`, `UnsupportedError` for sparse vectors, `StorageFullError`, and
+        Raises `IndexNotFoundError`, `StorageFullError`, and
         `BuildUnderWayError` during a build, a vacuum or another retraining.
         """
         request = writes_pb2.RetrainRequest(index=index_name(name))

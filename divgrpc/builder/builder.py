@@ -18,6 +18,7 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.labels import LabelBuilder
+from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import StageReport
 from divgrpc.columns.ids import encode_texts, is_texts, plain
 from divgrpc.columns.values import (
@@ -96,7 +97,6 @@ class IndexBuilder:
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
         self._sparse = False
-        self._nonzeros = 0
         self._rows_received = 0
         self._rows_skipped = 0
 
@@ -138,7 +138,7 @@ class IndexBuilder:
         if "ids" not in numbers and self._stores_ids:
             numbers["ids"] = np.arange(self._rows_received, self._rows_received + rows)
         mask = self._prepare(block)
-        self._append_points(block[mask])
+        self._points.append(block[mask])
         for name, values in numbers.items():
             self._store.append(name, values[mask])
         if self._columns is not None:
@@ -185,7 +185,7 @@ class IndexBuilder:
         """
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
-        points = self._read_points()
+        points = self._points.read()
         if self._columns is not None:
             self._columns.finish()
         if "ids" in self._kinds:
@@ -231,13 +231,7 @@ class IndexBuilder:
         # Refuse parameters that do not fit the dimensions before the caller sends more rows.
         hyperplanes.fill_defaults(self._parameters, 1, dims)
         self._dims, self._kinds, self._sparse = dims, kinds, sparse
-        if sparse:
-            self._store.begin("indptr", np.int64, (), self._expected_rows + 1)
-            self._store.append("indptr", np.zeros(1, np.int64))
-            self._store.begin("indices", np.int32, ())
-            self._store.begin("values", np.float32, ())
-        else:
-            self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
+        self._points = PointArrays(self._store, dims, self._expected_rows, sparse=sparse)
         numbers = kinds & _COLUMN_DTYPES.keys()
         for name in sorted(numbers | ({"ids"} if self._stores_ids else set())):
             self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
@@ -246,25 +240,6 @@ class IndexBuilder:
             self._columns = ColumnWriter(
                 self._store, self._attributes, has_texts=has_texts, has_payloads=has_payloads
             )
-
-    def _append_points(self, block: Rows) -> None:
-        if isinstance(block, SparseRows):
-            self._store.append("indptr", block.indptr[1:] + self._nonzeros)
-            self._store.append("indices", block.indices)
-            self._store.append("values", block.values)
-            self._nonzeros += len(block.values)
-        else:
-            self._store.append("vectors", block)
-
-    def _read_points(self) -> Rows:
-        if not self._sparse:
-            return self._store.read("vectors")
-        return SparseRows(
-            self._store.read("indptr"),
-            self._store.read("indices"),
-            self._store.read("values"),
-            self._dims or 0,
-        )
 
     def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
         """Check and scale `block` in place for the metric; return a mask or slice of kept rows."""

@@ -23,6 +23,7 @@ from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels import normalise
 from divgrpc.kernels.exact import BOUND_ROWS
+from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
@@ -65,10 +66,6 @@ _REACH_ERROR: Final = 1e-6
 # and 1.6 for points whose lengths differ by a factor of 100.
 _REACH_CELL: Final = 16
 _REACH_SPREAD_MAX: Final = 1.0
-# An index of more sparse points than this gets no inverted lists. An entry of a list takes three
-# bytes, where a stored value takes eight. A full column takes a byte for each point. The start
-# positions take a further number for each column and run.
-LISTED_ROWS_MAX: Final = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ class _Encoder:
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalise.squares_sparse(self._points.indptr, self._points.values, squares)
-            if self._rows <= LISTED_ROWS_MAX:
+            if self._rows <= LISTED_POINTS_MAX:
                 self._store_inverted_lists()
         if self.parameters.metric == "inner_product":
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))

@@ -9,7 +9,7 @@ from divgrpc.doctor.reports import Finding, Meter, Step
 from divgrpc.doctor.writes import check_writes
 from divgrpc.errors import IndexDamagedError, OtherFormatError
 from divgrpc.storage.defaults import default_path, read_defaults
-from divgrpc.storage.generations import Generation, open_array_of, read_manifest
+from divgrpc.storage.generations import GROWING, Generation, open_array_of, read_manifest
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.published import WRITES
 
@@ -68,8 +68,8 @@ def _check_arrays(folder: Path, manifest: Manifest, meter: Meter) -> list[Findin
     findings = []
     for name, entry in manifest.arrays.items():
         path = folder / f"{name}.npy"
-        # The first write makes its folder before it makes the file of vectors longer.
-        grows = name == "vectors" and (folder / WRITES).exists()
+        # The first write makes its folder before it makes the files of vectors longer.
+        grows = name in GROWING and (folder / WRITES).exists()
         if (error := check_array(path, entry, meter, grows=grows)) is not None:
             meaning = "The index does not open. The data that users stored is in other files."
             if name.startswith(_STORED):

@@ -16,12 +16,14 @@ from divgrpc.doctor.logs import records_to_keep, valid_records
 from divgrpc.doctor.reports import Report, Step
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
+    ArrayEntry,
     full_disk_errors,
     link_or_copy,
     sync_folder,
 )
 from divgrpc.storage.defaults import default_path
 from divgrpc.storage.generations import (
+    GROWING,
     POINTER,
     Generation,
     IndexFolder,
@@ -97,18 +99,25 @@ def _drop_defaults(index: Path, report: Report) -> str:
 
 def _drop_writes(index: Path, report: Report) -> str:
     folder = _folder(index, report)
-    vectors, entry = folder / "vectors.npy", read_manifest(folder).arrays["vectors"]
     with writer_lock(folder):
-        if vectors.stat().st_size > HEADER_BYTES + entry.bytes:
-            # Readers may have mapped the file, so it is replaced and not cut.
-            kept_file, cut_file = folder / WRITES / vectors.name, _draft(index) / vectors.name
-            if not kept_file.exists():
-                _link(vectors, kept_file)
-            link_or_copy(vectors, cut_file, entry)
-            os.replace(cut_file, vectors)
-            cut_file.parent.rmdir()
+        for name, entry in read_manifest(folder).arrays.items():
+            if name in GROWING:
+                _cut(index, folder / f"{name}.npy", entry)
         name = _put_aside(folder / WRITES)
     return f"put all writes aside, and kept {name}"
+
+
+def _cut(index: Path, file: Path, entry: ArrayEntry) -> None:
+    """Leave the items of Build in a file of vectors, and keep the whole file with the writes."""
+    if file.stat().st_size <= HEADER_BYTES + entry.bytes:
+        return
+    # Readers may have mapped the file, so it is replaced and not cut.
+    kept_file, cut_file = file.parent / WRITES / file.name, _draft(index) / file.name
+    if not kept_file.exists():
+        _link(file, kept_file)
+    link_or_copy(file, cut_file, entry)
+    os.replace(cut_file, file)
+    cut_file.parent.rmdir()
 
 
 def _rebuild(index: Path, report: Report) -> str:
@@ -124,21 +133,18 @@ def _rebuild(index: Path, report: Report) -> str:
 
 def _apply_log(writes: WritesFolder, generation: Generation) -> None:
     """Make the layout of the build, and apply and merge records until all later ones have room."""
-    arrays, attributes = generation.arrays, generation.manifest.attributes
-    writes.merge(generation, Source.of_build(generation, arrays["vectors"]))
+    manifest = generation.manifest
+    writes.merge(generation, Source.of_build(generation))
     state = State(generation, writes.open_layout(generation, verify=False))
-    descriptor = writes.open_vectors()
-    try:
+    with writes.point_files(manifest).open() as files:
         for sequence, body in writes.log.read(0):
-            record = unpack(body, attributes)
+            record = unpack(body, manifest.attributes)
             if record.rows is not None:
-                if len(record.rows) > state.room:
+                if not state.has_room(record.rows):
                     writes.merge(generation, state.source())
                     state = State(generation, writes.open_layout(generation, verify=False))
-                writes.put_vectors(descriptor, record.rows, state.rows)
+                files.put(record.rows.vectors, state.items)
             state.apply(sequence, record)
-    finally:
-        os.close(descriptor)
 
 
 def _sweep_writes(index: Path, report: Report) -> str:
@@ -182,7 +188,7 @@ def _reopen(index: Path, report: Report) -> str:
     writes = WritesFolder(folder)
     info = writes.read_info()
     if info is not None:
-        writes.reserve_vectors(info.capacity, read_manifest(folder).dims)
+        writes.point_files(read_manifest(folder)).reserve(info.items[1])
     with Collection.open(index) as collection:
         return f"recovered {len(collection):,} points, up to write {collection.sequence:,}"
 

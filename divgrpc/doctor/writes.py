@@ -29,8 +29,8 @@ from divgrpc.storage.published import (
     open_published,
 )
 from divgrpc.writes.layout import LayoutInfo, WritesFolder
-from divgrpc.writes.records import Record, unpack
-from divgrpc.writes.replica import check_vectors
+from divgrpc.writes.records import unpack
+from divgrpc.writes.replica import arrays_without
 from divgrpc.writes.state import State
 
 _REBUILT: Final = "makes the files of all merges again from the build and the log"
@@ -65,7 +65,8 @@ class _Checker:
         self, folder: Path, manifest: Manifest, generation: Generation | None, meter: Meter
     ) -> None:
         self._writes = WritesFolder(folder)
-        self._vectors = folder / "vectors.npy"
+        self._folder = folder
+        self._files = self._writes.point_files(manifest).sizes()
         self._manifest, self._generation, self._meter = manifest, generation, meter
         self._outcome = WritesCheck()
         self._published = open_published(self._writes.path)
@@ -116,30 +117,35 @@ class _Checker:
                 file = folder / f"{name}.npy"
                 if (error := check_array(file, entry, self._meter)) is not None:
                     self._report_broken(file, error)
-        size = self._vectors.stat().st_size if self._vectors.exists() else 0
-        row_bytes = 4 * self._manifest.dims
-        if size >= HEADER_BYTES + row_bytes * info.rows:
-            self._check_merged_vectors(info)
-        elif self._generation is not None:
-            self._report_broken(self._vectors, IndexDamagedError("is too short"))
-        if HEADER_BYTES + row_bytes * info.rows <= size < HEADER_BYTES + row_bytes * info.capacity:
+        for file_number, (file, item_bytes) in enumerate(self._files.items()):
+            self._check_vectors(info, file, item_bytes, file_number)
+        return len(self._outcome.findings) > count
+
+    def _check_vectors(
+        self, info: LayoutInfo, file: Path, item_bytes: int, file_number: int
+    ) -> None:
+        """Check the length of a file of `point_files`, and the items that are merged."""
+        items, items_max = info.items
+        size = file.stat().st_size if file.exists() else 0
+        if size < HEADER_BYTES + item_bytes * items:
+            if self._generation is not None:
+                self._report_broken(file, IndexDamagedError("is too short"))
+            return
+        for part in info.parts:
+            first, count = part.items
+            start, crc32 = HEADER_BYTES + item_bytes * first, part.checksums[file_number]
+            try:
+                check_bytes(file, start, item_bytes * count, crc32, self._meter)
+            except IndexDamagedError as error:
+                rows = f"{error} in rows {part.first} to {part.first + part.rows - 1}"
+                self._report_broken(file, IndexDamagedError(rows))
+        if size < HEADER_BYTES + item_bytes * items_max:
             self._report_recoverable(
-                self._vectors,
+                file,
                 "is shorter than the layout needs",
                 "The index does not open. The vectors that the file lacks are in the log.",
                 "makes the file longer, and takes the vectors from the log",
             )
-        return len(self._outcome.findings) > count
-
-    def _check_merged_vectors(self, info: LayoutInfo) -> None:
-        row_bytes = 4 * self._manifest.dims
-        for part in info.parts:
-            start = HEADER_BYTES + row_bytes * part.first
-            try:
-                check_bytes(self._vectors, start, row_bytes * part.rows, part.crc32, self._meter)
-            except IndexDamagedError as error:
-                rows = f"{error} in rows {part.first} to {part.first + part.rows - 1}"
-                self._report_broken(self._vectors, IndexDamagedError(rows))
 
     def _report_broken(self, file: Path, error: Exception) -> None:
         """Add a finding about a file that merges have written."""
@@ -182,13 +188,15 @@ class _Checker:
         compilation.ensure()
         state = State(generation, self._writes.open_layout(generation, verify=False))
         numbers = self._numbers_at(state)
-        writes_without_vectors = 0
+        # The number of writes that each array of vectors lacks.
+        writes_missing: dict[str, int] = {}
         try:
             for sequence, body in self._writes.log.read(info.sequence):
                 record = unpack(body, generation.manifest.attributes)
-                if record.rows is not None and len(record.rows) > state.room:
+                if record.rows is not None and not state.has_room(record.rows):
                     raise ValueError("no room")  # noqa: TRY301  # as any error of `apply`
-                writes_without_vectors += _lacks_vectors(state, record)
+                for name in arrays_without(state, record):
+                    writes_missing[name] = writes_missing.get(name, 0) + 1
                 state.apply(sequence, record)
                 numbers |= self._numbers_at(state)
         except Exception as error:  # noqa: BLE001  # any error of a record that cannot be applied
@@ -196,10 +204,10 @@ class _Checker:
             problem = IndexDamagedError(f"record {state.sequence + 1} cannot be applied")
             self._outcome.findings.append(damage(self._writes.path / LOG, problem, meaning))
             return
-        if writes_without_vectors:
+        for name, count in writes_missing.items():
             self._report_recoverable(
-                self._vectors,
-                f"lacks vectors of {count_of(writes_without_vectors, 'write')} of the log",
+                self._folder / f"{name}.npy",
+                f"lacks vectors of {count_of(count, 'write')} of the log",
                 "A loss of power kept them from the disk. The log has them, and nothing is lost.",
                 "takes them from the log",
             )
@@ -211,7 +219,8 @@ class _Checker:
     def _numbers_at(self, state: State) -> dict[str, int]:
         """Return the numbers that PUBLISHED must have if it names the last write of `state`."""
         is_last = state.sequence == self._acknowledged
-        return {"live": state.live, "rows": state.rows} if is_last else {}
+        numbers = {"live": state.live, "rows": state.rows, "nonzeros": state.nonzeros}
+        return numbers if is_last else {}
 
     def _check_published(self, info: LayoutInfo, numbers: dict[str, int]) -> None:
         """Compare the numbers in PUBLISHED with `numbers`, which follow from the log."""
@@ -239,12 +248,3 @@ class _Checker:
         """Add a finding about a file that a writer corrects when it opens the index."""
         finding = Finding(str(file), problem, meaning, "repairable", repair, Step.REOPEN)
         self._outcome.findings.append(finding)
-
-
-def _lacks_vectors(state: State, record: Record) -> bool:
-    """Whether the file of vectors lacks some of a record."""
-    try:
-        check_vectors(state, record)
-    except IndexDamagedError:
-        return True
-    return False

@@ -1,54 +1,125 @@
 """Inverted lists of sparse points, for `divgrpc.kernels.inverted_lists`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import inverted_lists
 from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE
-from divgrpc.vectors import SparseRows
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import SparseRows, block_rows
 
 # Yields the first row number and the points of each block.
-Blocks = Callable[[], Iterable[tuple[int, SparseRows]]]
+Blocks: TypeAlias = Callable[[], Iterable[tuple[int, SparseRows]]]
+# Returns a new array of zeros, given its name, dtype and shape.
+Create: TypeAlias = Callable[[str, npt.DTypeLike, tuple[int, ...]], Array]
+
+# Names of the arrays with a number for each column, which stay as Build has made them.
+STEPS: Final = "list_steps"
+FULL_COLUMNS: Final = "full_columns"
+WORK: Final = "list_work"
+# Names of the arrays with a number for each point.
+LENGTHS: Final = ("full_lengths", "list_errors")
 
 
-def create_lists(
-    blocks: Blocks,
-    rows: int,
-    dims: int,
-    create: Callable[[str, npt.DTypeLike, tuple[int, ...]], Array],
-) -> None:
+def blocks_of(points: SparseRows) -> Blocks:
+    """Return a function that yields `points` in blocks."""
+    rows = block_rows(points)
+
+    def blocks() -> Iterator[tuple[int, SparseRows]]:
+        for first in range(0, len(points), rows):
+            yield first, points[first : first + rows]
+
+    return blocks
+
+
+def create_lists(blocks: Blocks, rows: int, dims: int, create: Create) -> None:
     """Make the arrays of `kernels.records.InvertedLists` for `rows` points of `dims` columns.
 
-    `blocks` is called twice. `create` returns a new array of zeros, given its name, dtype and
-    shape.
+    `blocks` is called several times.
     """
+    holders, largest = _count(blocks, rows, dims)
+    is_full = holders.sum(axis=0) > FULL_COLUMN_SHARE * rows
+    steps = create(STEPS, np.float32, (dims,))
+    steps[:] = largest / np.float32(inverted_lists.STEPS_MAX)
+    full_columns = create(FULL_COLUMNS, np.int32, (dims,))
+    full_columns[:] = np.where(is_full, np.cumsum(is_full) - 1, -1)
+    lengths, errors = (create(name, np.float32, (rows,)) for name in LENGTHS)
+    for first, block in blocks():
+        stop = first + len(block)
+        measure(block, steps, full_columns, lengths[first:stop], errors[first:stop])
+    _fill(blocks, rows, holders, (steps, full_columns), create)
+
+
+def list_points(
+    blocks: Blocks, rows: int, steps: FloatArray, full_columns: Array, create: Create
+) -> None:
+    """Make the lists of `rows` points; `steps` and `full_columns` (d,) are those of Build.
+
+    `blocks` is called twice.
+    """
+    holders, _ = _count(blocks, rows, len(steps))
+    _fill(blocks, rows, holders, (steps, full_columns), create)
+
+
+def measure(
+    points: SparseRows,
+    steps: FloatArray,
+    full_columns: Array,
+    full_lengths: FloatArray,
+    errors: FloatArray,
+) -> None:
+    """Write the numbers of `kernels.records.InvertedLists` for each of `points` (m,).
+
+    `full_lengths` and `errors` (m,) float32 are to be written.
+    """
+    columns = read_only(np.asarray(steps)), read_only(np.asarray(full_columns))
+    inverted_lists.measure_rounding(*_arrays(points), *columns, full_lengths, errors)
+
+
+def work_of(starts: IntArray, full_columns: Array, points: SparseRows) -> FloatArray:
+    """Return `InvertedLists.work` (d,) float32 for lists of `points`, all of which are listed."""
+    dims = len(full_columns)
+    sizes = np.diff(starts).reshape(-1, dims).sum(axis=0).astype(np.float64)
+    sizes[full_columns >= 0] = FULL_COLUMN_SHARE * len(points)
+    return np.asarray(sizes / max(1, len(points.indices)), np.float32)
+
+
+def _count(blocks: Blocks, rows: int, dims: int) -> tuple[IntArray, FloatArray]:
+    """Return the number of values by run and column, and the largest value of each column."""
     runs = -(-rows // inverted_lists.RUN_POINTS)
     holders, largest = np.zeros((runs, dims), np.int64), np.zeros(dims, np.float32)
     for first, block in blocks():
-        inverted_lists.count_values(
-            block.indptr, block.indices, block.values, first, holders, largest
-        )
-    is_full = holders.sum(axis=0) > FULL_COLUMN_SHARE * rows
-    holders[:, is_full] = 0
-    starts = create("list_starts", np.int64, (runs * dims + 1,))
+        inverted_lists.count_values(*_arrays(block), first, holders, largest)
+    return holders, largest
+
+
+def _fill(
+    blocks: Blocks,
+    rows: int,
+    holders: IntArray,
+    columns: tuple[FloatArray, Array],
+    create: Create,
+) -> None:
+    """Make the lists and the full columns; `columns` are the steps and the full columns."""
+    steps, full_columns = (read_only(np.asarray(array)) for array in columns)
+    holders[:, full_columns >= 0] = 0
+    starts = create("list_starts", np.int64, (holders.size + 1,))
     starts[1:] = np.cumsum(holders)
-    steps = create("list_steps", np.float32, (dims,))
-    steps[:] = largest / np.float32(inverted_lists.STEPS_MAX)
-    full_columns = create("full_columns", np.int32, (dims,))
-    full_columns[:] = np.where(is_full, np.cumsum(is_full) - 1, -1)
-    entries, full_count = int(starts[-1]), int(is_full.sum())
+    entries, full_count = int(starts[-1]), int(np.count_nonzero(full_columns >= 0))
     arrays = (
         create("list_rows", np.uint16, (entries,)),
         create("list_values", np.int8, (entries,)),
         create("full_values", np.int8, (full_count, rows)),
-        create("full_lengths", np.float32, (rows,)),
-        create("list_errors", np.float32, (rows,)),
     )
-    ends = starts[:-1].reshape(runs, dims).copy()
+    ends = starts[:-1].reshape(holders.shape).copy()
     for first, block in blocks():
-        inverted_lists.fill_lists(
-            block.indptr, block.indices, block.values, first, steps, full_columns, ends, arrays
-        )
+        inverted_lists.fill_lists(*_arrays(block), first, steps, full_columns, ends, arrays)
+
+
+def _arrays(points: SparseRows) -> tuple[Array, Array, Array]:
+    """Return the arrays of sparse rows, read-only: kernels are compiled for one kind of arrays."""
+    return read_only(points.indptr), read_only(points.indices), read_only(points.values)

@@ -32,6 +32,7 @@ class Model(NamedTuple):
     """What codes depend on beside the arrays of an `Index`.
 
     centre: (d,) float32, the centre of the points.
+    centre_square: float64, its squared length; used only for sparse points.
     centre_margins: (C, B) float32 inner products of the centres of the cells with the normals of
         the hyperplanes; (0, B) without cells.
     planes: number of hyperplanes that are not zero.
@@ -40,6 +41,7 @@ class Model(NamedTuple):
     """
 
     centre: Float32s
+    centre_square: float
     centre_margins: Float32s
     planes: int
     span: float
@@ -57,7 +59,7 @@ def encode_rows(index, queries, model, scratch, encoded):
         group 2 i in its lower four bits and group 2 i + 1 in its upper four bits.
     """
     index, queries = record_at(index, Index), Queries(*queries)
-    centre, centre_margins, planes, span, product = model
+    centre, centre_square, centre_margins, planes, span, product = model
     sums, margins = scratch
     cells, terms, codes = encoded
     depth = codes.shape[1] * 8 // margins.shape[0]
@@ -67,7 +69,7 @@ def encode_rows(index, queries, model, scratch, encoded):
         offset, cell = 0.0, -1
         if centres.shape[0]:
             cell = nearest_cell(index.cells, margins)
-            offset = _centred_square(queries.dense[row], centre)
+            offset = _centred_square(queries, row, centre, centre_square)
             offset += index.cells.squares[cell]
             for j in range(centres.shape[1]):
                 offset -= 2.0 * margins[j] * centres[cell, j]
@@ -75,7 +77,7 @@ def encode_rows(index, queries, model, scratch, encoded):
             for b in range(margins.shape[0]):
                 margins[b] -= centre_margins[cell, b]
         elif not product:
-            offset = _centred_square(queries.dense[row], centre)
+            offset = _centred_square(queries, row, centre, centre_square)
         step = _step_of(margins, depth, planes)
         product_sum, square, shift = 0.0, 0.0, 0.0
         for b in range(margins.shape[0]):
@@ -109,8 +111,15 @@ def nearest_cell(cells, margins):
 
 
 @kernel
-def _centred_square(vector, centre):
+def _centred_square(queries, row, centre, centre_square):
     square = 0.0
+    if queries.indptr.shape[0]:
+        square = centre_square
+        for i in range(queries.indptr[row], queries.indptr[row + 1]):
+            value = np.float64(queries.values[i])
+            square += value * (value - 2.0 * np.float64(centre[queries.indices[i]]))
+        return max(square, 0.0)
+    vector = queries.dense[row]
     for j in range(vector.shape[0]):
         difference = np.float64(vector[j]) - np.float64(centre[j])
         square += difference * difference

@@ -22,6 +22,7 @@ import numpy as np
 
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
+from divgrpc.kernels.sparse import is_marked
 from divgrpc.kernels.top_k import kth_least, take_nearest
 from divgrpc.kernels.vector_sums import prefetch_run
 
@@ -50,6 +51,10 @@ LISTS_MIN_RATIO = 4
 FULL_COLUMN_SHARE = 0.15
 # The full columns are added for some points only if these are at most 1 / FEW_RATIO of all points.
 FEW_RATIO = 8
+# Only so many points have lists. An entry of a list takes three bytes, where a stored value takes
+# eight. A full column takes a byte for each point. The start positions take a further number for
+# each column and run.
+LISTED_POINTS_MAX = 1 << 18
 
 
 @kernel
@@ -67,32 +72,45 @@ def count_values(indptr, indices, values, first, holders, largest):
 
 
 @kernel
+def measure_rounding(indptr, indices, values, steps, full_columns, full_lengths, errors):
+    """Write the lengths of the rounding errors and of the values in full columns of m sparse rows.
+
+    `full_lengths` and `errors` (m,) float32 are to be written, rounded up. `steps` (d,) float32 and
+    `full_columns` (d,) int32 are as in `InvertedLists`.
+    """
+    for row in range(indptr.shape[0] - 1):
+        square, full_square = 0.0, 0.0
+        for i in range(indptr[row], indptr[row + 1]):
+            step = steps[indices[i]]
+            error = np.float64(values[i]) - np.float64(step) * steps_of(values[i], step)
+            square += error * error
+            if full_columns[indices[i]] >= 0:
+                full_square += np.float64(values[i]) * np.float64(values[i])
+        errors[row] = math.sqrt(square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
+        full_lengths[row] = math.sqrt(full_square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
+
+
+@kernel
 def fill_lists(indptr, indices, values, first, steps, full_columns, ends, lists):
     """Append m sparse rows to the lists of their columns; the first of them is point `first`.
 
     `ends` (runs, d) int64 holds the position for the next entry of each list, and is updated.
     `steps` (d,) float32 and `full_columns` (d,) int32 are as in `InvertedLists`; `lists` are its
-    arrays (rows, values, full_values, full_lengths, errors) to be written. `full_values` must hold
-    zeros.
+    arrays (rows, values, full_values) to be written. `full_values` must hold zeros.
     """
-    rows, list_values, full_values, full_lengths, errors = lists
+    rows, list_values, full_values = lists
     for row in range(indptr.shape[0] - 1):
-        point, square, full_square = first + row, 0.0, 0.0
+        point = first + row
         run = point // RUN_POINTS
         for i in range(indptr[row], indptr[row + 1]):
             column = indices[i]
             count = steps_of(values[i], steps[column])
-            error = np.float64(values[i]) - np.float64(steps[column]) * count
-            square += error * error
             if full_columns[column] >= 0:
                 full_values[full_columns[column], point] = count
-                full_square += np.float64(values[i]) * np.float64(values[i])
             else:
                 place = ends[run, column]
                 rows[place], list_values[place] = point - run * RUN_POINTS, count
                 ends[run, column] = place + 1
-        errors[point] = math.sqrt(square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
-        full_lengths[point] = math.sqrt(full_square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
 
 
 @kernel
@@ -105,23 +123,28 @@ def steps_of(value, step):
 
 
 @kernel
-def lists_pay(points, lists, columns, n_nearest, n_passing):
+def lists_pay(points, lists, columns, n_nearest, n_passing, n_points):
     """Return whether inverted lists find the `n_nearest` nearest points faster than a full pass.
 
-    A full pass scores all points or, if `n_passing` is above 0, so many points that pass a filter.
-    `columns` (s,) int32 are those of the sparse query; see LISTS_MIN_RATIO.
+    A full pass scores all `n_points` points or, if `n_passing` is above 0, so many points that pass
+    a filter. `columns` (s,) int32 are those of the sparse query; see LISTS_MIN_RATIO.
     """
-    starts, n = lists.starts, points.squares.shape[0]
-    n_scored = n_passing or n
+    starts, n_scored = lists.starts, n_passing or n_points
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > n_scored:
         return False
+    if lists.work.shape[0]:
+        # Points without lists take as long as in a full pass.
+        share = max(0.0, 1.0 - LISTED_POINTS_MAX / n_points)
+        for i in range(columns.shape[0]):
+            share += lists.work[columns[i]]
+        return LISTS_MIN_RATIO * share < n_scored / n_points
     dims, work = lists.steps.shape[0], 0.0
     for i in range(columns.shape[0]):
         if lists.full_columns[columns[i]] >= 0:
-            work += FULL_COLUMN_SHARE * n
+            work += FULL_COLUMN_SHARE * n_points
         for place in range(columns[i], starts.shape[0] - 1, dims):
             work += starts[place + 1] - starts[place]
-    return LISTS_MIN_RATIO * work < points.indices.shape[0] * (n_scored / n)
+    return LISTS_MIN_RATIO * work < points.indices.shape[0] * (n_scored / n_points)
 
 
 @allocating
@@ -138,8 +161,9 @@ def score_listed(
     """
     rows, distances, bounds = candidates.rows, candidates.distances, scratch.bounds
     count = bound_distances(
-        points.squares, lists, columns, values, query, n_nearest, passing, distances, scratch
-    )
+        points, lists, columns, values, query, n_nearest, passing, selection.marks, candidates,
+        scratch,
+    )  # fmt: skip
     first = take_nearest(distances[:count], n_nearest, rows)
     for i in range(first):
         # No comparison below is true for NaN, so the point is not taken twice.
@@ -158,21 +182,31 @@ def score_listed(
 
 
 @allocating
-def bound_distances(squares, lists, columns, values, query, n_nearest, passing, distances, scratch):
+def bound_distances(
+    points, lists, columns, values, query, n_nearest, passing, marks, candidates, scratch
+):
     """Find points that include the `n_nearest` nearest and all ties; return their number m.
 
     Writes the rows of these points into `scratch.rows` (n,) int32, ascending, lower bounds of their
-    distances into `scratch.bounds` (n,) float32, and estimates into `distances` (n,) float32.
-    `squares`: `Points.squares`. The other arguments are as for `score_listed`.
+    distances into `scratch.bounds` (n,) float32, and estimates into `candidates.distances` (n,)
+    float32. `marks`: `SelectionScratch.marks`. The other arguments are as for `score_listed`.
+
+    The result depends on the points that pass and on their order, and not on other rows, nor on
+    which of the points have lists.
     """
-    n, dims = squares.shape[0], lists.steps.shape[0]
+    dims, squares, n_listed = lists.steps.shape[0], points.squares, lists.full_values.shape[1]
+    n = squares.shape[0]
+    if passing.shape[0]:
+        n = max(n_listed, np.int64(passing[passing.shape[0] - 1]) + 1)
+    n_open = passing.shape[0] or n
     weights = np.empty(columns.shape[0], np.int32)
     scale = _weigh(lists.steps, columns, values, weights)
-    sums, rows = scratch.sums[:n], scratch.rows
+    sums, distances = scratch.sums[:n], candidates.distances
     for row in range(n):
         sums[row] = 0
-    for start in range(0, n, RUN_POINTS):
+    for start in range(0, n_listed, RUN_POINTS):
         _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums[start:][:RUN_POINTS])
+    _add_later(points, lists, query, scale[0], marks, passing, False, sums)
     # The last columns are completed to a whole number of groups by columns of weight 0.
     full, full_weights = np.zeros((2, columns.shape[0] + _COLUMNS_TOGETHER), np.int32)
     n_full, square = 0, 0.0
@@ -182,34 +216,80 @@ def bound_distances(squares, lists, columns, values, query, n_nearest, passing, 
             full[n_full], full_weights[n_full] = number, weights[i]
             square += np.float64(values[i]) * np.float64(values[i])
             n_full += 1
-    if n_full and FEW_RATIO * n_nearest <= n and not passing.shape[0]:
+    if n_full and FEW_RATIO * n_nearest <= n_open:
         full_length = math.sqrt(square) * _LENGTH_ROUND_UP
         _bound_all(squares, lists, query, scale, full_length, sums, distances, scratch.bounds)
+        _keep_passing(passing, n, distances, scratch)
         count = _bound_few(
-            squares, lists, query, scale, full[:n_full], full_weights, n_nearest, distances, scratch
-        )
+            points, lists, query, scale, full[:n_full], full_weights, n_nearest, n_open, marks,
+            candidates, scratch,
+        )  # fmt: skip
         if count:
             return count
-    for start in range(0, n, RUN_POINTS):
+    for start in range(0, n_listed, RUN_POINTS):
         for i in range(0, n_full, _COLUMNS_TOGETHER):
             _add_full(
-                lists.full_values, full[i:], full_weights[i:], start, sums[start:][:RUN_POINTS]
-            )
+                lists.full_values, full[i:], full_weights[i:], start,
+                sums[:n_listed][start:][:RUN_POINTS],
+            )  # fmt: skip
+    if n_full:
+        _add_later(points, lists, query, scale[0], marks, passing, True, sums)
     _bound_all(squares, lists, query, scale, 0.0, sums, distances, scratch.bounds)
+    _keep_passing(passing, n, distances, scratch)
+    return n_open
+
+
+@part
+def _keep_passing(passing, n, distances, scratch):
+    """Write the rows that pass into `scratch.rows`, and move their distances and bounds forward.
+
+    If `passing` is empty, these are rows 0 to n - 1.
+    """
+    rows, bounds = scratch.rows, scratch.bounds
     for i in range(passing.shape[0]):
         # The rows ascend, so no value is overwritten before it is read.
         row = passing[i]
-        rows[i], distances[i] = row, distances[row]
-        scratch.bounds[i] = scratch.bounds[row]
-    if passing.shape[0]:
-        return passing.shape[0]
-    for row in range(n):
-        rows[row] = row
-    return n
+        rows[i], distances[i], bounds[i] = row, distances[row], bounds[row]
+    if not passing.shape[0]:
+        for row in range(n):
+            rows[row] = row
+
+
+@kernel
+def _add_later(points, lists, query, unit, marks, passing, is_full, sums):
+    """Add products to the `sums` (n,) of the rows that pass and have no lists.
+
+    These are the products in full columns or, unless `is_full`, in the other columns.
+    """
+    n_listed, is_filtered = lists.full_values.shape[1], passing.shape[0] > 0
+    place = (passing.shape[0] if is_filtered else sums.shape[0]) - 1
+    while place >= 0:
+        row = np.int64(passing[place]) if is_filtered else place
+        if row < n_listed:
+            break
+        sums[row] += _sum_of(points, lists, query, unit, marks, row, is_full)
+        place -= 1
+
+
+@kernel
+def _sum_of(points, lists, query, unit, marks, row, is_full):
+    """Return the sum of the products of a row without lists, for `_add_later`."""
+    indices, values, total = points.indices, points.values, 0
+    for i in range(points.indptr[row], points.indptr[row + 1]):
+        column = indices[i]
+        # Marks are read first, because they fit into the processor's cache.
+        if not marks.shape[0] or is_marked(column, marks):
+            value = query.dense[query.row, column]
+            if value != 0 and (lists.full_columns[column] >= 0) == is_full:
+                step = lists.steps[column]
+                total += weight_of(value, step, unit) * np.int64(steps_of(values[i], step))
+    return np.int32(total)
 
 
 @allocating
-def _bound_few(squares, lists, query, scale, full, weights, n_nearest, distances, scratch):
+def _bound_few(
+    points, lists, query, scale, full, weights, n_nearest, n_open, marks, candidates, scratch
+):
     """Do what `bound_distances` does if few points can be among the nearest; otherwise return 0.
 
     `full` and `weights` are the numbers and weights of the query's full columns. `scratch.sums`
@@ -217,22 +297,29 @@ def _bound_few(squares, lists, query, scale, full, weights, n_nearest, distances
     seem nearest, which limits the distances of the nearest points. Then they are added for all
     points whose bounds are within the limit.
     """
-    n, rows, bounds = squares.shape[0], scratch.rows, scratch.bounds
-    unit, length, slack = scale
-    count = take_nearest(distances[:n], n_nearest, rows)
-    totals = np.empty(max(count, n // FEW_RATIO), np.int32)
-    _total_sums(lists.full_values, full, weights, rows[:count], scratch.sums, totals)
+    rows, bounds, most = scratch.rows, scratch.bounds, n_open // FEW_RATIO
+    near_rows, distances = candidates.rows, candidates.distances
+    squares, (unit, length, slack) = points.squares, scale
+    count = take_nearest(distances[:n_open], n_nearest, near_rows)
     for i in range(count):
-        row = rows[i]
+        near_rows[i] = rows[near_rows[i]]
+    totals = np.empty(max(count, most), np.int32)
+    _total_sums(
+        points, lists, query, unit, full, weights, near_rows[:count], marks, scratch.sums, totals
+    )
+    for i in range(count):
+        row = near_rows[i]
         width = slack + length * np.float64(lists.errors[row])
         distances[i] = _farthest(query, squares[row], unit * totals[i], width)
     limit, count = kth_least(distances[:count], n_nearest - 1), 0
-    for row in range(n):
-        rows[count] = row
-        count += bounds[row] <= limit
-    if count > n // FEW_RATIO:
+    for i in range(n_open):
+        rows[count] = rows[i]
+        count += bounds[i] <= limit
+    if count > most:
         return 0
-    _total_sums(lists.full_values, full, weights, rows[:count], scratch.sums, totals)
+    _total_sums(
+        points, lists, query, unit, full, weights, rows[:count], marks, scratch.sums, totals
+    )
     for i in range(count):
         row = rows[i]
         width = slack + length * np.float64(lists.errors[row])
@@ -242,15 +329,20 @@ def _bound_few(squares, lists, query, scale, full, weights, n_nearest, distances
 
 
 @kernel
-def _total_sums(full_values, full, weights, rows, sums, totals):
+def _total_sums(points, lists, query, unit, full, weights, rows, marks, sums, totals):
     """Write the sums of `rows` (m,), with the full columns added, into `totals` (m,) int32."""
+    full_values = lists.full_values
+    n_listed = full_values.shape[1]
     for i in range(rows.shape[0]):
         totals[i] = sums[rows[i]]
+        if rows[i] >= n_listed:
+            totals[i] += _sum_of(points, lists, query, unit, marks, np.int64(rows[i]), True)
     # Each column is read from its first to its last row, which is faster than reading row by row.
     for number in range(full.shape[0]):
         column, weight = full_values[full[number]], weights[number]
         for i in range(rows.shape[0]):
-            totals[i] += weight * np.int32(column[np.uint64(rows[i])])
+            if rows[i] < n_listed:
+                totals[i] += weight * np.int32(column[np.uint64(rows[i])])
 
 
 @kernel
@@ -301,11 +393,17 @@ def _weigh(steps, columns, values, weights):
         total += abs(np.float64(values[i]) * np.float64(steps[columns[i]]))
     unit = total * STEPS_MAX / _SUM_MAX
     for i in range(columns.shape[0]):
-        product = np.float64(values[i]) * np.float64(steps[columns[i]])
-        weights[i] = np.int32(np.rint(product / unit)) if unit > 0 else np.int32(0)
+        weights[i] = weight_of(values[i], steps[columns[i]], unit)
     # Each weight is rounded by at most half a unit.
     slack = unit * STEPS_MAX * columns.shape[0] + total * STEPS_MAX * _SUM_ERROR
     return unit, math.sqrt(square) * _LENGTH_ROUND_UP, slack
+
+
+@kernel
+def weight_of(value, step, unit):
+    """Return the int32 weight of a column whose value in the query is `value`, for `_weigh`."""
+    product = np.float64(value) * np.float64(step)
+    return np.int32(np.rint(product / unit)) if unit > 0 else np.int32(0)
 
 
 @kernel

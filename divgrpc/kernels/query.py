@@ -238,7 +238,7 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
         start, stop = queries.indptr[number], queries.indptr[number + 1]
         columns, values = queries.indices[start:stop], queries.values[start:stop]
         n_candidates = min(n_nearest, plan.candidates_limit or n_nearest)
-        if lists_pay(points, index.lists, columns, n_candidates, passing.shape[0]):
+        if lists_pay(points, index.lists, columns, n_candidates, passing.shape[0], plan.n_points):
             count = score_listed(
                 points, index.lists, columns, values, query, n_nearest, passing, scratch.selection,
                 candidates, scratch.lists,

@@ -22,6 +22,7 @@ of the field. Shapes use these letters:
 - O: number of overflow tiles.
 - L: number of rows that were written since the last merge, or that there is room for.
 - p: number of points that pass the filter of a query.
+- l: number of points that have inverted lists.
 
 If an index lacks an array, the field is an empty array. In the shape of this array, every letter
 and every sum such as n+1 is 0, except d and m, which are the number of dimensions.
@@ -111,8 +112,9 @@ class Points(NamedTuple):
 class InvertedLists(NamedTuple):
     """The values of sparse points by column, rounded to bytes (`kernels.inverted_lists`).
 
-    Points are divided into runs of RUN_POINTS. A column has either a list for each run or one byte
-    for every point. A value is about its byte times the step of its column.
+    The first l points have lists, and points that were written later may lack them. Points are
+    divided into runs of RUN_POINTS. A column has either a list for each run or one byte for every
+    point. A value is about its byte times the step of its column.
     """
 
     # The list of column j in run r is rows[starts[i] : starts[i + 1]] with i = r * d + j.
@@ -122,9 +124,12 @@ class InvertedLists(NamedTuple):
     steps: Annotated[Float32s, "columns", "list_steps"]
     # Row of `full_values` with the bytes of the column, or -1 if the column has lists.
     full_columns: Annotated[Int32s, "columns"]
-    full_values: Annotated[Int8s, "full n"]
+    full_values: Annotated[Int8s, "full l"]
     full_lengths: Annotated[Float32s, "n"]  # length of a point's values in full columns, rounded up
     errors: Annotated[Float32s, "n", "list_errors"]  # length of a point's errors, rounded up
+    # The work of reading a column, as a share of a pass over all stored values at Build. Empty if
+    # nothing was written since.
+    work: Annotated[Float32s, "columns", "list_work"]
 
 
 class Hashing(NamedTuple):
@@ -379,6 +384,7 @@ class Plan(NamedTuple):
     pool_limit: int
     dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
     dial_factor: float  # `factor` of `dials.fall_off_step`
+    n_points: int  # number of points of the index, without a filter
 
 
 class Span(NamedTuple):

@@ -25,7 +25,7 @@ def marked_dot(indices, values, start, stop, dense, marks, sums):
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):
-        if _is_marked(indices[i], marks):
+        if is_marked(indices[i], marks):
             sums[(i - start) & 15] += np.float64(values[i]) * np.float64(dense[0, indices[i]])
     for half in (8, 4, 2, 1):
         for j in range(half):
@@ -34,13 +34,14 @@ def marked_dot(indices, values, start, stop, dense, marks, sums):
     total = sums[0]
     sums[0] = 0.0
     for i in range(whole, stop):
-        if _is_marked(indices[i], marks):
+        if is_marked(indices[i], marks):
             total += np.float64(values[i]) * np.float64(dense[0, indices[i]])
     return total
 
 
 @kernel
-def _is_marked(column, marks):
+def is_marked(column, marks):
+    """Return whether the bit of a column is set in `marks`, as a uint64."""
     return marks[column >> 6] >> np.uint64(column & 63) & np.uint64(1)
 
 

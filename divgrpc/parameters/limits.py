@@ -48,8 +48,9 @@ LIMITS: Final = {
     "attribute_bytes_max": 2**20,
     # Maximum number of points that one Get names.
     "get_rows_max": 10_000,
-    # Limits of writes: rows of one upsert, and ids of one deletion.
+    # Limits of writes: rows of one upsert, values of its sparse rows, and ids of one deletion.
     "write_rows_max": 10_000,
+    "write_values_max": 2**22,
     "delete_ids_max": 100_000,
     "write_id_bytes_max": 128,
     # Maximum number of bytes that the log of an index has since the last merge. The writer and each

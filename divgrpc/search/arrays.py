@@ -39,6 +39,13 @@ def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
     return {name: read_only(array) for name, array in arrays.items()}
 
 
+def points_of(arrays: Mapping[str, Array], dims: int) -> Rows:
+    """Return the points in the arrays of an index as rows, dense or sparse."""
+    if "indptr" in arrays:
+        return SparseRows(arrays["indptr"], arrays["indices"], arrays["values"], dims)
+    return arrays["vectors"]
+
+
 def with_tiles(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return `arrays` with all codes in tiles.
 

@@ -71,12 +71,14 @@ class QueryPlan:
         min_points: int = 0,
         pool_limit: int | None = None,
         grow: bool = True,
+        stored: int | None = None,
     ) -> "QueryPlan":
-        """Return the plan for an index of `points` points.
+        """Return the plan for queries of `points` points.
 
         `min_points`: minimum number of points to find in buckets or cells. `pool_limit`: maximum
         number of candidates that a pool grows to. `grow`: whether a pool may grow within the search
-        (`candidates_max` is then up to `pool_max`).
+        (`candidates_max` is then up to `pool_max`). `stored`: number of points of the index;
+        default `points`.
         """
         copy_limit = _copy_limit(parameters.duplicate_threshold, metric)
         candidates_max, pool_max = _candidate_limits(
@@ -102,7 +104,7 @@ class QueryPlan:
             effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)
         kernel = _kernel_plan(
             effective, metric, step, min_points, np.float32(copy_limit), candidates_max
-        )
+        )._replace(n_points=points if stored is None else stored)
         one_by_one = one_by_one or parameters.list_collapsed
         return cls(
             parameters, kernel, tuple(kernel), candidates_max, one_by_one, copy_limit, pool_max
@@ -163,6 +165,7 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
         pool_limit=pool_limit,
         dial_choice=choice_of(parameters),
         dial_factor=factor_of(parameters),
+        n_points=0,
     )
 
 

@@ -157,6 +157,7 @@ class Searcher:
             points=points,
             min_points=self._enough_points(parameters, points, passing) if probe_on else 0,
             pool_limit=pool_limit,
+            stored=rows or self._n_points,
         )
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:

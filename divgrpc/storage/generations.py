@@ -75,6 +75,8 @@ WRITER_LOCK: Final = "LOCK"
 # File in a data folder, which a server locks.
 ROOT_LOCK: Final = ".lock"
 STAGING_INFIX: Final = ".staging-"
+# Arrays whose files become longer when points are written (`divgrpc.writes.point_files`).
+GROWING: Final = frozenset(("vectors", "indices", "values"))
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -131,9 +133,7 @@ class IndexFolder:
             manifest = read_manifest(folder)
             info = manifest.info(self.name, read_defaults(folder, manifest))
             if (writes := read_writes(folder)) is not None:
-                info = replace(
-                    info, rows=writes.live, nonzeros=writes.live * info.dims, writes=writes.info
-                )
+                info = replace(info, rows=writes.live, nonzeros=writes.nonzeros, writes=writes.info)
             return info
 
         return self.read_current(read)
@@ -234,7 +234,7 @@ def open_array_of(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -
     except IndexDamagedError:
         # Later vectors follow those of the generation in the same file. The first write makes its
         # folder before that, perhaps while the generation is opened.
-        if name != "vectors" or not (folder / WRITES).exists():
+        if name not in GROWING or not (folder / WRITES).exists():
             raise
     return open_array(path, entry, verify=verify, grows=True)
 

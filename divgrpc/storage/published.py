@@ -29,7 +29,7 @@ LOG: Final = "log"
 LOG_SUFFIX: Final = ".wal"
 LAYOUTS: Final = "layouts"
 _NUMBER_BYTES: Final = 8
-_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "boot")
+_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "nonzeros", "boot")
 _BOOT: Final = _NUMBERS.index("boot")
 _NO_BOOT: Final = 1
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -52,6 +52,7 @@ class Published:
     layout: number of the current layout, whose files are complete.
     live, rows, unmerged: number of points; of rows, deleted ones included; of points that were
         written since the last merge.
+    nonzeros: number of stored values of all points.
     boot: the start of the system in which the writer has set the numbers.
     """
 
@@ -117,7 +118,7 @@ class Published:
 
     def info(self, folder: Path) -> WritesInfo:
         """Return the description of the writes in `folder`."""
-        sequence, _, live, rows, unmerged, _ = self._numbers
+        sequence, _, live, rows, unmerged, *_ = self._numbers
         return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
 
 
@@ -141,9 +142,13 @@ def bytes_in(log: Path) -> int:
 
 
 class Writes(NamedTuple):
-    """The number of points of a generation, and the description of the writes to it."""
+    """The numbers of points of a generation and of their values, and a description of its writes.
+
+    live, nonzeros: as in `Published`.
+    """
 
     live: int
+    nonzeros: int
     info: WritesInfo
 
 
@@ -155,7 +160,8 @@ def read_writes(generation: Path) -> Writes | None:
     published = open_published(generation / WRITES) if was_written(generation) else None
     if published is None:
         return None
-    return Writes(published.live, published.info(generation / WRITES))
+    numbers = published.numbers
+    return Writes(numbers["live"], numbers["nonzeros"], published.info(generation / WRITES))
 
 
 def is_recovered(generation: Path) -> bool:

@@ -9,7 +9,9 @@ from typing import Final
 
 from divgrpc.errors import LimitExceededError, MergesBehindError
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.writes.layout import rows_at_once
+from divgrpc.writes.layout import rows_at_once, values_at_once
+from divgrpc.writes.point_files import item_count
+from divgrpc.writes.records import Record
 from divgrpc.writes.state import State
 
 # A merge begins when so many rows were written or deleted since the last one: a number, or a share
@@ -21,6 +23,8 @@ _DELETED_SHARE: Final = 0.05
 # have. Each start reads them, and some records have no rows.
 _MERGED_RECORDS: Final = 65_536
 _MERGED_BYTES_SHARE: Final = 0.5
+# And it begins when less than this share of the room of the layout is left.
+_ROOM_SHARE: Final = 0.25
 
 
 def is_merge_due(state: State, log_bytes: int) -> bool:
@@ -34,7 +38,7 @@ def is_merge_due(state: State, log_bytes: int) -> bool:
     return (
         rows_written >= max(_MERGED_ROWS_MIN, _WRITTEN_SHARE * info.rows)
         or rows_deleted >= max(_MERGED_ROWS_MIN, _DELETED_SHARE * info.rows)
-        or state.room * 4 < info.capacity - info.rows
+        or state.room_share < _ROOM_SHARE
         or state.sequence - info.sequence >= _MERGED_RECORDS
         or log_bytes >= _MERGED_BYTES_SHARE * LIMITS["unmerged_bytes_max"]
     )
@@ -48,7 +52,7 @@ def check_rows(count: int, state: State) -> None:
     """
     if count > LIMITS["write_rows_max"]:
         return
-    rows_max = rows_at_once(state.generation.manifest.dims)
+    rows_max = rows_at_once(state.generation.manifest)
     if count > rows_max:
         # A layout may have a little more room. The next generation may not, and takes over the
         # records of this one.
@@ -58,6 +62,20 @@ def check_rows(count: int, state: State) -> None:
     if count <= state.room:
         return
     raise MergesBehindError(f"{state.rows - state.layout.info.rows} rows")
+
+
+def check_items(record: Record, state: State) -> None:
+    """Check that there is room for the values of sparse rows; raises like `check_rows`."""
+    manifest = state.generation.manifest
+    if record.rows is None or manifest.points == "dense":
+        return
+    count, most = item_count(record.rows.vectors), values_at_once(manifest)
+    if count > most:
+        raise LimitExceededError(
+            f"vectors has {count} values; the sparse rows of one write may have at most {most}"
+        )
+    if not state.has_items(record.rows):
+        raise MergesBehindError(f"{state.items - state.layout.info.items[0]} values")
 
 
 def check_bytes(size: int, log_bytes: int) -> None:

@@ -36,7 +36,7 @@ from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
 from divgrpc.writes.renewal import Renewal, extension_of, retraining_of, vacuum_of
-from divgrpc.writes.requests import check_durability, check_writable
+from divgrpc.writes.requests import check_durability
 from divgrpc.writes.snapshot import Snapshot
 from divgrpc.writes.state import State
 from divgrpc.writes.target import Request, WriteTarget
@@ -82,11 +82,9 @@ class Committer:
         waits_for_merges: whether a write waits if there is room for it only after a merge. If not,
             it raises `MergesBehindError`, and so do the writes behind it.
 
-        Raises `StorageInUseError` if another process writes to the collection,
-        `IndexChangedError` if the index is replaced meanwhile, and `UnsupportedError` if it cannot
-        be written to.
+        Raises `StorageInUseError` if another process writes to the collection, and
+        `IndexChangedError` if the index is replaced meanwhile.
         """
-        check_writable(engine.manifest)
         self._durability = check_durability(durability)
         self._has_queries, self._waits_for_merges = has_queries, waits_for_merges
         self._index = IndexFolder(folder)

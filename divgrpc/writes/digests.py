@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from hashlib import blake2b
 
-import numpy as np
-
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import ConditionFailedError
-from divgrpc.vectors import as_rows
+from divgrpc.vectors import SparseRows, as_rows
 from divgrpc.writes.annotation_arguments import bytes_of
+from divgrpc.writes.point_files import items_of
 from divgrpc.writes.requests import Delete, Upsert
 from divgrpc.writes.state import State
 
@@ -47,7 +46,11 @@ def _parts(request: Upsert | Delete) -> Iterator[bytes]:
     yield request.mode.encode()
     yield from _ids(request.ids)
     if request.vectors is not None:
-        yield np.asarray(as_rows("vectors", request.vectors, None)).tobytes()
+        vectors = as_rows("vectors", request.vectors, None)
+        if isinstance(vectors, SparseRows):
+            yield f"sparse {vectors.dims}".encode()
+            yield vectors.indptr.tobytes()
+        yield from (items.tobytes() for items in items_of(vectors).values())
     columns = (request.columns or {}).items()
     for attribute, column in sorted(columns, key=lambda item: item[0].name):
         yield f"{attribute.name} {len(column.words)}".encode()

@@ -18,7 +18,8 @@ from divgrpc.labels.prediction import INDEX
 from divgrpc.parameters import LabelParameters
 from divgrpc.storage.generations import Generation, Staging
 from divgrpc.storage.manifest import LabelSection
-from divgrpc.types import FloatArray, Progress, WarningInfo
+from divgrpc.types import Progress, WarningInfo
+from divgrpc.vectors import Rows
 from divgrpc.writes.annotations import INDICES
 
 # Names of the arrays that do not depend on the model, and of those of the model, or their first
@@ -45,7 +46,7 @@ def copy_labels(stage: Staging, generation: Generation, *, is_changed: bool) -> 
 def retrain_labels(
     stage: Staging,
     generation: Generation,
-    documents: FloatArray,
+    documents: Rows,
     report: Report,
     on_progress: Callable[[Progress], None],
 ) -> tuple[LabelSection | None, tuple[WarningInfo, ...]]:

@@ -1,6 +1,7 @@
 """The files of the writes to a generation, and the merge that makes them.
 
-    <generation>/vectors.npy            the vectors of Build, then of later writes
+    <generation>/vectors.npy            the vectors of Build, then of later writes; sparse vectors
+                                        are in indices.npy and values.npy
     <generation>/writes/LAYOUT          the current layout, replaced by a rename
     <generation>/writes/layouts/<n>/    the arrays of a layout, never changed
     <generation>/writes/parts/<n>/      the columns of the rows that a merge added, never changed
@@ -29,55 +30,77 @@ from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.hashing.codes import copy_codes
+from divgrpc.hashing.lists import FULL_COLUMNS, LENGTHS, STEPS, blocks_of, list_points
 from divgrpc.hashing.partition import order_by_cell
 from divgrpc.hashing.tables import create_tables
+from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.platforms import reserve, sync_data, write_at
-from divgrpc.search.arrays import with_tiles
+from divgrpc.search.arrays import points_of, with_lists, with_tiles
 from divgrpc.storage.arrays import (
-    HEADER_BYTES,
     ArrayEntry,
     ArrayFolder,
-    checksum_of,
     damage_errors,
     full_disk_errors,
-    map_array,
     open_array,
     sync_folder,
     write_synced,
 )
 from divgrpc.storage.generations import Generation, remove
-from divgrpc.storage.manifest import checksum, with_checksum
+from divgrpc.storage.manifest import Manifest, checksum, with_checksum
 from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import IntArray
+from divgrpc.vectors import SparseRows
 from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
-from divgrpc.writes.records import Rows
+from divgrpc.writes.point_files import PointFiles
 from divgrpc.writes.tables import room_for_later, table_sizes, tables_of
 
 # Folder of the columns of rows that merges added, in the folder of the writes.
 PARTS: Final = "parts"
+# Arrays of a layout with a number for each row, if the collection has them. `indptr` has one more.
+ROW_ARRAYS: Final = ("inverse_lengths", "indptr", "squares", *LENGTHS)
 # Numbers of rows that can be written after a merge, at least and at most.
 _LATER_ROWS_MIN: Final = 16_384
 _LATER_ROWS_MAX: Final = 65_536
+# Bytes of a value of a sparse row and of its column.
+_VALUE_BYTES: Final = 8
 
 
-def rows_at_once(dims: int) -> int:
+def rows_at_once(manifest: Manifest) -> int:
     """Return the number of rows that one write may have; each new layout has room for that many."""
-    return min(_later_rows_max(dims), LIMITS["write_rows_max"])
+    return min(_later_rows_max(manifest), LIMITS["write_rows_max"])
 
 
-def _later_rows_max(dims: int) -> int:
-    return max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * dims)))
+def _later_rows_max(manifest: Manifest) -> int:
+    if manifest.points == "sparse":
+        return _LATER_ROWS_MAX
+    return max(1, min(_LATER_ROWS_MAX, LIMITS["unmerged_bytes_max"] // (4 * manifest.dims)))
+
+
+def values_at_once(manifest: Manifest) -> int:
+    """Return the number of values that the sparse rows of one write may have.
+
+    Each new layout has room for that many.
+    """
+    return min(rows_at_once(manifest) * manifest.dims, LIMITS["write_values_max"])
+
+
+def _later_values(manifest: Manifest, values: int, rows: int, later_rows: int) -> int:
+    """Return the number of values that can be written after `values` values of `rows` rows."""
+    mean_width = -(-values // max(1, rows))
+    likely = min(later_rows * mean_width, LIMITS["unmerged_bytes_max"] // _VALUE_BYTES)
+    return max(values_at_once(manifest), likely)
 
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
     """The columns of a merge: number of their folder, first row, number of rows, and arrays.
 
-    `crc32` is the checksum of the vectors of these rows.
+    `crc32` is the checksum of the vectors of these rows. If they are sparse, `values` are the
+    number of their first value and the number of their values, `crc32` is the checksum of the
+    columns, and `values_crc32` that of the values.
     """
 
     number: int
@@ -85,6 +108,18 @@ class PartEntry:
     rows: int
     crc32: int
     arrays: dict[str, ArrayEntry]
+    values: tuple[int, int] | None = None
+    values_crc32: int = 0
+
+    @property
+    def items(self) -> tuple[int, int]:
+        """Number of the first item in the `point_files`, and number of items."""
+        return self.values or (self.first, self.rows)
+
+    @property
+    def checksums(self) -> tuple[int, ...]:
+        """Checksum of the items in each of the `point_files`."""
+        return (self.crc32,) if self.values is None else (self.crc32, self.values_crc32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +134,8 @@ class LayoutInfo:
     displaced: whether a text id may have another key than its hash.
     arrays, parts: entries of the arrays, and of the columns.
     requests: the request ids that were seen last, with sequence number, number of rows and digest.
+    values: number of values of all rows, and the number that there is room for; None if rows are
+        dense.
     """
 
     number: int
@@ -110,6 +147,12 @@ class LayoutInfo:
     arrays: dict[str, ArrayEntry]
     parts: tuple[PartEntry, ...]
     requests: tuple[tuple[str, int, int, str], ...] = ()
+    values: tuple[int, int] | None = None
+
+    @property
+    def items(self) -> tuple[int, int]:
+        """Number of items in the `point_files`, and the number that there is room for."""
+        return self.values or (self.rows, self.capacity)
 
     @classmethod
     def from_json(cls, text: bytes) -> "LayoutInfo":
@@ -119,13 +162,14 @@ class LayoutInfo:
             if document.pop("crc32") != checksum(document):
                 raise IndexDamagedError("the layout does not match its checksum")
             parts = tuple(
-                PartEntry(**{**part, "arrays": _entries(part["arrays"])})
+                PartEntry(**part | {"arrays": _entries(part["arrays"])} | _values_in(part))
                 for part in document["parts"]
             )
             # Requests of earlier versions have no digest.
             requests = tuple((*request, "")[:4] for request in document["requests"])
             arrays = _entries(document["arrays"])
-            return cls(**{**document, "arrays": arrays, "parts": parts, "requests": requests})
+            fields = {"arrays": arrays, "parts": parts, "requests": requests}
+            return cls(**document | fields | _values_in(document))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IndexDamagedError("the layout cannot be read") from error
 
@@ -135,6 +179,12 @@ def _entries(documents: Mapping[str, Any]) -> dict[str, ArrayEntry]:
         name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
         for name, entry in documents.items()
     }
+
+
+def _values_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry `values`, which earlier versions and dense rows lack."""
+    values = document.get("values")
+    return {} if values is None else {"values": tuple(values)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +203,8 @@ class Source:
     alive: (rows,) whether the point of a row exists.
     places: (rows,) int32, where the code of a row is; `cells` (rows,) int32 the cell of a row,
         empty without cells.
-    arrays: `codes`, `ids`, and, if the collection has them, `scan_terms` and `inverse_lengths`.
+    arrays: `codes`, `ids` and, if the collection has them, `scan_terms` and the arrays of
+        `ROW_ARRAYS`.
     model: the arrays of `divgrpc.writes.model`.
     parts: the columns. Those of the rows since the last merge are in memory.
     displaced, requests: as in `LayoutInfo`.
@@ -170,13 +221,14 @@ class Source:
     requests: tuple[tuple[str, int, int, str], ...] = ()
 
     @classmethod
-    def of_build(cls, generation: Generation, vectors: FloatArray) -> "Source":
+    def of_build(cls, generation: Generation) -> "Source":
         """Return the rows of Build."""
-        # Codes of older formats are not in tiles.
-        arrays, manifest = with_tiles(generation.arrays), generation.manifest
+        manifest = generation.manifest
+        # Codes of older formats are not in tiles, and their lists have no bytes.
+        arrays = with_lists(with_tiles(generation.arrays), manifest.dims)
         rows = manifest.rows
         ids = arrays.get("ids", np.arange(rows))
-        names = ("codes", "scan_terms", "inverse_lengths")
+        names = ("codes", "scan_terms", *ROW_ARRAYS)
         code_arrays = {name: arrays[name] for name in names if name in arrays}
         places, cells = np.arange(rows, dtype=np.int32), np.empty(0, np.int32)
         if "cell_rows" in arrays:
@@ -190,10 +242,15 @@ class Source:
             places=places,
             cells=cells,
             arrays=code_arrays | {"ids": ids},
-            model=model_arrays(arrays, manifest, vectors),
+            model=model_arrays(arrays, manifest, points_of(arrays, manifest.dims)),
             parts=Parts([Part(0, rows, arrays, manifest.attributes)]),
             displaced=manifest.id_kind == "string" and bool((np.diff(np.sort(ids)) == 1).any()),
         )
+
+    @property
+    def values(self) -> int:
+        """Number of values of all rows; 0 if rows are dense."""
+        return int(self.arrays["indptr"][len(self.alive)]) if "indptr" in self.arrays else 0
 
 
 class WritesFolder:
@@ -202,7 +259,6 @@ class WritesFolder:
     def __init__(self, generation: Path) -> None:
         self.path = generation / WRITES
         self.log = Log(self.path / LOG)
-        self._vectors = generation / "vectors.npy"
 
     def read_info(self) -> LayoutInfo | None:
         """Return the current layout, or None if nothing was ever written."""
@@ -212,23 +268,9 @@ class WritesFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def vectors(self, capacity: int, dims: int) -> FloatArray:
-        """Map the vectors of `capacity` rows, read-only; the file holds as many."""
-        return map_array(self._vectors, np.float32, (capacity, dims), "r")
-
-    def open_vectors(self) -> int:
-        """Return a descriptor of the file of vectors, to write to."""
-        return os.open(self._vectors, os.O_RDWR | os.O_CLOEXEC)
-
-    def reserve_vectors(self, capacity: int, dims: int) -> None:
-        """Make the file of vectors long enough for `capacity` rows; raises `StorageFullError`."""
-        with full_disk_errors():
-            descriptor = self.open_vectors()
-            try:
-                reserve(descriptor, HEADER_BYTES + 4 * dims * capacity)
-                sync_data(descriptor)
-            finally:
-                os.close(descriptor)
+    def point_files(self, manifest: Manifest) -> PointFiles:
+        """Return the files with the vectors of the generation that has this manifest."""
+        return PointFiles(self.path.parent, manifest)
 
     def sweep(self) -> None:
         """Remove the `leftovers`."""
@@ -257,11 +299,6 @@ class WritesFolder:
     def _folder(self, kind: str, number: int) -> Path:
         return self.path / kind / str(number)
 
-    def put_vectors(self, descriptor: int, rows: Rows, first: int) -> None:
-        """Write the vectors of rows, whose first number is given, to a file of `open_vectors`."""
-        start = HEADER_BYTES + first * rows.vectors.itemsize * rows.vectors.shape[1]
-        write_at(descriptor, rows.vectors.tobytes(), start)
-
     def open_layout(self, generation: Generation, *, verify: bool) -> Layout:
         """Open the current layout; raises `IndexDamagedError`."""
         info = self.read_info()
@@ -285,13 +322,12 @@ class WritesFolder:
             if "table_rows" not in arrays:
                 arrays |= tables_of(arrays["codes"], info.rows, manifest.parameters)
             arrays |= room_for_later(info.capacity - info.rows, manifest.parameters)
-        vectors = self.vectors(info.capacity, manifest.dims)
+        files = self.point_files(manifest)
         if verify:
             for entry in info.parts:
-                block = vectors[entry.first : entry.first + entry.rows]
-                if checksum_of(block) != entry.crc32:
+                if files.checksums(*entry.items) != entry.checksums:
                     raise IndexDamagedError("array vectors does not match its checksum")
-        return Layout(info, arrays | {"vectors": vectors}, Parts(parts))
+        return Layout(info, arrays | files.map(info.items[1]), Parts(parts))
 
     def merge(self, generation: Generation, source: Source) -> LayoutInfo:
         """Write a layout of all rows of `source`, and make it current.
@@ -309,11 +345,15 @@ class WritesFolder:
                 sync_folder(self.path)
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
-        rows, dims = len(source.alive), generation.manifest.dims
-        later_rows = min(_later_rows_max(dims), max(_LATER_ROWS_MIN, rows))
+        rows, manifest = len(source.alive), generation.manifest
+        later_rows = min(_later_rows_max(manifest), max(_LATER_ROWS_MIN, rows))
         # One more row, which is never used: empty places refer to it.
         capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
-        self.reserve_vectors(capacity, dims)
+        values = None
+        if manifest.points == "sparse":
+            room = _later_values(manifest, source.values, rows, later_rows)
+            values = (source.values, source.values + room)
+        self.point_files(manifest).reserve(capacity if values is None else values[1])
         arrays = self._write_layout(number, generation, source, capacity)
         parts = () if old_info is None else _parts_before(old_info, source)
         parts += self._write_part(number, generation, source, parts)
@@ -327,6 +367,7 @@ class WritesFolder:
             arrays=arrays,
             parts=parts,
             requests=source.requests,
+            values=values,
         )
         self._publish(info)
         return info
@@ -346,6 +387,9 @@ class WritesFolder:
     ) -> dict[str, ArrayEntry]:
         def fill(store: ArrayFolder) -> None:
             _fill(store, generation, source, capacity)
+            if STEPS in source.model:
+                files = self.point_files(generation.manifest)
+                _fill_lists(store, generation, source, files.map(source.values))
 
         return _write_arrays(self._folder(LAYOUTS, number), fill)
 
@@ -363,8 +407,14 @@ class WritesFolder:
             columns_in(store, blocks, generation.manifest.attributes)
 
         entries = _write_arrays(self._folder(PARTS, number), fill)
-        vectors = self.vectors(first + rows, generation.manifest.dims)[first:]
-        return (PartEntry(number, first, rows, checksum_of(vectors), entries),)
+        files = self.point_files(generation.manifest)
+        if "indptr" not in source.arrays:
+            (crc32,) = files.checksums(first, rows)
+            return (PartEntry(number, first, rows, crc32, entries),)
+        start = int(source.arrays["indptr"][first])
+        values = (start, source.values - start)
+        crc32, values_crc32 = files.checksums(*values)
+        return (PartEntry(number, first, rows, crc32, entries, values, values_crc32),)
 
 
 def _parts_before(info: LayoutInfo, source: Source) -> tuple[PartEntry, ...]:
@@ -407,9 +457,12 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     keys = ids[live_rows]
     order = live_rows if ascends(keys) else live_rows[np.argsort(keys, kind="stable")]
     store.create("order", np.int64, order.shape)[:] = order
-    if "inverse_lengths" in source.arrays:
-        inverse_lengths = store.create("inverse_lengths", np.float32, (capacity,))
-        inverse_lengths[:rows] = source.arrays["inverse_lengths"][:rows]
+    for name in ROW_ARRAYS:
+        if name in source.arrays:
+            array, ends = source.arrays[name], int(name == "indptr")
+            store.create(name, array.dtype, (capacity + ends,))[: rows + ends] = array[
+                : rows + ends
+            ]
     if len(source.cells):
         _fill_cells(
             store, source, live_rows, capacity - rows, len(generation.arrays["cell_centres"])
@@ -422,6 +475,24 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     if terms is not None:
         store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
     create_tables(codes, source.alive, table_sizes(generation.manifest.parameters), store.create)
+
+
+def _fill_lists(
+    store: ArrayFolder, generation: Generation, source: Source, items: Mapping[str, Array]
+) -> None:
+    """Write inverted lists of more rows than those of the generation have, if there are more.
+
+    items: the columns and the values of the rows.
+    """
+    rows, arrays, dims = len(source.alive), generation.arrays, generation.manifest.dims
+    # Lists of earlier versions are not used.
+    list_count = arrays["full_values"].shape[1] if set(LENGTHS) <= arrays.keys() else 0
+    count = max(list_count, min(rows, LISTED_POINTS_MAX))
+    if count > list_count:
+        indptr = source.arrays["indptr"][: count + 1]
+        points = SparseRows(indptr, items["indices"], items["values"], dims)
+        columns = source.model[STEPS], source.model[FULL_COLUMNS]
+        list_points(blocks_of(points), count, *columns, store.create)
 
 
 def _fill_cells(

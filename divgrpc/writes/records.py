@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array
 from divgrpc.columns.values import DTYPES, Column
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
+from divgrpc.vectors import Rows as Vectors
+from divgrpc.vectors import SparseRows, concatenate_rows
 from divgrpc.writes.annotations import Annotations, annotations_in, join
 
 _ALIGNMENT_BYTES: Final = 8
@@ -29,7 +31,7 @@ class Rows:
 
     keys: (m,) int64 ids, or keys of text ids.
     texts: m text ids as UTF-8; empty if ids are integers.
-    vectors: (m, d) float32, scaled for the metric.
+    vectors: (m, d), dense float32 or sparse, scaled for the metric.
     cells: (m,) int32 numbers of cells, -1 without cells.
     terms: (m,) uint32 scan terms.
     codes: (m, bits / 8) uint8, as `kernels.encode` packs them.
@@ -40,7 +42,7 @@ class Rows:
 
     keys: IntArray
     texts: tuple[bytes, ...]
-    vectors: FloatArray
+    vectors: Vectors
     cells: npt.NDArray[np.int32]
     terms: npt.NDArray[np.uint32]
     codes: npt.NDArray[np.uint8]
@@ -78,9 +80,8 @@ def pack(record: Record) -> bytes:
         head["digest"] = record.digest
     if record.rows is not None:
         rows = record.rows
+        arrays |= {"keys": rows.keys} | _arrays_of(rows.vectors)
         arrays |= {
-            "keys": rows.keys,
-            "vectors": rows.vectors,
             "cells": rows.cells,
             "terms": rows.terms,
             "codes": rows.codes,
@@ -93,6 +94,8 @@ def pack(record: Record) -> bytes:
             arrays[f"values.{number}"], arrays[f"ends.{number}"] = column.values, column.ends
             words.append(column.words)
         head["words"] = words
+        if isinstance(rows.vectors, SparseRows):
+            head["dims"] = rows.vectors.dims
     head["arrays"] = [[name, a.dtype.str, list(a.shape)] for name, a in arrays.items()]
     text = json.dumps(head, separators=(",", ":")).encode()
     parts = [len(text).to_bytes(_HEAD_BYTES, "little"), text, _padding(_HEAD_BYTES + len(text))]
@@ -120,7 +123,7 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
         rows = Rows(
             keys=arrays["keys"],
             texts=_take_texts(arrays, "texts"),
-            vectors=arrays["vectors"],
+            vectors=_vectors_of(arrays, head),
             cells=arrays["cells"],
             terms=arrays["terms"],
             codes=arrays["codes"],
@@ -129,6 +132,19 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
             annotations=annotations_in(arrays),
         )
     return Record(rows, arrays["removed"], head.get("write_id", ""), head.get("digest", ""))
+
+
+def _arrays_of(vectors: Vectors) -> dict[str, Array]:
+    if isinstance(vectors, SparseRows):
+        return {"indptr": vectors.indptr, "indices": vectors.indices, "values": vectors.values}
+    return {"vectors": vectors}
+
+
+def _vectors_of(arrays: Mapping[str, Array], head: Mapping[str, Any]) -> Vectors:
+    if "dims" in head:
+        indptr, indices, values = (arrays[name] for name in ("indptr", "indices", "values"))
+        return SparseRows(indptr, indices, values, head["dims"])
+    return arrays["vectors"]
 
 
 def _put_texts(arrays: dict[str, Array], name: str, texts: Sequence[bytes]) -> None:
@@ -159,7 +175,7 @@ def join_rows(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
     return Rows(
         np.concatenate([part.keys for part in parts]),
         tuple(text for part in parts for text in part.texts),
-        np.concatenate([part.vectors for part in parts]),
+        concatenate_rows([part.vectors for part in parts]),
         np.concatenate([part.cells for part in parts]),
         np.concatenate([part.terms for part in parts]),
         np.concatenate([part.codes for part in parts]),

@@ -14,24 +14,30 @@ from typing import Final
 import numpy as np
 
 from divgrpc.builder.assembly import assemble, requested_parameters
+from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import Report, StageReport
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import ENDS, Texts
 from divgrpc.columns.values import Column, rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
 from divgrpc.hashing.codes import copy_codes
+from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, blocks_of, list_points
 from divgrpc.hashing.partition import order_by_cell
 from divgrpc.hashing.tables import create_tables
+from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.search.arrays import points_of
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import FloatArray, IntArray, Progress
+from divgrpc.types import IntArray, Progress
 from divgrpc.types.records import Attribute
+from divgrpc.vectors import Rows as Vectors
+from divgrpc.vectors import SparseRows
 from divgrpc.writes.additions import Addition
 from divgrpc.writes.annotations import AnnotationWriter, annotations_in, take
 from divgrpc.writes.columns import Part, Parts
 from divgrpc.writes.label_renewal import copy_labels, retrain_labels
-from divgrpc.writes.layout import Layout, Source
+from divgrpc.writes.layout import ROW_ARRAYS, Layout, Source
 from divgrpc.writes.records import Rows
 from divgrpc.writes.state import State
 from divgrpc.writes.tables import table_sizes
@@ -39,6 +45,7 @@ from divgrpc.writes.tables import table_sizes
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
     "hyperplanes",
+    "sketch",
     "thresholds",
     "cell_codes",
     "cell_terms",
@@ -83,20 +90,15 @@ class Renewal:
         old, stage = self.generation.manifest, self.stage
         report = StageReport(on_progress)
         rows = np.flatnonzero(self.source.alive)
-        self._write_rows(rows, report)
+        points = self._write_rows(rows, report)
         if self.keeps_model:
             self._write_codes(rows)
+            if isinstance(points, SparseRows):
+                self._write_lists(rows, points)
             self._write_model()
-            is_changed = not len(rows) == old.rows == len(self.source.alive)
-            manifest = replace(
-                old,
-                rows=len(rows),
-                nonzeros=len(rows) * old.dims,
-                attributes=self.attributes,
-                labels=copy_labels(stage, self.generation, is_changed=is_changed),
-            )
+            manifest = self._manifest_of(points)
         else:
-            manifest = self._retrain(report, on_progress)
+            manifest = self._retrain(points, report, on_progress)
         report("writing", len(rows), len(rows))
         stage.keep_defaults(old)
         stage.on_whole = on_whole
@@ -117,7 +119,7 @@ class Renewal:
         """
         before = self.source
         source = replace(
-            Source.of_build(generation, generation.arrays["vectors"]),
+            Source.of_build(generation),
             sequence=before.sequence,
             displaced=before.displaced,
             requests=before.requests,
@@ -131,10 +133,11 @@ class Renewal:
             return self.addition.extend
         return None if self.keeps_model else encode
 
-    def _retrain(self, report: Report, on_progress: Callable[[Progress], None]) -> Manifest:
+    def _retrain(
+        self, points: Vectors, report: Report, on_progress: Callable[[Progress], None]
+    ) -> Manifest:
         """Compute what Build computes of points; return the manifest."""
         old, stage = self.generation.manifest, self.stage
-        points = stage.read("vectors")
         categories = stage.read("categories") if "categories" in old.arrays else None
         trained = assemble(
             stage, requested_parameters(old), points, report=report, categories=categories
@@ -148,13 +151,32 @@ class Renewal:
             warnings=warnings,
         )
 
-    def _write_rows(self, rows: IntArray, report: Report) -> None:
-        """Write vectors, ids, attributes, payloads and annotations."""
+    def _manifest_of(self, points: Vectors) -> Manifest:
+        """Return the manifest of the generation if the model is kept."""
+        old = self.generation.manifest
+        is_changed = not len(points) == old.rows == len(self.source.alive)
+        manifest = replace(
+            old,
+            rows=len(points),
+            nonzeros=len(points) * old.dims,
+            attributes=self.attributes,
+            labels=copy_labels(self.stage, self.generation, is_changed=is_changed),
+        )
+        if isinstance(points, SparseRows):
+            widths = np.diff(self.source.arrays["indptr"][: len(self.source.alive) + 1])
+            # The widest row may have no point, but what a query may ask for must stay the same.
+            widest_row = max(old.widest_row, int(widths.max()))
+            manifest = replace(manifest, nonzeros=len(points.indices), widest_row=widest_row)
+        return manifest
+
+    def _write_rows(self, rows: IntArray, report: Report) -> Vectors:
+        """Write vectors, ids, attributes, payloads and annotations; return the vectors."""
         source, stage, manifest = self.source, self.stage, self.generation.manifest
-        vectors: FloatArray = self.layout.arrays["vectors"]
+        vectors = points_of(self.layout.arrays, manifest.dims)
         has_texts = manifest.id_kind == "string"
         has_payloads = any(PAYLOAD + ENDS in part.arrays for part in source.parts)
-        stage.begin("vectors", np.float32, (manifest.dims,), len(rows))
+        is_sparse = manifest.points == "sparse"
+        points = PointArrays(stage, manifest.dims, len(rows), sparse=is_sparse)
         writer = ColumnWriter(
             stage, self.attributes, has_texts=has_texts, has_payloads=has_payloads
         )
@@ -162,7 +184,7 @@ class Renewal:
         keys, count = source.arrays["ids"], 0
         report("copying", 0, len(rows))
         for part, block in _blocks(source.parts, rows):
-            stage.append("vectors", vectors[block])
+            points.append(vectors[block])
             places = block - part.first
             texts = part.texts.take(places) if has_texts else ()
             payloads = part.reader.payloads(places) or (b"",) * len(places)
@@ -180,6 +202,7 @@ class Renewal:
         keys = keys[rows]
         stage.create("ids", np.int64, keys.shape)[:] = keys
         write_order(stage, keys)
+        return points.read()
 
     def _write_model(self) -> None:
         """Write the arrays of Build that do not depend on single points."""
@@ -189,11 +212,11 @@ class Renewal:
                 self.stage.create(name, array.dtype, array.shape)[...] = array
 
     def _write_codes(self, rows: IntArray) -> None:
-        """Write codes and scan terms, by cell or with hash tables, and inverse lengths."""
+        """Write codes and scan terms, by cell or with hash tables, and numbers of single rows."""
         source, stage, arrays = self.source, self.stage, self.source.arrays
-        if "inverse_lengths" in arrays:
-            inverse_lengths = stage.create("inverse_lengths", np.float32, rows.shape)
-            inverse_lengths[:] = arrays["inverse_lengths"][rows]
+        for name in ROW_ARRAYS:
+            if name in arrays and name != "indptr":
+                stage.create(name, arrays[name].dtype, rows.shape)[:] = arrays[name][rows]
         order = np.arange(len(rows))
         if len(source.cells):
             cells = len(self.generation.arrays["cell_centres"])
@@ -209,6 +232,16 @@ class Renewal:
         if not len(source.cells):
             sizes = table_sizes(self.generation.manifest.parameters)
             create_tables(new_codes, np.ones(len(rows), np.bool_), sizes, stage.create)
+
+    def _write_lists(self, rows: IntArray, points: SparseRows) -> None:
+        """Write inverted lists of sparse points, if the collection has some."""
+        model = self.source.model
+        if STEPS in model:
+            columns = model[STEPS], model[FULL_COLUMNS]
+            for name, array in zip((STEPS, FULL_COLUMNS), columns, strict=True):
+                self.stage.create(name, array.dtype, array.shape)[...] = array
+            count = min(len(rows), LISTED_POINTS_MAX)
+            list_points(blocks_of(points[:count]), count, *columns, self.stage.create)
 
 
 def vacuum_of(state: State, stage: Staging) -> Renewal | None:

@@ -12,6 +12,7 @@ from divgrpc.storage.generations import Generation
 from divgrpc.storage.published import Published, open_published
 from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.log import Tail, lost_write
+from divgrpc.writes.point_files import items_of
 from divgrpc.writes.records import Record, unpack
 from divgrpc.writes.snapshot import LayoutEngine, Snapshot
 from divgrpc.writes.state import State
@@ -117,11 +118,19 @@ class Replica:
 
 
 def check_vectors(state: State, record: Record) -> None:
-    """Raise `IndexDamagedError` if the file of vectors lacks the rows of a record."""
-    if record.rows is not None:
-        first = state.rows
-        stored = state.layout.arrays["vectors"][first : first + len(record.rows)]
-        if not np.array_equal(stored.view(np.uint32), record.rows.vectors.view(np.uint32)):
-            raise IndexDamagedError(
-                "array vectors lacks rows of the log; open the collection for writing to repair it"
-            )
+    """Raise `IndexDamagedError` if the files of vectors lack the rows of a record."""
+    for name in arrays_without(state, record):
+        raise IndexDamagedError(
+            f"array {name} lacks rows of the log; open the collection for writing to repair it"
+        )
+
+
+def arrays_without(state: State, record: Record) -> list[str]:
+    """Return the names of the arrays of vectors that lack the rows of the next record."""
+    names = []
+    items = {} if record.rows is None else items_of(record.rows.vectors)
+    for name, block in items.items():
+        stored = state.layout.arrays[name][state.items : state.items + len(block)]
+        if not np.array_equal(stored.view(np.uint32), block.view(np.uint32)):
+            names.append(name)
+    return names

@@ -21,14 +21,14 @@ from divgrpc.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     LimitExceededError,
-    UnsupportedError,
     invalid,
 )
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import Durability, FloatArray, IntArray, WriteMode
+from divgrpc.types import Durability, IntArray, WriteMode
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import Attribute
+from divgrpc.vectors import Rows as Vectors
 from divgrpc.vectors import SparseRows, as_rows, prepare
 from divgrpc.writes.annotation_arguments import NOT_GIVEN, AnnotationArguments, complete
 from divgrpc.writes.columns import LiveIds
@@ -66,12 +66,6 @@ class Delete:
     condition: Filter | None = None
     if_sequence: int | None = None
     write_id: str = ""
-
-
-def check_writable(manifest: Manifest) -> None:
-    """Raise `UnsupportedError` for an index that cannot be written to."""
-    if manifest.points == "sparse":
-        raise UnsupportedError("index", "an index of sparse points cannot be written to yet")
 
 
 def check_write_id(write_id: str) -> str:
@@ -162,7 +156,7 @@ class Requests:
         payloads = self._payloads(request.payloads, count, rows, state, keeps=vectors is None)
         annotations = self._annotations(request, count, rows, state)
         if vectors is None:
-            vectors = np.array(state.layout.arrays["vectors"][rows])
+            vectors = state.vectors(rows)
             encoded = state.encoded(rows)
         else:
             encoded = self._encoder.encode(vectors)
@@ -216,10 +210,11 @@ class Requests:
         _check_different(keys, [text.decode() for text in texts])
         return keys, texts, np.array([row for row, _ in pairs], np.int64)
 
-    def _vectors(self, values: object, count: int) -> FloatArray:
+    def _vectors(self, values: object, count: int) -> Vectors:
         rows = as_rows("vectors", values, self._manifest.dims)
-        if isinstance(rows, SparseRows):
-            raise invalid("vectors", "must be dense, as the points of this index are")
+        if isinstance(rows, SparseRows) != (self._manifest.points == "sparse"):
+            kind = self._manifest.points
+            raise invalid("vectors", f"must be {kind}, as the points of this index are")
         if len(rows) != count:
             raise invalid("vectors", f"must have one row per id, {count}, got {len(rows)}")
         zero = prepare("vectors", rows, self._manifest.parameters.metric)

@@ -10,16 +10,18 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.filters import Flags
 from divgrpc.engine import Engine
+from divgrpc.hashing.lists import WORK
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.searcher import Searcher
-from divgrpc.storage.generations import Generation
+from divgrpc.storage.generations import GROWING, Generation
 from divgrpc.types import IndexInfo, IntArray, WritesInfo
 from divgrpc.types.filters import Filter, HasId
+from divgrpc.vectors import Rows
 from divgrpc.writes.columns import LiveReader, Part
-from divgrpc.writes.layout import Layout, WritesFolder
+from divgrpc.writes.layout import ROW_ARRAYS, Layout, LayoutInfo, WritesFolder
 from divgrpc.writes.live_annotations import LiveLabelSets, numbers_of_rows
 from divgrpc.writes.state import State
 
@@ -46,12 +48,13 @@ class LayoutEngine:
         arrays = {n: a for n, a in generation.arrays.items() if n not in _OF_BUILD}
         arrays |= layout.arrays
         self.searcher = _searcher(arrays, engine)
-        # If no row was added, the arrays of Build serve. In earlier versions, a vacuum left
-        # out hash tables.
+        # If no row was added, the arrays of Build serve. Earlier versions left out hash tables
+        # in a vacuum. With inverted lists, `WORK` may be about more points than Build has.
         self.clean = engine.searcher
         has_tables = not {"cell_rows", "table_rows"}.isdisjoint(generation.arrays)
-        if layout.info.rows != generation.manifest.rows or not has_tables:
-            self.clean = _searcher(_without_room(arrays, layout.info.rows), engine)
+        is_grown = layout.info.rows != generation.manifest.rows
+        if is_grown or not has_tables or WORK in arrays:
+            self.clean = _searcher(_without_room(arrays, layout.info), engine)
         self._flags: dict[str, dict[int, Flags]] = {}
         self._bytes = 0
 
@@ -67,10 +70,12 @@ class LayoutEngine:
         self._bytes += flags.nbytes
 
 
-def _without_room(arrays: Mapping[str, Array], rows: int) -> dict[str, Array]:
-    """Return the arrays of a layout of `rows` rows without the room for later rows."""
+def _without_room(arrays: Mapping[str, Array], info: LayoutInfo) -> dict[str, Array]:
+    """Return the arrays of a layout without the room for later rows."""
+    rows, (items, _) = info.rows, info.items
     places = int(arrays["cell_starts"][-1]) if "cell_starts" in arrays else rows
-    lengths = dict.fromkeys(("vectors", "ids", "inverse_lengths"), rows)
+    lengths = dict.fromkeys(GROWING, items) | dict.fromkeys(("ids", *ROW_ARRAYS), rows)
+    lengths["indptr"] = rows + 1
     lengths |= dict.fromkeys(("cell_rows", "scan_terms"), places)
     lengths["codes"] = -(-places // TILE_POINTS)
     whole = {name: array for name, array in arrays.items() if name not in _LATER}
@@ -94,8 +99,9 @@ class Snapshot(Engine):
         self._shared = shared
         self._rows_stored = state.rows
         self.sequence, self.rows = state.sequence, state.live
-        live = max(1, state.live)
-        self.manifest = replace(engine.manifest, rows=live, nonzeros=live * engine.dims)
+        self.widest_row = state.widest_row
+        nonzeros = max(1, state.nonzeros)
+        self.manifest = replace(engine.manifest, rows=max(1, state.live), nonzeros=nonzeros)
         self._order: CodeOrder | None = None
         self._visible: PassingRows | None = None
         if state.is_clean:
@@ -112,7 +118,10 @@ class Snapshot(Engine):
         attributes = engine.manifest.attributes
         self._reader = LiveReader(state.parts, self._live_ids, attributes)  # type: ignore[assignment]
         self._has_payloads = engine.manifest.has_payloads or state.has_payloads
-        self._table = self._dense_table = SearchTable.of(self.manifest, "dense", dense=True)
+        kind = engine.manifest.points
+        self._table, self._dense_table = (
+            SearchTable.of(self.manifest, kind, dense=dense) for dense in (kind == "dense", True)
+        )
         self._plans, self._passing = {}, {}
         self._unmerged, self._dead = state.rows_unmerged, state.rows - state.live
         self.__dict__.pop("_every_row", None)
@@ -125,6 +134,10 @@ class Snapshot(Engine):
         size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
         writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
         return replace(super().info, rows=self.rows, writes=writes)
+
+    @property
+    def _points(self) -> Rows:
+        return self._searcher.points[: self._rows_stored]
 
     @functools.cached_property
     def _every_row(self) -> PassingRows:

@@ -17,16 +17,19 @@ from divgrpc.columns.texts import ENDS
 from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.overflow import add_places
-from divgrpc.search.arrays import NO_FILTER
+from divgrpc.search.arrays import NO_FILTER, points_of
 from divgrpc.search.passing import CodeOrder, PassingRows, RowNumbers
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
-from divgrpc.vectors import lengths
+from divgrpc.vectors import Rows as Vectors
+from divgrpc.vectors import SparseRows, lengths
 from divgrpc.writes.columns import LiveIds, LiveReader, Parts
-from divgrpc.writes.layout import Layout, Source
-from divgrpc.writes.model import CENTRE, CENTRE_MARGINS
+from divgrpc.writes.layout import ROW_ARRAYS, Layout, Source
+from divgrpc.writes.model import MODEL
+from divgrpc.writes.point_files import item_count
 from divgrpc.writes.records import Record, Rows
+from divgrpc.writes.sparse_rows import SparseState
 from divgrpc.writes.tables import Chains
 
 # Number of request ids that are remembered.
@@ -39,6 +42,7 @@ class State:
 
     sequence: number of the last record that was applied.
     rows, live: number of rows, deleted ones included, and number of points.
+    items: number of items of all rows in the files of `point_files`.
     layout: the layout that the records were applied to.
     """
 
@@ -46,6 +50,7 @@ class State:
         self.generation, self.layout = generation, layout
         info, arrays = layout.info, layout.arrays
         self.sequence, self.rows, self.live = info.sequence, info.rows, info.live
+        self.items, self._items_max = info.items
         self.displaced = info.displaced
         self.parts: Parts = layout.parts
         self.has_payloads = any(PAYLOAD + ENDS in part.arrays for part in layout.parts)
@@ -57,6 +62,7 @@ class State:
         self._codes: Array = arrays["codes"]
         self._terms: Array | None = arrays.get("scan_terms")
         self._inverse_lengths: Array | None = arrays.get("inverse_lengths")
+        self._sparse_rows = SparseState(generation.manifest, arrays) if info.values else None
         self._order: IntArray = arrays["order"]
         self._ascending = self._keys[self._order]
         # The last row since the merge of each key, and the row that each of these rows replaced.
@@ -64,6 +70,8 @@ class State:
         self._former = np.full(info.capacity, -1, np.int32)
         self._alive: Flags = np.zeros(info.capacity, np.bool_)
         self._alive[: info.rows] = arrays["alive"]
+        if self._sparse_rows is not None:
+            self._sparse_rows.begin(self._alive[: info.rows])
         self._places = np.full(info.capacity, -1, np.int32)
         self._has_cells = "cell_rows" in arrays
         if self._has_cells:
@@ -106,6 +114,39 @@ class State:
         return self._capacity - 1 - self.rows
 
     @property
+    def room_share(self) -> float:
+        """Share of the room of the layout, for rows and for their items, that is left."""
+        info = self.layout.info
+        items, items_max = info.items
+        rows_share = self.room / (info.capacity - info.rows)
+        return min(rows_share, (self._items_max - self.items) / (items_max - items))
+
+    def has_room(self, rows: Rows) -> bool:
+        """Return whether rows can be written before the next merge."""
+        return len(rows) <= self.room and self.has_items(rows)
+
+    def has_items(self, rows: Rows) -> bool:
+        """Return whether the files of vectors have room for rows."""
+        return self.items + item_count(rows.vectors) <= self._items_max
+
+    @property
+    def nonzeros(self) -> int:
+        """Number of stored values of all points; each number of a dense vector counts."""
+        if self._sparse_rows is not None:
+            return self._sparse_rows.live_values
+        return self.live * self.generation.manifest.dims
+
+    @property
+    def widest_row(self) -> int:
+        """The greatest number of values that any row of the collection has stored."""
+        sparse_rows = self._sparse_rows
+        return self.generation.manifest.dims if sparse_rows is None else sparse_rows.widest
+
+    def vectors(self, rows: IntArray) -> Vectors:
+        """Return a copy of the vectors (m, d) of `rows` (m,)."""
+        return points_of(self.layout.arrays, self.generation.manifest.dims)[rows]
+
+    @property
     def is_clean(self) -> bool:
         """Whether every row has a point, and no row was written since the merge."""
         is_whole = self.rows == self.layout.info.rows == self.live
@@ -138,6 +179,8 @@ class State:
             sizes = lengths(block.vectors)
             part = self._inverse_lengths[first : first + count]
             np.divide(1, sizes, out=part, where=sizes > 0)
+        if self._sparse_rows is not None and isinstance(block.vectors, SparseRows):
+            self._sparse_rows.add(block.vectors, first, self.items)
         if self._has_cells:
             places = self._add_to_cells(block.cells, rows)
         else:
@@ -154,6 +197,7 @@ class State:
             hashes = np.fromiter(map(hash_of, block.texts), np.int64, count)
             self.displaced = bool((hashes != block.keys).any())
         self.rows += count
+        self.items += item_count(block.vectors)
         self.live += count
 
     def _add_to_cells(
@@ -180,6 +224,8 @@ class State:
             return
         self._alive[rows] = False
         self.live -= len(rows)
+        if self._sparse_rows is not None:
+            self._sparse_rows.remove(rows)
         if self._has_cells:
             places = self._places[rows]
             self._flags[places] = 0
@@ -254,7 +300,7 @@ class State:
     def source(self) -> Source:
         """Return what a merge reads; later records do not change it."""
         rows, places = self.rows, self._places[: self.rows].copy()
-        names = ("codes", "ids", "scan_terms", "inverse_lengths")
+        names = ("codes", "ids", "scan_terms", *ROW_ARRAYS)
         arrays = self.layout.arrays
         return Source(
             sequence=self.sequence,
@@ -262,7 +308,7 @@ class State:
             places=places,
             cells=self.cells_of(places) if self._has_cells else _NO_CELLS,
             arrays={name: arrays[name] for name in names if name in arrays},
-            model={name: arrays[name] for name in (CENTRE, CENTRE_MARGINS)},
+            model={name: arrays[name] for name in MODEL if name in arrays},
             parts=self.parts,
             displaced=self.displaced,
             requests=tuple((name, *result) for name, result in self.requests.items()),

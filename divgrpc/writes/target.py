@@ -17,11 +17,12 @@ from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import WRITER_LOCK, Generation
 from divgrpc.storage.published import Published, was_written
 from divgrpc.types.records import Attribute
-from divgrpc.writes.backlog import check_bytes, check_rows, has_bytes
+from divgrpc.writes.backlog import check_bytes, check_items, check_rows, has_bytes
 from divgrpc.writes.digests import digest_of, first_result
 from divgrpc.writes.layout import Layout, Source, WritesFolder
 from divgrpc.writes.log import LogWriter, lost_write
 from divgrpc.writes.model import RowEncoder
+from divgrpc.writes.point_files import PointWriter
 from divgrpc.writes.records import Record, Rows, pack, unpack
 from divgrpc.writes.requests import Delete, Requests, Upsert
 from divgrpc.writes.snapshot import LayoutEngine
@@ -49,7 +50,8 @@ class WriteTarget:
         self.log_bytes = 0
         self._state: State | None = None
         self._log: LogWriter | None = None
-        self._lock_file = self._vectors_file = -1
+        self._lock_file = -1
+        self._point_writer: PointWriter | None = None
 
     def open(self, *, is_synced: bool = True) -> None:
         """Lock the generation, and recover the state of its points.
@@ -65,15 +67,14 @@ class WriteTarget:
         self._lock_file = os.open(self.folder.path / WRITER_LOCK, flags, 0o666)
         if not lock_exclusively(self._lock_file):
             raise StorageInUseError("another process writes to this collection")
-        self._vectors_file = self.folder.open_vectors()
+        self._point_writer = self.folder.point_files(self.generation.manifest).open()
         self._published = Published(self.folder.path, writable=True)
         if was_written(self.folder.path.parent):
             self._recover(is_synced=is_synced)
 
     def begin(self, source: Source | None = None) -> None:
         """Make the first layout, from the rows of Build unless a source is given."""
-        vectors = self.engine.arrays["vectors"]
-        source = source or Source.of_build(self.generation, vectors)
+        source = source or Source.of_build(self.generation)
         self.folder.merge(self.generation, source)
         self._recover(is_synced=True)
 
@@ -85,11 +86,11 @@ class WriteTarget:
         finally:
             if self._log is not None:
                 self._log.close()
-            for name in ("_vectors_file", "_lock_file"):
-                descriptor = getattr(self, name)
-                if descriptor >= 0:
-                    os.close(descriptor)
-                    setattr(self, name, -1)
+            if self._point_writer is not None:
+                self._point_writer.close()
+            if self._lock_file >= 0:
+                os.close(self._lock_file)
+                self._lock_file = -1
 
     def move(self, path: Path) -> None:
         """Continue in another folder, to which the folder of the generation was renamed."""
@@ -142,6 +143,7 @@ class WriteTarget:
         if isinstance(request, Upsert):
             check_rows(len(as_ids(request.ids)), state)
             record = self._requests.upsert(request, state)
+            check_items(record, state)
         else:
             record = self._requests.delete(request, state)
         if request.write_id:
@@ -169,8 +171,8 @@ class WriteTarget:
             if change is not None and record.rows is not None:
                 record = replace(record, rows=change(record.rows))
                 body = pack(record)  # noqa: PLW2901  # the same record with other codes or columns
-            count = 0 if record.rows is None else len(record.rows)
-            if count > self.state.room or not has_bytes(len(body), self.log_bytes):
+            has_room = record.rows is None or self.state.has_room(record.rows)
+            if not has_room or not has_bytes(len(body), self.log_bytes):
                 self._make_room()
             self._append(record, body)
             assert sequence == self.state.sequence  # noqa: S101  # the numbers are the same
@@ -186,6 +188,7 @@ class WriteTarget:
             sequence,
             layout=state.layout.info.number,
             live=state.live,
+            nonzeros=state.nonzeros,
             rows=state.rows,
             unmerged=state.rows_unmerged,
         )
@@ -260,7 +263,8 @@ class WriteTarget:
 
     def _put_vectors(self, state: State, record: Record) -> None:
         if record.rows is not None:
-            self.folder.put_vectors(self._vectors_file, record.rows, state.rows)
+            assert self._point_writer is not None  # noqa: S101  # `open` makes it
+            self._point_writer.put(record.rows.vectors, state.items)
 
     def _unpack(self, body: bytes) -> Record:
         return unpack(body, self.generation.manifest.attributes)

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 from divgrpc import Collection, Field, Index
 from divgrpc.errors import (
@@ -21,7 +19,6 @@ from divgrpc.errors import (
     IndexDamagedError,
     IndexNotFoundError,
     InvalidArgumentError,
-    UnsupportedError,
 )
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import QueryResult, WriteResult
@@ -33,7 +30,7 @@ from reference.index import same_bytes
 from support.checks.refusals import cases_of, failing
 from support.checks.status_details import failure
 from support.data.evaluation_rows import assert_same_rows
-from support.data.served_index import place, random_points
+from support.data.served_index import place, random_points, twin
 from support.processes.both_clients import Stack
 from support.processes.running_server import RunningServer, eventually
 
@@ -64,12 +61,6 @@ def name(server: RunningServer) -> str:
     name = f"written-{next(_NUMBERS)}"
     place(server, name, POINTS[:ROWS], hash_family="cells", **columns)
     return name
-
-
-def twin(server: RunningServer, name: str, folder: Path) -> Collection:
-    """Open a copy of an index in this process."""
-    shutil.copytree(server.folder / "data" / name, folder / name)
-    return Collection.open(folder / name, durability="process")
 
 
 def assert_same_state(client: Client, name: str, collection: Collection) -> None:
@@ -197,9 +188,6 @@ def test_an_index_that_was_never_written_needs_no_renewal(ask: Stack, client: Cl
         assert not call("unwritten")
         with failing(NOT_FOUND, IndexNotFoundError):
             call("no-such-index")
-    client.build("sparse", csr_matrix(POINTS[:50]), replace=True)
-    with failing(UNIMPLEMENTED, UnsupportedError):
-        ask("retrain", "sparse")
 
 
 def test_an_evaluation_sees_what_was_written(client: Client, name: str) -> None:

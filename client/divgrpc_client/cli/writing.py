@@ -17,6 +17,7 @@ from divgrpc_client.formats.column_files import read_columns
 from divgrpc_client.formats.documents import Documents, read_documents
 from divgrpc_client.formats.files import read_column, read_ids, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
+from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
 from divgrpc_client.messages.writes import check_write_id
 from divgrpc_protos.arrays import row_count, take
 
@@ -70,6 +71,8 @@ def upsert(arguments: argparse.Namespace) -> None:
       divgrpc upsert shoes prices.jsonl --if-sequence 7
       divgrpc upsert shoes prices.jsonl --write-id prices-of-may
       divgrpc upsert shoes vectors.npy --ids ids.txt
+      divgrpc upsert news tfidf.npz --ids ids.txt        scipy's sparse rows
+      divgrpc upsert news more.svm --ids ids.txt
       divgrpc upsert shoes vectors.npy --columns shoes.csv --mode update_only
       divgrpc upsert images data.npz --key train --ids id --categories y --subtopics leaf
       divgrpc upsert papers X.npy --ids ids.txt --labels Y.npz
@@ -86,6 +89,8 @@ def upsert(arguments: argparse.Namespace) -> None:
             if documents.is_text:
                 documents = documents.for_index(info, arguments)
             vectors, fields["labels"] = documents.rows, documents.labels
+        elif Path(arguments.file).suffix in SVMLIGHT and arguments.dims is None:
+            vectors = widened(documents, info.dims)
         if info.id_kind == "string":
             fields["ids"] = list(map(str, fields["ids"]))
         types = {a.name: a.type for a in info.attributes if a.name in fields["attributes"]}
@@ -247,7 +252,8 @@ def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[s
     if arguments.labels is not None:
         fields["labels"] = read_vectors(Path(arguments.labels))
     if not has_records(path):
-        return read_vectors(path, arguments.key), fields
+        base, dims = arguments.index_base, arguments.dims
+        return read_vectors(path, arguments.key, base=base, dims=dims), fields
     points = read_records(path, needs_vectors=False)
     fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
     return points.vectors, fields

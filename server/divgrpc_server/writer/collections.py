@@ -9,10 +9,9 @@ from divgrpc.builder.attributes import AttributeValues
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import IndexFolder, read_manifest
+from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, IndexInfo
 from divgrpc.writes.committer import Committer
-from divgrpc.writes.requests import check_writable
 from divgrpc.writes.target import Request
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.builder.attributes import receive
@@ -129,7 +128,6 @@ class Collections:
             if committer is None and folder.read_info().writes is not None:
                 committer = self._find(folder.name)
         if committer is None:
-            check_writable(folder.read_current(read_manifest))
             is_done, generation, sequence = False, folder.current(), 0
         else:
             is_done = _merge_or_retrain(committer, call)

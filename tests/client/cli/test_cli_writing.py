@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.types.records import SparseVectors
 from divgrpc_client import Client
 from divgrpc_client.cli import writing
 from support.processes.command_line import Run
@@ -229,3 +231,36 @@ def test_labels_of_points_without_vectors_are_written(
 def file_of(path: Path) -> Path:
     np.save(path, VECTORS[:2])
     return path
+
+
+def test_files_of_sparse_points_are_written(run: Run, client: Client, tmp_path: Path) -> None:
+    """The points are read as divgrpc build reads them."""
+    rng, name = np.random.default_rng(4), "cli-news"
+    points = sparse.random_array((203, 900), density=0.02, format="csr", dtype=np.float32, rng=rng)
+    client.build(name, points[:200], replace=True)
+    rows = points[200:]
+    ids, archive, text = (tmp_path / file for file in ("ids.txt", "points.npz", "points.svm"))
+    ids.write_text("1\n2\n1000\n")
+    sparse.save_npz(archive, sparse.csr_matrix(rows))
+    assert run("upsert", name, archive, "--ids", ids).out == "3 points written, write 1\n"
+    lines = [
+        "0 " + " ".join(f"{column}:{value:.9g}" for column, value in zip(
+            rows[[row]].indices, rows[[row]].data, strict=True
+        ))
+        for row in range(3)
+    ]  # fmt: skip
+    text.write_text("\n".join(lines) + "\n")
+    # The file does not have the last columns, which it could not know of.
+    options = ("--index-base", "0")
+    assert run("upsert", name, text, "--ids", ids, *options).out == "3 points written, write 2\n"
+    written = client.get(name, [1, 2, 1000], with_vectors=True).vectors
+    exported = tmp_path / "exported.jsonl"
+    assert run("export", name, exported).code == 0
+    assert run("upsert", name, exported).code == 0
+    again = client.get(name, [1, 2, 1000], with_vectors=True).vectors
+    for vectors in (written, again):
+        assert isinstance(vectors, SparseVectors)
+        matrix = sparse.csr_array((vectors.values, vectors.indices, vectors.indptr), rows.shape)
+        lengths = np.sqrt((rows.toarray() ** 2).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(matrix.toarray(), rows.toarray() / lengths, rtol=1e-5)
+    assert client.count(name) == 201

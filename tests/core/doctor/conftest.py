@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from divgrpc.types import HashFamily, Points
 from divgrpc.writes import log as log_module
-from support.data.damaged_indexes import LAST, MERGED, MODELS, write
+from support.data.damaged_indexes import LAST, MERGED, MODELS, write, written_index
 from support.data.written_points import a_collection
 
 
@@ -22,15 +23,11 @@ def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Return the folder of an index with writes that are merged, and with later ones.
 
-    The parameter of the fixture, if there is one, is the hash family.
+    The parameter of the fixture, if there is one, is the hash family and the kind of the points.
     """
-    path = tmp_path / "data" / "points"
-    with a_collection(path, MODELS[0], getattr(request, "param", "cells")) as collection:
-        for number in range(1, LAST + 1):
-            write(collection, number)
-            if number == MERGED:
-                collection.compact()
-    return path
+    default: tuple[HashFamily, Points] = ("cells", "dense")
+    family, kind = getattr(request, "param", default)
+    return written_index(tmp_path / "data" / "points", family, kind)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from divgrpc.doctor import Report, check_folder, files
 from divgrpc.errors import BuildUnderWayError, InvalidArgumentError, StorageInUseError
 from divgrpc.storage.generations import lock_root, staging
 from divgrpc.types import QueryDefault
-from support.data.damaged_indexes import DAMAGES, LAST, MODELS, flip, stamps, write
+from support.data.damaged_indexes import DAMAGES, LAST, MODELS, every_kind, flip, stamps, write
 from support.data.small_index import die_while_building
 from support.data.written_points import a_collection
 
@@ -48,6 +48,7 @@ def test_indexes_of_all_formats_are_ok(tmp_path: Path) -> None:
     assert stamps(tmp_path) == before
 
 
+@every_kind
 def test_an_index_with_writes_is_ok(index: Path) -> None:
     report = check(index)
     assert report == Report("points", 1, len(MODELS[LAST]), LAST)
@@ -58,6 +59,7 @@ def test_an_index_with_writes_is_ok(index: Path) -> None:
     assert check(index) == report
 
 
+@every_kind
 def test_an_index_after_a_vacuum_and_a_retraining_is_ok(index: Path) -> None:
     with Collection.open(index) as collection:
         collection.compact(vacuum=True)
@@ -81,10 +83,12 @@ def test_an_index_without_writes_is_ok(tmp_path: Path) -> None:
     assert check(tmp_path / "points") == Report("points", 1, len(MODELS[0]))
 
 
+@every_kind
 def test_each_damaged_file_is_named(index: Path) -> None:
     paths = [path for path in sorted(index.rglob("*")) if path.is_file()]
     kinds = {path.relative_to(index / "1").parts[0] for path in paths if path.parent != index}
-    assert {"writes", "manifest.json", "vectors.npy"} <= kinds
+    assert {"writes", "manifest.json"} <= kinds
+    assert {"vectors.npy", "values.npy"} & kinds
     for file in paths:
         if file.name == "LOCK":
             continue
@@ -104,9 +108,9 @@ def test_each_damaged_file_is_named(index: Path) -> None:
     assert check(index).verdict == "ok"
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_each_number_of_the_last_writer_is_compared(index: Path, number: int) -> None:
-    """The sixth number names the start of the system; another one makes the others void."""
+    """The seventh number names the start of the system; another one makes the others void."""
     file = index / "1" / "writes" / "PUBLISHED"
     whole = file.read_bytes()
     for bit in (1, 2, 16):

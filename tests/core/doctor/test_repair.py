@@ -21,12 +21,14 @@ from support.data.damaged_indexes import (
     QUERIES,
     check_state,
     cut,
+    every_kind,
     flip,
     stamps,
     write,
+    written_index,
 )
 from support.data.small_index import die_while_building
-from support.data.written_points import DIMS, a_collection, upsert
+from support.data.written_points import DIMS, a_collection, as_kind, kind_of, upsert
 
 
 def repaired(index: Path, *, accept_loss: bool = False) -> Report:
@@ -79,10 +81,11 @@ def files_aside(index: Path) -> list[str]:
     return sorted(str(p.relative_to(index)) for p in index.rglob("*.damaged"))
 
 
-@pytest.mark.parametrize("index", ["cells", "lsh_div"], indirect=True)
+@every_kind
 def test_files_of_merges_are_made_again_from_the_log(index: Path, tmp_path: Path) -> None:
     writes = index / "1" / "writes"
-    expected = Index.open(index).query(QUERIES, k=5, search="tables")
+    queries = as_kind(QUERIES, kind_of(Index.open(index)))
+    expected = Index.open(index).query(queries, k=5, search="tables")
     files = [*writes.rglob("layouts/*/*.npy"), *writes.rglob("parts/*/*.npy"), writes / "LAYOUT"]
     assert len(files) > 12
     # Every fourth file, and all hash tables.
@@ -94,7 +97,7 @@ def test_files_of_merges_are_made_again_from_the_log(index: Path, tmp_path: Path
         report = repaired(copy)
         assert report.repairs
         assert (report.verdict, report.sequence) == ("ok", LAST), file
-        result = Index.open(copy).query(QUERIES, k=5, search="tables")
+        result = Index.open(copy).query(queries, k=5, search="tables")
         assert result.ids.tolist() == expected.ids.tolist()
         assert result.scores.tobytes() == expected.scores.tobytes()
         if not number:
@@ -120,6 +123,35 @@ def test_a_log_of_more_rows_than_a_layout_has_room_is_merged_again(
         assert upsert(collection, {1: MODELS[0][1]}) == 30
 
 
+def values_before(index: Path, row: int) -> int:
+    """Return the number of values of the sparse rows before `row`."""
+    with Collection.open(index) as collection:
+        state = collection.committer.state
+        assert state is not None
+        return int(state.layout.arrays["indptr"][row])
+
+
+@pytest.mark.parametrize("name", ["indices", "values"])
+def test_sparse_rows_are_taken_from_the_log(tmp_path: Path, name: str) -> None:
+    index = written_index(tmp_path / "data" / "points", "cells", "sparse")
+    places = {row: HEADER_BYTES + 4 * values_before(index, row) for row in (41, 49, 50)}
+    file = index / "1" / f"{name}.npy"
+    flip_at(file, places[41])
+    (finding,) = check_folder(index)[0].findings
+    assert finding.file == f"points/1/{name}.npy"
+    assert "in rows 40 to 47" in finding.problem
+    assert repaired(index).verdict == "ok"
+    flip_at(file, places[49])
+    (report,) = check_folder(index)
+    assert [f.problem for f in report.findings] == ["lacks vectors of 1 write of the log"]
+    assert repaired(index).verdict == "ok"
+    os.truncate(file, places[50])
+    (report,) = check_folder(index)
+    assert "is shorter than the layout needs" in report.findings[0].problem
+    assert repaired(index).verdict == "ok"
+    check_state(index, LAST)
+
+
 def test_merged_vectors_are_taken_from_the_log(index: Path) -> None:
     vectors = index / "1" / "vectors.npy"
     flip_at(vectors, HEADER_BYTES + 4 * DIMS * 41)
@@ -141,6 +173,20 @@ def test_later_vectors_are_taken_from_the_log(index: Path) -> None:
     assert "is shorter than the layout needs" in report.findings[0].problem
     assert repaired(index).verdict == "ok"
     check_state(index, LAST)
+
+
+def test_sparse_rows_of_the_build_are_left_without_writes(tmp_path: Path) -> None:
+    index = written_index(tmp_path / "data" / "points", "cells", "sparse")
+    files = [index / "1" / f"{name}.npy" for name in ("indices", "values")]
+    later = [file.read_bytes() for file in files]
+    log_file(index).unlink()
+    flip(index / "1" / "writes" / "LAYOUT")
+    report = repaired(index, accept_loss=True)
+    assert (report.verdict, report.points, report.sequence) == ("ok", len(MODELS[0]), None)
+    for file, data in zip(files, later, strict=True):
+        assert (index / "1" / "writes.damaged" / file.name).read_bytes() == data
+        assert len(file.read_bytes()) < len(data)
+    check_state(index, 0)
 
 
 def test_a_layout_without_a_whole_log_falls_back_to_the_build(index_with_short_log: Path) -> None:

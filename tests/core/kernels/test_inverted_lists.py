@@ -1,5 +1,6 @@
 """Inverted lists, which hold the points with a value in a column, and exact searches with them."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -64,10 +65,11 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
     return arrays
 
 
-def listed(rows: FloatArray, share: float) -> InvertedLists:
+def listed(rows: FloatArray, share: float, count: int | None = None) -> InvertedLists:
     """Return the lists of rows that arrive one by one.
 
-    A column that more than `share` of the rows store is full.
+    A column that more than `share` of the rows store is full. Only the first `count` rows have
+    lists.
     """
     arrays: dict[str, Array] = {}
 
@@ -82,6 +84,9 @@ def listed(rows: FloatArray, share: float) -> InvertedLists:
 
     with mock.patch.object(lists, "FULL_COLUMN_SHARE", share):
         lists.create_lists(blocks, len(rows), rows.shape[1], create)
+    if count is not None:
+        columns = arrays["list_steps"], arrays["full_columns"]
+        lists.list_points(lambda: itertools.islice(blocks(), count), count, *columns, create)
     return record_of(InvertedLists, {name: read_only(arrays[name]) for name in arrays}, {})
 
 
@@ -148,8 +153,9 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     scratch = record_of(ListScratch, None, {"n": count})
     estimates = np.empty(count, np.float32)
     n_listed = inverted_lists.bound_distances(
-        squares, by_column, columns, values, query, n_nearest, ALL_PASS, estimates, scratch
-    )
+        points, by_column, columns, values, query, n_nearest, ALL_PASS, marks,
+        Candidates(np.empty(count, np.int32), estimates), scratch,
+    )  # fmt: skip
     assert n_nearest <= n_listed <= count
     assert n_listed == count or n_listed <= count // inverted_lists.FEW_RATIO
     truth = np.empty(count, np.float32)
@@ -176,6 +182,76 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     assert set(near.tolist()) <= set(near_rows[:n_scored].tolist())
 
 
+@given(
+    seed=seeds,
+    count=counts,
+    share=shares,
+    n_listed=st.integers(0, 300),
+    n_nearest=st.integers(1, 40),
+    passing_share=st.sampled_from([0.1, 0.7, 1.0]),
+    product=st.booleans(),
+    has_marks=st.booleans(),
+)
+def test_points_without_lists_have_the_same_bounds(  # noqa: PLR0917  # one for each property
+    seed: int,
+    count: int,
+    share: float,
+    n_listed: int,
+    n_nearest: int,
+    passing_share: float,
+    product: bool,
+    has_marks: bool,
+) -> None:
+    """Nor does the result depend on the rows that do not pass a filter."""
+    dims, rng = 30, np.random.default_rng(seed)
+    rows, target = drawn(seed, count, dims, 1), drawn(seed + 1, 4, dims, 0)[:1]
+    _, columns, values = parts(target)
+    marks = np.zeros(1 if has_marks else 0, np.uint64)
+    selection = SelectionScratch(target[0], target[0], np.zeros((1, dims), np.float32), marks)
+    spread_out(columns, values, 0, len(columns), selection)
+    square = sparse_square(columns, values, 0, len(columns), dims)
+    query = Query(selection.dense, 0, square, product)
+    passing = np.flatnonzero(rng.random(count) < passing_share).astype(np.int32)
+    passing = passing if len(passing) else np.arange(count, dtype=np.int32)
+    n_nearest = min(n_nearest, len(passing))
+
+    def search(
+        vectors: FloatArray, by_column: InvertedLists, passing: npt.NDArray[np.int32]
+    ) -> tuple[Any, ...]:
+        squares = np.empty(len(vectors))
+        normalise.squares_sparse(*(parts(vectors)[i] for i in (0, 2)), squares)
+        arrays = (target[:0], *parts(vectors), squares, np.empty(0, np.float32))
+        points = Points(*arrays)
+        scratch = record_of(ListScratch, None, {"n": len(vectors)})
+        near, far = np.empty(len(vectors), np.int32), np.empty(len(vectors), np.float32)
+        arguments = (points, by_column, columns, values, query, n_nearest, passing)
+        n_bounded = inverted_lists.bound_distances(
+            *arguments, marks, Candidates(near, far), scratch
+        )
+        bounds = scratch.bounds[:n_bounded].tobytes() + far[:n_bounded].tobytes()
+        bounded = scratch.rows[:n_bounded].copy()
+        n_scored = inverted_lists.score_listed(
+            *arguments, selection, Candidates(near, far), scratch
+        )
+        return bounded, bounds, near[:n_scored], far[:n_scored].tobytes()
+
+    whole = listed(rows, share)
+    bounded, bounds, near, far = search(rows, whole, passing)
+    later = search(rows, listed(rows, share, min(n_listed, count)), passing)
+    assert [bounded.tolist(), bounds, near.tolist(), far] == [
+        later[0].tolist(), later[1], later[2].tolist(), later[3]
+    ]  # fmt: skip
+    alone = whole._replace(
+        **{name: read_only(getattr(whole, name)[passing]) for name in ("full_lengths", "errors")},
+        starts=read_only(np.zeros_like(whole.starts)),
+        full_values=read_only(np.zeros((len(whole.full_values), 0), np.int8)),
+    )
+    few = search(rows[passing], alone, ALL_PASS)
+    assert [bounded.tolist(), bounds, near.tolist(), far] == [
+        passing[few[0]].tolist(), few[1], passing[few[2]].tolist(), few[3]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("weight", "product", "expected"), [(0.05, False, 4), (0.05, True, 4), (50, False, 400)]
 )
@@ -194,15 +270,17 @@ def test_full_columns_are_added_for_few_points_unless_they_matter(
     _, columns, values = parts(target)
     square = sparse_square(columns, values, 0, len(columns), dims)
     scratch, estimates = record_of(ListScratch, None, {"n": count}), np.empty(count, np.float32)
+    arrays = (target[:0], *parts(rows), squares, np.empty(0, np.float32))
     n_listed = inverted_lists.bound_distances(
-        squares,
+        Points(*arrays),
         listed(rows, 0.15),
         columns,
         values,
         Query(target, 0, square, product),
         4,
         ALL_PASS,
-        estimates,
+        np.empty(0, np.uint64),
+        Candidates(np.empty(count, np.int32), estimates),
         scratch,
     )
     assert n_listed == expected
@@ -276,7 +354,7 @@ def test_points_in_several_runs_have_several_lists() -> None:
 def test_no_lists_are_stored_above_the_maximum_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
     assert "list_rows" in Index.build(rows).engine._arrays
-    monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)
+    monkeypatch.setattr(encoder, "LISTED_POINTS_MAX", 99)
     index = Index.build(rows)
     assert not {slot.name for slot in slots_of(InvertedLists)} & index.engine._arrays.keys()
     result = index.query(rows[:2], search="exact", candidates_limit=10)

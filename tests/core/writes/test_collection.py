@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from divgrpc import Collection, Index
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import HashFamily, Metric, Progress, WriteMode
+from divgrpc.types import HashFamily, Metric, Points, Progress, WriteMode
 from divgrpc.types.filters import Condition, Exists, Field, HasId
 from support.data.written_points import (
     DIMS,
@@ -30,10 +30,12 @@ from support.data.written_points import (
     Model,
     Point,
     a_collection,
+    as_kind,
     check_exact,
     check_points,
     columns_of,
     drawn_points,
+    kind_of,
     passing,
     upsert,
 )
@@ -72,14 +74,17 @@ class _Writes(RuleBasedStateMachine):
     @initialize(
         family=st.sampled_from(["cells", "lsh_div"]),
         metric=st.sampled_from(["cosine", "euclidean", "inner_product"]),
+        points=st.sampled_from(["dense", "sparse"]),
         has_texts=st.booleans(),
         count=st.integers(1, 40),
     )
-    def build(self, *, family: HashFamily, metric: Metric, has_texts: bool, count: int) -> None:
+    def build(
+        self, *, family: HashFamily, metric: Metric, points: Points, has_texts: bool, count: int
+    ) -> None:
         self.metric, self.has_texts = metric, has_texts
         self.model: Model = {self.id_of(i): POINTS[i] for i in range(count)}
         self.path = self.folder / "points"
-        self.collection = a_collection(self.path, self.model, family, metric)
+        self.collection = a_collection(self.path, self.model, family, metric, points)
 
     def id_of(self, number: int) -> Id:
         return f"p{number}" if self.has_texts else 10 * number
@@ -137,7 +142,7 @@ class _Writes(RuleBasedStateMachine):
     def upsert_vectors_alone(self, numbers: list[int]) -> None:
         """Points then have no attributes and no payloads."""
         points = {self.id_of(number): Point(POINTS[number].vector) for number in numbers}
-        vectors = columns_of([*points.values()])["vectors"]
+        vectors = columns_of([*points.values()], kind_of(self.open))["vectors"]
         self.written(self.open.upsert(list(points), vectors).sequence)
         self.put(points)
 
@@ -230,9 +235,10 @@ class _Writes(RuleBasedStateMachine):
         name = names[number % len(names)]
         test: Test = HasId((name,)), lambda point: point is self.model[name]
         assert self.open.count(test[0]) == 1
-        result = self.open.query(QUERIES, filter=test[0], k=2)
+        queries = as_kind(QUERIES, kind_of(self.open))
+        result = self.open.query(queries, filter=test[0], k=2)
         assert result.ids[:, 0].tolist() == [name] * len(QUERIES)
-        rest = self.open.query(QUERIES, exclude_ids=[name], k=len(names) + 1, search="exact")
+        rest = self.open.query(queries, exclude_ids=[name], k=len(names) + 1, search="exact")
         assert name not in rest.ids.ravel().tolist()
 
     @rule()
@@ -240,7 +246,7 @@ class _Writes(RuleBasedStateMachine):
         beside = Index.open(self.path)
         check_points(beside, self.model)
         check_exact(beside, self.model, self.metric, QUERIES, TESTS[0])
-        assert beside.query(QUERIES, k=1).sequence == self.sequence
+        assert beside.query(as_kind(QUERIES, kind_of(beside)), k=1).sequence == self.sequence
 
     @precondition(lambda self: self.collection)
     @invariant()

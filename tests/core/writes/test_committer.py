@@ -17,10 +17,10 @@ from divgrpc.errors import (
     InvalidArgumentError,
     LimitExceededError,
     StorageInUseError,
-    UnsupportedError,
 )
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.published import bytes_in
-from divgrpc.types import Durability, Progress, QueryDefault, QueryResult
+from divgrpc.types import Durability, Points, Progress, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
 from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
@@ -507,17 +507,36 @@ def test_records_are_written_in_blocks(collection: Collection) -> None:
     assert collection.sequence == 3
 
 
-def test_some_indexes_cannot_be_written_to(tmp_path: Path) -> None:
-    from scipy import sparse
+def test_too_many_values_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge makes room for the values of any write that is not refused."""
+    with a_collection(path, OLD, points="sparse") as collection:
+        monkeypatch.setitem(LIMITS, "write_values_max", 30)
+        monkeypatch.setattr(layout, "_later_values", lambda *_: 30)
+        model = dict(OLD)
+        for first in range(0, 60, 4):
+            points = dict(enumerate(POINTS[first : first + 4], first))
+            upsert(collection, points)
+            model |= points
+        parts = [*(path / "1" / "writes" / "parts").iterdir()]
+        assert len(parts) >= 5
+        with pytest.raises(LimitExceededError, match=r"vectors has \d+ values; the sparse rows of"):
+            upsert(collection, dict(enumerate(POINTS[:10])))
+        check_points(collection, model)
+        check_exact(collection, model, "cosine", QUERIES)
 
+
+def test_vectors_must_be_of_the_kind_of_the_points(tmp_path: Path) -> None:
+    kinds: list[Points] = ["dense", "sparse"]
+    for kind, other in zip(kinds, kinds[::-1], strict=True):
+        with a_collection(tmp_path / kind, OLD, points=kind) as collection:
+            vectors = columns_of(POINTS[:1], other)["vectors"]
+            vectors.resize((1, collection.dims))
+            with pytest.raises(InvalidArgumentError, match=f"must be {kind}, as the points"):
+                collection.upsert([1], vectors)
+
+
+def test_a_collection_needs_a_folder_and_a_durability(tmp_path: Path) -> None:
     points = np.eye(8, dtype=np.float32)
-    cases: list[tuple[Any, dict[str, Any], type[Exception]]] = [
-        (sparse.csr_array(points), {}, UnsupportedError),
-    ]
-    for number, (vectors, options, error) in enumerate(cases):
-        Index.build(vectors, path=tmp_path / str(number), **options)
-        with pytest.raises(error, match="cannot be written to"):
-            Collection.open(tmp_path / str(number))
     with pytest.raises(InvalidArgumentError, match="must be given"):
         Collection.build(points)
     Index.build(points, path=tmp_path / "plain")

@@ -13,7 +13,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
-from divgrpc.types import Durability, HashFamily
+from divgrpc.types import Durability, HashFamily, Points
 from support.data.stamped_points import (
     IDS,
     Write,
@@ -37,10 +37,10 @@ DURABILITIES: list[Durability] = ["sync", "process", "sync", "interval"]
 class _Survivor:
     """A collection whose writers are killed, and what its points must be."""
 
-    def __init__(self, path: Path, family: HashFamily) -> None:
+    def __init__(self, path: Path, family: HashFamily, kind: Points = "dense") -> None:
         self.path, self.stamps, self.sequence = path, dict.fromkeys(range(IDS), 0), 0
         Collection.build(
-            vectors_of(list(range(IDS)), 0),
+            vectors_of(list(range(IDS)), 0, kind),
             ids=list(range(IDS)),
             attributes={"stamp": [0] * IDS},
             payloads=["0"] * IDS,
@@ -86,12 +86,13 @@ def writers() -> Iterator[CrashingWriters]:
         yield started
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_acknowledged_write_is_lost(
-    writers: CrashingWriters, tmp_path: Path, block: int
+    writers: CrashingWriters, tmp_path: Path, block: int, kind: Points
 ) -> None:
     rng = np.random.default_rng(block)
-    survivor = _Survivor(tmp_path / "points", "cells" if block % 3 < 2 else "lsh_div")
+    survivor = _Survivor(tmp_path / "points", "cells" if block % 3 < 2 else "lsh_div", kind)
     names = list(CALLS)
     ended = killed = 0
     for number in range(ROUNDS):
@@ -114,15 +115,17 @@ def test_no_acknowledged_write_is_lost(
     assert ended >= 5 * ROUNDS
 
 
-@pytest.mark.parametrize("family", ["cells", "lsh_div"])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("cells", "dense"), ("lsh_div", "dense"), ("lsh_div", "sparse")]
+)
 def test_the_first_write_may_be_the_last(
-    writers: CrashingWriters, tmp_path: Path, family: HashFamily
+    writers: CrashingWriters, tmp_path: Path, family: HashFamily, kind: Points
 ) -> None:
     """The first write makes the first layout, and the first file of the log."""
     first_writes = 0
     for call, count in CALLS_OF_FIRST_WRITE.items():
         for number in range(1, count + 1, 2):
-            survivor = _Survivor(tmp_path / f"{call}-{number}", family)
+            survivor = _Survivor(tmp_path / f"{call}-{number}", family, kind)
             writes = writers.run(Round(str(survivor.path), 1, call, number))
             survivor.take(writes)
             first_writes += writes[0][1] is None

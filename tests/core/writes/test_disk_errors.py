@@ -15,8 +15,8 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.errors import IndexChangedError, StorageFullError
 from divgrpc.storage import published
-from divgrpc.writes import layout
 from divgrpc.writes import log as log_module
+from divgrpc.writes import point_files
 from support.data.written_points import (
     DIMS,
     Model,
@@ -162,7 +162,7 @@ def test_a_full_disk_refuses_writes_for_a_while(
                 upsert(collection, {1: POINTS[1]})
             check_points(collection, model)
         with monkeypatch.context() as patch:
-            patch.setattr(layout, "reserve", raising(errno.ENOSPC))
+            patch.setattr(point_files, "reserve", raising(errno.ENOSPC))
             with pytest.raises(StorageFullError, match="no room"):
                 collection.compact()
         check_exact(collection, model, "cosine", QUERIES)
@@ -177,7 +177,7 @@ def test_a_full_disk_refuses_writes_for_a_while(
 
 def test_the_first_write_may_find_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_collection(path, OLD) as collection:
-        for module in (layout, log_module):
+        for module in (point_files, log_module):
             with monkeypatch.context() as patch:
                 patch.setattr(module, "reserve", raising(errno.ENOSPC))
                 with pytest.raises(StorageFullError, match="no room"):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from scipy import sparse
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.builder.encoder import centre_of
@@ -19,8 +20,9 @@ from divgrpc.index import Index
 from divgrpc.kernels.encode import pack, put_codes, take_codes
 from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.tiles import put_word, take_word
+from divgrpc.search.arrays import points_of
 from divgrpc.types import FloatArray, HashFamily, Metric
-from divgrpc.vectors import as_rows, prepare
+from divgrpc.vectors import SparseRows, as_rows, prepare
 from divgrpc.writes.model import RowEncoder, model_arrays
 from reference import kernels
 
@@ -60,7 +62,7 @@ def an_index(family: HashFamily, metric: Metric, *, dims: int = DIMS, **options:
 
 def encoder_of(index: Index) -> tuple[RowEncoder, dict[str, Array]]:
     engine = index.engine
-    model = model_arrays(engine.arrays, engine.manifest, engine.arrays["vectors"])
+    model = model_arrays(engine.arrays, engine.manifest, points_of(engine.arrays, index.dims))
     return RowEncoder(engine.searcher, engine.arrays | model, engine.manifest), model
 
 
@@ -203,6 +205,35 @@ def test_rows_are_encoded_alone_as_in_a_block(
     backwards = encoder.encode(np.ascontiguousarray(rows[::-1]))
     for column, whole in zip(backwards, block, strict=True):
         assert np.ascontiguousarray(column[::-1]).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dims", [300, 9_000])
+def test_sparse_rows_are_encoded_as_dense_ones(
+    family: HashFamily, metric: Metric, dims: int
+) -> None:
+    """Only sums of squares may be rounded otherwise. Rows of 9,000 dimensions are sketched."""
+    rng = np.random.default_rng(3)
+    points = sparse.random_array((ROWS, dims), density=0.1, dtype=np.float32, rng=rng)
+    options: dict[str, Any] = {} if family == "cells" else {"n_tables": 2, "n_bits": 4}
+    is_centred = metric != "inner_product"
+    index = Index.build(points, metric=metric, hash_family=family, centred=is_centred, **options)
+    encoder, _ = encoder_of(index)
+    rows = as_rows("vectors", points, dims)
+    prepare("vectors", rows, metric)
+    assert isinstance(rows, SparseRows)
+    cells, terms, packed = encoder.encode(rows)
+    dense = np.ascontiguousarray(rows.matrix.toarray())
+    of_dense = encoder.encode(dense)
+    assert cells.tobytes() == of_dense[0].tobytes()
+    assert packed.tobytes() == of_dense[2].tobytes()
+    np.testing.assert_allclose(
+        kernels.unpack_terms(terms), kernels.unpack_terms(of_dense[1]), rtol=2**-7, atol=1e-5
+    )
+    parts = [encoder.encode(rows[i : i + 7]) for i in range(0, ROWS, 7)]
+    for number, whole in enumerate((cells, terms, packed)):
+        assert np.concatenate([part[number] for part in parts]).tobytes() == whole.tobytes()
 
 
 def test_the_centre_is_that_of_build(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import Published
-from divgrpc.types import HashFamily, Metric, QueryResult
+from divgrpc.types import HashFamily, Metric, Points, QueryResult
 from divgrpc.types.filters import Exists, Field, HasId
 from divgrpc.writes import backlog, layout, renewal
 from divgrpc.writes.replica import Replica
@@ -21,9 +21,11 @@ from support.data.written_points import (
     DIMS,
     Model,
     a_collection,
+    as_kind,
     check_exact,
     check_points,
     drawn_points,
+    kind_of,
     upsert,
 )
 
@@ -47,11 +49,13 @@ CONDITIONS: Any = [
 ]
 SEARCHES = ["tables", "scan", "scan_hamming", "exact", "auto"]
 every_kind = pytest.mark.parametrize(
-    ("family", "metric"),
+    ("family", "metric", "points"),
     [
-        *itertools.product(["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"]),
-        ("lsh_sdiv", "euclidean"),
-        ("pca_hash", "cosine"),
+        *itertools.product(
+            ["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"], ["dense", "sparse"]
+        ),
+        ("lsh_sdiv", "euclidean", "dense"),
+        ("pca_hash", "cosine", "dense"),
     ],
 )
 Answers = list[QueryResult]
@@ -59,20 +63,25 @@ Answers = list[QueryResult]
 
 def answers_of(index: Index) -> Answers:
     """Return the answers of an index to queries of many kinds."""
+    queries = as_kind(QUERIES, kind_of(index))
     results = []
     for search, condition in itertools.product(SEARCHES, CONDITIONS):
         options: Any = {"search": search, "filter": condition, "candidates_limit": 25}
         results += [
-            index.query(QUERIES, k=6, hash_limit=40, **options),
-            index.query(QUERIES, k=6, diversity=0.5, exclude_ids=[30, 55, 8, 60], **options),
+            index.query(queries, k=6, hash_limit=40, **options),
+            index.query(queries, k=6, diversity=0.5, exclude_ids=[30, 55, 8, 60], **options),
             index.query(like=[35, 2_000], k=3, hash_limit=30, **options),
         ]
     for search in SEARCHES:
         options_of_all: Any = {"search": search, "k": 1_000, "keep_duplicates": True}
-        results.append(index.query(QUERIES[:1], hash_limit=0, **options_of_all))
+        results.append(index.query(queries[:1], hash_limit=0, **options_of_all))
     for sampling in ("uniform", "nearest"):
         options_of_few: Any = {"search": "tables", "sampling": sampling, "hash_limit": 20}
-        results.append(index.query(QUERIES, k=5, n_probes=2, candidates_limit=5, **options_of_few))
+        results.append(index.query(queries, k=5, n_probes=2, candidates_limit=5, **options_of_few))
+    if kind_of(index) == "sparse":
+        for search in SEARCHES:
+            dense_options: Any = {"search": search, "k": 6}
+            results.append(index.query(queries.toarray(), **dense_options))
     return results
 
 
@@ -125,12 +134,12 @@ WAYS: list[Callable[[Collection], None]] = [write_at_once, write_one_by_one, wri
 
 @every_kind
 def test_answers_depend_on_the_points_alone(
-    family: HashFamily, metric: Metric, tmp_path: Path
+    family: HashFamily, metric: Metric, points: Points, tmp_path: Path
 ) -> None:
     expected: Answers = []
     for number, write in enumerate(WAYS):
         path = tmp_path / f"points{number}"
-        collection = a_collection(path, OLD, family, metric)
+        collection = a_collection(path, OLD, family, metric, points)
         write(collection)
         check_points(collection, MODEL)
         expected = expected or answers_of(collection)
@@ -147,13 +156,17 @@ def test_answers_depend_on_the_points_alone(
 
 @every_kind
 def test_writes_that_force_merges_change_no_answer(
-    family: HashFamily, metric: Metric, tmp_path: Path, request: pytest.FixtureRequest
+    family: HashFamily,
+    metric: Metric,
+    points: Points,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    with a_collection(tmp_path / "roomy", OLD, family, metric) as collection:
+    with a_collection(tmp_path / "roomy", OLD, family, metric, points) as collection:
         write_at_once(collection)
         expected = answers_of(collection)
     request.getfixturevalue("little_room")
-    with a_collection(tmp_path / "full", OLD, family, metric) as collection:
+    with a_collection(tmp_path / "full", OLD, family, metric, points) as collection:
         write_one_by_one(collection)
         assert len(list((tmp_path / "full" / "1" / "writes" / "parts").iterdir())) >= 2
         check_same(collection, expected)
@@ -177,9 +190,9 @@ class _Follower:
 
 @every_kind
 def test_a_replica_answers_as_the_writer(
-    family: HashFamily, metric: Metric, tmp_path: Path
+    family: HashFamily, metric: Metric, points: Points, tmp_path: Path
 ) -> None:
-    with a_collection(tmp_path / "points", OLD, family, metric) as collection:
+    with a_collection(tmp_path / "points", OLD, family, metric, points) as collection:
         upsert(collection, {3: POINTS[0]})
         follower = _Follower(tmp_path / "points")
         for number, name in enumerate(NEW):
@@ -193,8 +206,8 @@ def test_a_replica_answers_as_the_writer(
                 assert index.engine.sequence == collection.sequence
                 for condition in CONDITIONS[:2]:
                     options: Any = {"k": 8, "filter": condition, "hash_limit": 30}
-                    truth = collection.query(QUERIES, **options)
-                    assert same_bytes(index.query(QUERIES, **options), truth)
+                    truth = collection.query(as_kind(QUERIES, points), **options)
+                    assert same_bytes(index.query(as_kind(QUERIES, points), **options), truth)
         before = follower.index()
         expected = answers_of(collection)
         check_same(before, expected)
@@ -208,9 +221,9 @@ def test_a_replica_answers_as_the_writer(
 
 @every_kind
 def test_later_writes_do_not_change_what_was_read(
-    family: HashFamily, metric: Metric, tmp_path: Path
+    family: HashFamily, metric: Metric, points: Points, tmp_path: Path
 ) -> None:
-    with a_collection(tmp_path / "points", OLD, family, metric) as collection:
+    with a_collection(tmp_path / "points", OLD, family, metric, points) as collection:
         write_at_once(collection)
         before = Index(collection.engine)
         expected = answers_of(before)
@@ -229,18 +242,19 @@ def test_later_writes_do_not_change_what_was_read(
 
 @every_kind
 def test_everything_is_deleted_and_written_again(
-    family: HashFamily, metric: Metric, tmp_path: Path
+    family: HashFamily, metric: Metric, points: Points, tmp_path: Path
 ) -> None:
     few = dict(list(OLD.items())[:40])
-    with a_collection(tmp_path / "points", few, family, metric) as collection:
+    with a_collection(tmp_path / "points", few, family, metric, points) as collection:
         for _ in range(2):
             collection.delete(list(few))
             for _ in range(2):
                 assert (len(collection), collection.info.rows) == (0, 0)
-                result = collection.query(QUERIES, k=3, diversity=0.3)
+                queries = as_kind(QUERIES, points)
+                result = collection.query(queries, k=3, diversity=0.3)
                 assert result.counts.tolist() == [0] * len(QUERIES)
-                assert collection.query(QUERIES, k=3, exclude_ids=[0]).counts.max() == 0
-                assert collection.query(QUERIES, k=3, filter=CONDITIONS[1]).counts.max() == 0
+                assert collection.query(queries, k=3, exclude_ids=[0]).counts.max() == 0
+                assert collection.query(queries, k=3, filter=CONDITIONS[1]).counts.max() == 0
                 check_points(collection, {})
                 collection.compact()
             upsert(collection, few)

@@ -19,7 +19,7 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.storage import generations, published
-from divgrpc.types import Durability, HashFamily, Progress
+from divgrpc.types import Durability, HashFamily, Points, Progress
 from divgrpc.writes import backlog, committer
 from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
@@ -34,6 +34,7 @@ from support.data.stamped_points import (
     stamps_of,
     vectors_of,
 )
+from support.data.written_points import kind_of
 from support.processes.crashing_writer import SMALL
 
 # Lives of a collection, each of which ends with a loss of power. `make crash` runs many.
@@ -191,7 +192,7 @@ def make(collection: Collection, write: Write) -> int:
         return collection.delete(write.ids, write_id=write_id).sequence
     return collection.upsert(
         write.ids,
-        vectors_of(write.ids, write.stamp),
+        vectors_of(write.ids, write.stamp, kind_of(collection)),
         attributes={"stamp": [write.stamp] * len(write.ids)},
         payloads=[str(write.stamp)] * len(write.ids),
         write_id=write_id,
@@ -259,25 +260,39 @@ def check(
     return sequence, added
 
 
-def build(path: Path, family: HashFamily) -> Stamps:
+def build(path: Path, family: HashFamily, kind: Points) -> Stamps:
     ids = list(range(IDS))
     columns: dict[str, Any] = {"attributes": {"stamp": [0] * IDS}, "payloads": ["0"] * IDS}
     Index.build(
-        vectors_of(ids, 0), ids=ids, path=path, metric="euclidean", hash_family=family, **columns
+        vectors_of(ids, 0, kind),
+        ids=ids,
+        path=path,
+        metric="euclidean",
+        hash_family=family,
+        **columns,
     )
     return dict.fromkeys(ids, 0)
 
 
 @pytest.mark.usefixtures("no_syncs")
-@pytest.mark.parametrize("durability", ["sync", "interval", "process"])
+@pytest.mark.parametrize(
+    ("durability", "kind"),
+    [
+        ("sync", "dense"),
+        ("interval", "dense"),
+        ("process", "dense"),
+        ("sync", "sparse"),
+        ("process", "sparse"),
+    ],
+)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_loss_of_power_keeps_what_was_synced(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, block: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, kind: Points, block: int
 ) -> None:
     rng = np.random.default_rng(block)
     root = folder / "start"
     root.mkdir()
-    states = [build(root / "points", "cells" if block % 3 < 2 else "lsh_div")]
+    states = [build(root / "points", "cells" if block % 3 < 2 else "lsh_div", kind)]
     additions: list[_Addition] = []
     for number in range(LIVES):
         life = _Life(root, states, additions, LIVES * block + number + 1, durability)

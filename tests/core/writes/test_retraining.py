@@ -16,7 +16,7 @@ from divgrpc.errors import BuildUnderWayError, StorageInUseError
 from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.storage.generations import staging
-from divgrpc.types import HashFamily, Metric, Progress
+from divgrpc.types import HashFamily, Metric, Points, Progress
 from divgrpc.types.filters import Field
 from divgrpc.writes import backlog, layout, renewal
 from divgrpc.writes import log as log_module
@@ -24,10 +24,12 @@ from support.data.written_points import (
     DIMS,
     Model,
     a_collection,
+    as_kind,
     check_exact,
     check_points,
     drawn_names,
     drawn_points,
+    kind_of,
     same_answers,
     upsert,
 )
@@ -54,11 +56,11 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_drifted_collection(
-    path: Path, family: HashFamily, metric: Metric, names: list[Any]
+    path: Path, family: HashFamily, metric: Metric, names: list[Any], kind: Points = "dense"
 ) -> tuple[Collection, Model]:
     """Return a collection in which most points are later ones, and its model, by row."""
     model: Model = dict(zip(names[:ROWS], POINTS, strict=False))
-    collection = a_collection(path, model, family, metric)
+    collection = a_collection(path, model, family, metric, kind)
     points = dict(zip(names[100:500], LATER, strict=False))
     upsert(collection, points, write_id="later")
     collection.delete(names[:40])
@@ -68,8 +70,9 @@ def a_drifted_collection(
 
 def answers_of(index: Index) -> list[Any]:
     searches: Any = ["tables", "scan", "exact"]
+    queries = as_kind(QUERIES, kind_of(index))
     return [
-        index.query(QUERIES, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
+        index.query(queries, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
         for search in searches
         for condition in (None, Field("colour") == "red")
         for dial in (0.0, 0.4)
@@ -82,19 +85,22 @@ def check_same(index: Index, other: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "metric", "names"),
+    ("family", "metric", "names", "points"),
     [
-        *itertools.product(["cells"], METRICS, NAMES),
-        ("lsh_div", "cosine", "texts"),
-        ("lsh_sdiv", "euclidean", "integers"),
-        ("pca_hash", "inner_product", "texts"),
+        *itertools.product(["cells"], METRICS, NAMES, ["dense"]),
+        ("lsh_div", "cosine", "texts", "dense"),
+        ("lsh_sdiv", "euclidean", "integers", "dense"),
+        ("pca_hash", "inner_product", "texts", "dense"),
+        ("lsh_div", "cosine", "texts", "sparse"),
+        ("lsh_sdiv", "inner_product", "integers", "sparse"),
+        ("cells", "euclidean", "integers", "sparse"),
     ],
 )
 def test_a_retraining_is_a_build_of_the_points(
-    family: HashFamily, metric: Metric, names: str, tmp_path: Path
+    family: HashFamily, metric: Metric, names: str, points: Points, tmp_path: Path
 ) -> None:
     path = tmp_path / "points"
-    collection, model = a_drifted_collection(path, family, metric, NAMES[names])
+    collection, model = a_drifted_collection(path, family, metric, NAMES[names], points)
     before = collection.info
     assert collection.retrain()
     after = collection.info
@@ -103,7 +109,7 @@ def test_a_retraining_is_a_build_of_the_points(
     assert (after.writes.sequence, after.writes.rows_dead) == (before.writes.sequence, 0)
     assert (after.rows, after.generation) == (len(model), before.generation + 1)
     check_points(collection, model)
-    fresh = a_collection(tmp_path / "fresh", model, family, metric)
+    fresh = a_collection(tmp_path / "fresh", model, family, metric, points)
     check_same(collection, fresh)
     assert collection.engine.manifest.choices == fresh.engine.manifest.choices
     collection.close()
@@ -132,20 +138,23 @@ def write(index: Collection, names: list[Any], number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "metric", "names"),
+    "kind",
     [
-        ("cells", "cosine", "texts"),
-        ("cells", "inner_product", "integers"),
-        ("lsh_sdiv", "euclidean", "texts"),
+        ("cells", "cosine", NAMES["texts"], "dense"),
+        ("cells", "inner_product", NAMES["integers"], "dense"),
+        ("lsh_sdiv", "euclidean", NAMES["texts"], "dense"),
+        ("cells", "inner_product", NAMES["integers"], "sparse"),
+        ("lsh_div", "cosine", NAMES["texts"], "sparse"),
     ],
 )
 @pytest.mark.parametrize("method", ["retrain", "vacuum"])
 def test_writes_go_on(
-    method: str, family: HashFamily, metric: Metric, names: str, tmp_path: Path
+    method: str, kind: tuple[HashFamily, Metric, list[Any], Points], tmp_path: Path
 ) -> None:
     """Each report of progress makes writes: some of points that are copied already."""
-    collection, _ = a_drifted_collection(tmp_path / "a", family, metric, NAMES[names])
-    twin, _ = a_drifted_collection(tmp_path / "b", family, metric, NAMES[names])
+    collection, _ = a_drifted_collection(tmp_path / "a", *kind)
+    twin, _ = a_drifted_collection(tmp_path / "b", *kind)
+    names, queries = kind[2], as_kind(QUERIES, kind[3])
     numbers = itertools.count()
     calls: list[Callable[[Collection], object]] = []
 
@@ -153,9 +162,9 @@ def test_writes_go_on(
         number = next(numbers)
         if number >= WRITES_MAX:
             return
-        write(collection, NAMES[names], number)
-        calls.append(lambda index: write(index, NAMES[names], number))
-        assert collection.query(QUERIES, k=1).sequence == collection.sequence
+        write(collection, names, number)
+        calls.append(lambda index: write(index, names, number))
+        assert collection.query(queries, k=1).sequence == collection.sequence
 
     if method == "retrain":
         assert collection.retrain(write_more)
@@ -177,17 +186,23 @@ def test_writes_go_on(
     twin.close()
 
 
-@pytest.mark.parametrize("limit", ["rows", "bytes"])
+@pytest.mark.parametrize("limit", ["rows", "bytes", "values"])
 def test_merges_keep_the_records_that_a_new_generation_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(log_module, "FILE_BYTES", 2_000)
     monkeypatch.setattr(backlog, "_MERGED_ROWS_MIN", 10)
-    collection, model = a_drifted_collection(tmp_path / "a", "cells", "cosine", NAMES["integers"])
+    kind: Points = "sparse" if limit == "values" else "dense"
+    collection, model = a_drifted_collection(
+        tmp_path / "a", "cells", "cosine", NAMES["integers"], kind
+    )
 
-    # The new generation has room for fewer rows or bytes than are written meanwhile.
+    # The new generation has room for fewer rows, values or bytes than are written meanwhile.
     if limit == "rows":
         monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 40)
+    elif limit == "values":
+        monkeypatch.setitem(LIMITS, "write_values_max", 20)
+        monkeypatch.setattr(layout, "_later_values", lambda *_: 50)
     else:
         monkeypatch.setitem(LIMITS, "unmerged_bytes_max", 20_000)
     reports = itertools.count()

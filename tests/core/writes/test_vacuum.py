@@ -21,7 +21,7 @@ from divgrpc.errors import (
 )
 from divgrpc.storage import arrays
 from divgrpc.storage.generations import Generation, IndexFolder, staging
-from divgrpc.types import HashFamily, Metric, Progress, QueryDefault
+from divgrpc.types import HashFamily, Metric, Points, Progress, QueryDefault
 from divgrpc.types.filters import Field
 from divgrpc.writes import backlog, committer, opening, renewal
 from divgrpc.writes.replica import Replica
@@ -30,11 +30,14 @@ from support.data.written_points import (
     DIMS,
     Model,
     a_collection,
+    as_kind,
     check_exact,
     check_points,
     drawn_names,
     drawn_points,
+    kind_of,
     same_answers,
+    same_stats,
     upsert,
 )
 
@@ -45,11 +48,20 @@ POINTS = drawn_points(2 * ROWS, 16)
 QUERIES = np.random.default_rng(14).normal(size=(4, DIMS)).astype(np.float32)
 NAMES = drawn_names(2 * ROWS)
 every_kind = pytest.mark.parametrize(
-    ("family", "metric", "names"),
+    ("family", "metric", "names", "points"),
     [
         *itertools.product(
-            ["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"], ["integers", "texts"]
-        )
+            ["cells", "lsh_div"],
+            ["cosine", "euclidean", "inner_product"],
+            ["integers", "texts"],
+            ["dense"],
+        ),
+        *itertools.product(
+            ["cells", "lsh_div"],
+            ["cosine", "euclidean", "inner_product"],
+            ["integers"],
+            ["sparse"],
+        ),
     ],
 )
 
@@ -62,11 +74,11 @@ def _no_merges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_written_collection(
-    path: Path, family: HashFamily, metric: Metric, names: list[Any]
+    path: Path, family: HashFamily, metric: Metric, names: list[Any], kind: Points = "dense"
 ) -> tuple[Collection, Model]:
     """Return a collection with points of Build, of a merge and of later writes, and its model."""
     model: Model = dict(zip(names[:ROWS], POINTS, strict=False))
-    collection = a_collection(path, model, family, metric)
+    collection = a_collection(path, model, family, metric, kind)
     for first, last in ((40, 90), (250, 340)):
         points = dict(zip(names[first:last], POINTS[ROWS + first :], strict=False))
         upsert(collection, points, write_id=f"block {first}")
@@ -80,8 +92,9 @@ def a_written_collection(
 
 def answers_of(index: Index) -> list[Any]:
     searches: Any = ["tables", "scan", "exact", "auto"]
+    queries = as_kind(QUERIES, kind_of(index))
     return [
-        index.query(QUERIES, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
+        index.query(queries, k=6, search=search, filter=condition, hash_limit=40, diversity=dial)
         for search in searches
         for condition in (None, Field("colour") == "red", Field("size") < 7)
         for dial in (0.0, 0.4)
@@ -91,16 +104,17 @@ def answers_of(index: Index) -> list[Any]:
 def check_same(index: Index, expected: list[Any]) -> None:
     for result, truth in zip(answers_of(index), expected, strict=True):
         assert same_answers(result, truth)
+        assert same_stats(result, truth)
         assert result.points_passing == truth.points_passing
         assert result.sequence == truth.sequence
 
 
 @every_kind
 def test_a_vacuum_changes_no_answer(
-    family: HashFamily, metric: Metric, names: str, tmp_path: Path
+    family: HashFamily, metric: Metric, names: str, points: Points, tmp_path: Path
 ) -> None:
     path = tmp_path / "points"
-    collection, model = a_written_collection(path, family, metric, NAMES[names])
+    collection, model = a_written_collection(path, family, metric, NAMES[names], points)
     expected, before = answers_of(collection), collection.info
     assert before.writes is not None
     assert before.writes.rows_dead > 0
@@ -123,10 +137,10 @@ def test_a_vacuum_changes_no_answer(
 
 @every_kind
 def test_writes_after_a_vacuum_are_those_without_it(
-    family: HashFamily, metric: Metric, names: str, tmp_path: Path
+    family: HashFamily, metric: Metric, names: str, points: Points, tmp_path: Path
 ) -> None:
     collections = [
-        a_written_collection(tmp_path / f"{number}", family, metric, NAMES[names])[0]
+        a_written_collection(tmp_path / f"{number}", family, metric, NAMES[names], points)[0]
         for number in range(2)
     ]
     collections[0].compact(vacuum=True)

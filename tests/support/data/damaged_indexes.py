@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pytest
 
 from divgrpc import Collection, Index
+from divgrpc.types import HashFamily, Points
 from support.data.written_points import (
     DIMS,
     Model,
+    a_collection,
     check_exact,
     check_points,
     drawn_points,
@@ -20,6 +23,12 @@ _POINTS: Final = drawn_points(120, 9)
 # Number of the last write that is merged, and of the last one of all.
 MERGED, LAST = 3, 9
 QUERIES: Final = np.random.default_rng(4).normal(size=(2, DIMS)).astype(np.float32)
+
+
+# Hash families and kinds of points, for the fixture `index`.
+every_kind = pytest.mark.parametrize(
+    "index", [("cells", "dense"), ("lsh_div", "dense"), ("lsh_div", "sparse")], indirect=True
+)
 
 
 def _ids_deleted(number: int, model: Model) -> list[int]:
@@ -55,6 +64,16 @@ def write(collection: Collection, number: int) -> None:
     else:
         upsert(collection, _points_written(number))
     assert collection.sequence == number
+
+
+def written_index(path: Path, family: HashFamily, kind: Points) -> Path:
+    """Make an index with writes that are merged, and with later ones; return its folder."""
+    with a_collection(path, MODELS[0], family, points=kind) as collection:
+        for number in range(1, LAST + 1):
+            write(collection, number)
+            if number == MERGED:
+                collection.compact()
+    return path
 
 
 def check_state(index: Path, number: int) -> None:

@@ -1,11 +1,13 @@
 """Points for tests, and indexes that a server serves."""
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from divgrpc import Index
+from divgrpc import Collection, Index
 from divgrpc.types import FloatArray
 from support.processes.running_server import RunningServer
 
@@ -34,3 +36,9 @@ def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> Float
 def place(server: RunningServer, name: str, points: Any, **options: Any) -> Index:  # noqa: ANN401  # any option
     """Build an index directly into the server's data folder, which is faster than a Build call."""
     return Index.build(points, path=server.folder / "data" / name, replace=True, **options)
+
+
+def twin(server: RunningServer, name: str, folder: Path) -> Collection:
+    """Open a copy of an index of the server in this process."""
+    shutil.copytree(server.folder / "data" / name, folder / name)
+    return Collection.open(folder / name, durability="process")

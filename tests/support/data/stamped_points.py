@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from divgrpc import Index
-from divgrpc.types import FloatArray
+from divgrpc.types import Points
+from divgrpc.types.records import SparseVector
+from support.data.written_points import as_kind, kind_of
 
 DIMS = 4
 # Numbers of the ids. There are few, so that most are written several times.
@@ -23,13 +25,10 @@ class Write:
     stamp: int
 
 
-def vectors_of(ids: list[int], stamp: int) -> FloatArray:
+def vectors_of(ids: list[int], stamp: int, kind: Points = "dense") -> Any:  # noqa: ANN401  # dense or sparse
     """Return the vectors (m, d) that a write gives to points."""
     numbers = np.outer(np.array(ids) + 1, np.arange(1, DIMS + 1)) * (stamp % 1_009 + 1)
-    return np.asarray(np.sin(numbers), np.float32)
-
-
-QUERIES = vectors_of([90, 91], 5)
+    return as_kind(np.asarray(np.sin(numbers), np.float32), kind)
 
 
 def after(stamps: Stamps, write: Write) -> Stamps:
@@ -51,8 +50,12 @@ def stamps_of(index: Index) -> Stamps:
         for record in page:
             stamp = int(record.payload)
             assert record.attributes["stamp"] == stamp
-            expected = vectors_of([int(record.id)], stamp)[0]
-            np.testing.assert_array_equal(record.vector, expected, strict=True)
+            expected = vectors_of([int(record.id)], stamp, kind_of(index))
+            if isinstance(record.vector, SparseVector):
+                np.testing.assert_array_equal(record.vector.indices, expected.indices)
+                np.testing.assert_array_equal(record.vector.values, expected.data, strict=True)
+            else:
+                np.testing.assert_array_equal(record.vector, expected[0], strict=True)
             stamps[int(record.id)] = stamp
     assert index.count() == len(stamps)
     return stamps
@@ -63,14 +66,17 @@ def check_answers(index: Index, stamps: Stamps) -> None:
 
     They are those of an exact search, and of one that looks into all buckets or cells.
     """
+    kind = kind_of(index)
+    queries = vectors_of([90, 91], 5, kind)
     for k, search in ((IDS + 1, "exact"), (3, "tables")):
         options: Any = {"k": k, "keep_duplicates": True, "selector": "nearest"}
         every_bucket: Any = {"search": search, "hash_limit": 0, "n_probes": 4_096}
-        result = index.query(QUERIES, **options | every_bucket)
+        result = index.query(queries, **options | every_bucket)
         assert result.counts.tolist() == [min(k, len(stamps))] * 2
         if stamps:
-            vectors = np.concatenate([vectors_of([name], stamp) for name, stamp in stamps.items()])
+            blocks = [vectors_of([name], stamp) for name, stamp in stamps.items()]
+            vectors = as_kind(np.concatenate(blocks), kind)
             fresh = Index.build(vectors, ids=list(stamps), metric="euclidean", hash_family="cells")
-            truth = fresh.query(QUERIES, search="exact", **options)
+            truth = fresh.query(queries, search="exact", **options)
             assert result.ids.tolist() == truth.ids.tolist()
             assert result.scores.tobytes() == truth.scores.tobytes()

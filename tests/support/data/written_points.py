@@ -1,18 +1,21 @@
 """A model of a collection: a dictionary of points, from which an index is built anew."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from divgrpc import Collection, Index
-from divgrpc.types import FloatArray, HashFamily, Metric, QueryResult
+from divgrpc.types import FloatArray, HashFamily, Metric, Points, QueryResult, QueryStats
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import AttributeTypes
 
 DIMS = 6
+# Number of columns of sparse points for each dimension.
+LEVELS = 8
 # Integers or texts, and one kind in a model.
 Id = Any
 TYPES: AttributeTypes = {"colour": "keyword", "size": "integer", "tags": "keyword"}
@@ -71,10 +74,31 @@ def drawn_points(count: int, seed: int) -> list[Point]:
     ]
 
 
-def columns_of(points: Sequence[Point]) -> dict[str, Any]:
+def as_kind(vectors: FloatArray, kind: Points) -> Any:  # noqa: ANN401  # dense or sparse
+    """Return vectors (n, DIMS) as they are, or as sparse rows of DIMS * LEVELS columns.
+
+    Each number takes a column that depends on the number, and the smallest numbers are left out.
+    """
+    if kind == "dense":
+        return vectors
+    rows, dims = vectors.shape
+    levels = np.rint(2 * vectors - 0.5).astype(np.int64) % LEVELS
+    columns = np.arange(dims) * LEVELS + levels
+    is_stored = (np.abs(vectors) > 0.3) | (np.arange(dims) == 0)
+    row_numbers = np.broadcast_to(np.arange(rows)[:, None], vectors.shape)
+    entries = (vectors[is_stored], (row_numbers[is_stored], columns[is_stored]))
+    return sparse.csr_array(entries, shape=(rows, dims * LEVELS), dtype=np.float32)
+
+
+def kind_of(index: Index) -> Points:
+    kind: Points = index.engine.manifest.points
+    return kind
+
+
+def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any]:
     """Return the arguments `vectors`, `attributes` and `payloads` of `build` and `upsert`."""
     return {
-        "vectors": np.array([point.vector for point in points], np.float32),
+        "vectors": as_kind(np.array([point.vector for point in points], np.float32), kind),
         "attributes": {
             "colour": [point.colour for point in points],
             "size": [point.size for point in points],
@@ -84,19 +108,21 @@ def columns_of(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _build(kind: type[Index], model: Model, **options: Any) -> Any:  # noqa: ANN401  # Index or Collection
+def _build(kind: type[Index], model: Model, points: Points, **options: Any) -> Any:  # noqa: ANN401  # Index or Collection
     """Build an index of the points of a model."""
-    return kind.build(
-        ids=list(model), attribute_types=TYPES, **columns_of(list(model.values())), **options
-    )
+    columns = columns_of(list(model.values()), points)
+    return kind.build(ids=list(model), attribute_types=TYPES, **columns, **options)
 
 
 def a_collection(
-    path: Path, model: Model, family: HashFamily = "cells", metric: Metric = "cosine"
+    path: Path,
+    model: Model,
+    family: HashFamily = "cells",
+    metric: Metric = "cosine",
+    points: Points = "dense",
 ) -> Collection:
-    collection: Collection = _build(
-        Collection, model, path=path, hash_family=family, metric=metric, **bits_of(family)
-    )
+    options: dict[str, Any] = {"hash_family": family, "metric": metric, **bits_of(family)}
+    collection: Collection = _build(Collection, model, points, path=path, **options)
     return collection
 
 
@@ -106,15 +132,17 @@ def bits_of(family: HashFamily) -> dict[str, Any]:
     return {} if family == "cells" else sizes
 
 
-def fresh(model: Model, metric: Metric) -> Index:
+def fresh(model: Model, metric: Metric, points: Points = "dense") -> Index:
     """Build an index of the points of a model, whose exact search is to be compared."""
-    index: Index = _build(Index, model, hash_family="lsh_div", metric=metric, n_tables=1, n_bits=1)
+    options: dict[str, Any] = {"hash_family": "lsh_div", "n_tables": 1, "n_bits": 1}
+    index: Index = _build(Index, model, points, metric=metric, **options)
     return index
 
 
 def upsert(collection: Collection, points: Model, **options: Any) -> int:  # noqa: ANN401  # of `upsert`
     """Write points; return the number of the write."""
-    return collection.upsert(list(points), **columns_of(list(points.values())), **options).sequence
+    columns = columns_of(list(points.values()), kind_of(collection))
+    return collection.upsert(list(points), **columns, **options).sequence
 
 
 def passing(model: Model, test: Callable[[Point], bool]) -> Model:
@@ -126,6 +154,12 @@ def same_answers(a: QueryResult, b: QueryResult) -> bool:
     ids = a.ids.tolist() == b.ids.tolist() and a.counts.tolist() == b.counts.tolist()
     columns = ("scores", "selection_scores")
     return ids and all(getattr(a, c).tobytes() == getattr(b, c).tobytes() for c in columns)
+
+
+def same_stats(a: QueryResult, b: QueryResult) -> bool:
+    """Tell whether two results have the same statistics."""
+    columns = [field.name for field in fields(QueryStats)]
+    return all(getattr(a.stats, c).tolist() == getattr(b.stats, c).tolist() for c in columns)
 
 
 def check_records(records: Iterable[Any], model: Model) -> None:
@@ -168,12 +202,13 @@ def check_exact(
     condition = None if test is None else test[0]
     expected = model if test is None else passing(model, test[1])
     assert index.count(condition) == len(expected)
-    truth = fresh(expected, metric) if expected else None
+    kind = kind_of(index)
+    truth, queries = fresh(expected, metric, kind) if expected else None, as_kind(queries, kind)
     options: dict[str, Any] = {"search": "exact", "keep_duplicates": True, "k": 5}
     for selector in ("nearest", "greedy", "mmr"):
         result = index.query(queries, filter=condition, selector=selector, **options)
         if truth is None:
-            assert result.counts.tolist() == [0] * len(queries)
+            assert not result.counts.any()
         else:
             assert same_answers(result, truth.query(queries, selector=selector, **options))
     parameters = index.engine.manifest.parameters

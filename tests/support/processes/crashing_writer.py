@@ -24,6 +24,7 @@ from divgrpc.types import Durability
 from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
 from support.data.stamped_points import IDS, Write, vectors_of
+from support.data.written_points import kind_of
 
 _WRITES_MAX = 120
 _ROWS_MAX = 6
@@ -64,17 +65,18 @@ def make(collection: Collection, write: Write) -> int:
     stamps = [write.stamp] * len(write.ids)
     return collection.upsert(
         write.ids,
-        vectors_of(write.ids, write.stamp),
+        vectors_of(write.ids, write.stamp, kind_of(collection)),
         attributes={"stamp": stamps},
         payloads=[str(write.stamp)] * len(write.ids),
     ).sequence
 
 
 # Constants by which files of the log are small, and merges frequent.
-SMALL: list[tuple[Any, str, int]] = [
+SMALL: list[tuple[Any, str, Any]] = [
     (log_module, "FILE_BYTES", 4_096),
     (layout, "_LATER_ROWS_MIN", 60),
     (layout, "_LATER_ROWS_MAX", 60),
+    (layout, "_later_values", lambda *_: 240),
     (backlog, "_MERGED_ROWS_MIN", 25),
 ]
 
