@@ -105,7 +105,7 @@ RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmat
 
 
 def as_rows(field_name: str, values: object, dims: int | None, *, single: bool = True) -> Rows:
-    """Copy `values` to an (n, d) float32 matrix or to `SparseRows`.
+    """Copy `values` to an (n, d) float32 matrix or to `SparseRows`; a list may have sparse rows.
 
     Infinite values and NaN are allowed here; `prepare` refuses them. A single vector becomes a
     matrix of one row, or is refused if `single` is false. Raises `InvalidArgumentError` with the
@@ -116,6 +116,8 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
         rows: Rows = _check_sparse(field_name, values)
     elif hasattr(values, "tocsr"):
         rows = _from_scipy(field_name, values, single=single)
+    elif isinstance(values, list) and values and all(hasattr(row, "tocsr") for row in values):
+        rows = _from_list(field_name, values)
     else:
         rows = _from_dense(field_name, values, single=single)
     if dims is not None and rows.shape[1] != dims:
@@ -314,6 +316,15 @@ def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
             " columns; matrix[[0]] is a matrix of one row",
         )
     return SparseRows.of(matrix)
+
+
+def _from_list(field_name: str, values: list[object]) -> Rows:
+    """Return the rows of several sparse matrices."""
+    parts: list[Rows] = [_from_scipy(field_name, value, single=True) for value in values]
+    counts = {part.shape[1] for part in parts}
+    if len(counts) > 1:
+        raise invalid(field_name, f"must all have the same number of columns, got {sorted(counts)}")
+    return concatenate_rows(parts)
 
 
 def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:

@@ -151,20 +151,10 @@ def arguments_of_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     payloads = [record.get("payload") for record in records]
     return {
         "ids": [record["id"] for record in records],
-        "vectors": _stacked([record["vector"] for record in records]),
+        "vectors": [record["vector"] for record in records],
         "attributes": {name: [record.get(name) for record in records] for name in sorted(names)},
         "payloads": payloads if any(payload is not None for payload in payloads) else None,
     }
-
-
-def _stacked(vectors: list[Any]) -> Any:  # noqa: ANN401  # rows, or a sparse matrix of them
-    """Return vectors as rows; one matrix of scipy is made of sparse vectors."""
-    if not all(hasattr(vector, "tocsr") for vector in vectors):
-        return vectors
-    # Only who has such vectors needs scipy.
-    from scipy import sparse
-
-    return sparse.vstack([vector.reshape(1, -1) for vector in vectors], format="csr")
 
 
 def columns_of(

@@ -1,6 +1,7 @@
 """Sparse points that are written over the wire give the states that they give in process."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from divgrpc import Collection, Field
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import QueryResult
 from divgrpc.types.records import SparseVectors
+from divgrpc.vectors import as_rows
 from divgrpc_client import Client, Delete, Upsert
 from reference.index import same_bytes
 from support.checks.refusals import failing
@@ -109,4 +111,13 @@ def test_sparse_vectors_must_fit_the_index(ask: Stack, client: Client, name: str
     for vectors in (POINTS[:1].toarray(), POINTS[:1, :5], POINTS[:1] * np.nan, no_values):
         with failing(grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError, field="vectors"):
             ask("upsert", name, [1], vectors)
+    rows = [POINTS[[0]], POINTS[[1]][:, :5]]
+    writes: list[Callable[[], object]] = [
+        lambda: ask("upsert", name, [1, 2], rows),
+        lambda: as_rows("vectors", rows, None),
+    ]
+    for write in writes:
+        with pytest.raises(InvalidArgumentError, match="the same number of columns") as fault:
+            write()
+        assert fault.value.field == "vectors"
     assert client.query(name, QUERIES, k=1).sequence == 0

@@ -38,13 +38,16 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     """Return the vectors as a two-dimensional array or as compressed sparse rows.
 
     A two-dimensional array is not copied. With `one_row`, a single vector becomes a matrix of one
-    row. If a sparse matrix has unsorted or repeated entries, a copy is sorted and repeated entries
-    are summed. Raises `InvalidArgumentError` for `field` if the shape or the type is wrong.
+    row. A list of sparse matrices becomes one matrix. If a sparse matrix has unsorted or repeated
+    entries, a copy is sorted and repeated entries are summed. Raises `InvalidArgumentError` for
+    `field` if the shape or the type is wrong.
     """
     if isinstance(value, Csr):
         return value
     if hasattr(value, "tocsr"):
         return _as_csr(field, cast(SparseLike, value), one_row=one_row)
+    if isinstance(value, list) and value and all(hasattr(row, "tocsr") for row in value):
+        return _joined(field, [_as_csr(field, row, one_row=True) for row in value])
     try:
         array = np.asarray(value)
     except ValueError:
@@ -80,6 +83,17 @@ def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
         data = np.asarray(rows.data, np.float32)
     indptr, indices = np.asarray(rows.indptr, np.int64), np.asarray(rows.indices, np.uint32)
     return Csr(indptr, indices, data, int(rows.shape[1]))
+
+
+def _joined(field: str, parts: list[Csr]) -> Csr:
+    counts = {part.cols for part in parts}
+    if len(counts) > 1:
+        raise invalid(field, f"must all have the same number of columns, got {sorted(counts)}")
+    ends = np.cumsum([0, *(len(part.indices) for part in parts)])
+    starts = [part.indptr[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    indices, data = ([getattr(part, name) for part in parts] for name in ("indices", "data"))
+    indptr = np.concatenate([*starts, ends[-1:]])
+    return Csr(indptr, np.concatenate(indices), np.concatenate(data), parts[0].cols)
 
 
 class _CsrLike(Protocol):
