@@ -21,7 +21,7 @@ from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import points_pb2
+from divgrpc_protos.v1 import points_pb2, writes_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
@@ -237,6 +237,33 @@ async def build(
     if events.info is None:
         raise feed.failure or call.broken("the call ended without a result")
     return events.info
+
+
+async def renew(
+    link: Link,
+    call: RpcCall,
+    request: writes_pb2.CompactRequest | writes_pb2.RetrainRequest,
+    progress: OnProgress,
+) -> bool:
+    """Make a call of Compact or Retrain and report its progress.
+
+    Returns whether there was anything to do.
+
+    The server has no limit for the time between two events: a merge has only one.
+    """
+    rpc = call.start(link.method(call), request)
+    try:
+        async for response in link.stack.iterate(rpc):
+            if response.WhichOneof("event") == "done":
+                is_compaction = isinstance(response, writes_pb2.CompactResponse)
+                return bool(response.done.merged if is_compaction else response.done.retrained)
+            if progress is not None:
+                progress(responses.progress(response.progress))
+    except grpc.RpcError as error:
+        raise call.failed(error) from error
+    finally:
+        rpc.cancel()
+    raise call.broken("the call ended without a result")
 
 
 async def pipe(

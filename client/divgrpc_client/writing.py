@@ -15,7 +15,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client import calls
 from divgrpc_client.messages import batches, write_streams, writes
-from divgrpc_client.messages.options import spelled_out
+from divgrpc_client.messages.options import OnProgress, spelled_out
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.messages.write_streams import Write
@@ -29,8 +29,6 @@ ResultT = TypeVar("ResultT")
 
 # Seconds until a write fails. The first write to a server starts a process.
 _WRITE_SECONDS: Final = 30.0
-# Seconds until a vacuum or a retraining fails. Both copy all points.
-_RENEWAL_SECONDS: Final = 600.0
 
 
 class WriteMethods:
@@ -189,6 +187,7 @@ class WriteMethods:
         name: str,
         *,
         vacuum: bool = False,
+        progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
@@ -200,15 +199,15 @@ class WriteMethods:
         vacuum: also remove deleted and replaced points from the disk. All points are copied into a
             new generation; queries and writes go on meanwhile. The disk needs room for both
             generations.
-        timeout: seconds until the call fails. Default: 30, and 600 with `vacuum`.
+        progress: called with a `divgrpc.types.Progress` during the call. If it raises, the call is
+            cancelled. A vacuum then ends, and leaves the index as it was.
+        timeout: seconds until the call fails. Default: no limit.
 
-        Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, and `StorageFullError`.
+        Raises `IndexNotFoundError`, `BuildUnderWayError` during a build, `LimitExceededError` if
+        the server makes its maximum number of generations, and `StorageFullError`.
         """
-        if timeout is None:
-            timeout = _RENEWAL_SECONDS if vacuum else _WRITE_SECONDS
         request = writes_pb2.CompactRequest(index=index_name(name), vacuum=vacuum)
-        exchange = batches.single(request, lambda answer: bool(answer.merged))
-        return self._ask("Compact", exchange, timeout, request_id)
+        return self._renew("Compact", request, progress, timeout, request_id)
 
     @one_result
     @spelled_out
@@ -216,6 +215,7 @@ class WriteMethods:
         self,
         name: str,
         *,
+        progress: OnProgress = None,
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> bool:
@@ -227,12 +227,24 @@ class WriteMethods:
         numbers of writes stay the same. The disk needs room for both generations. Returns False,
         and does nothing, if nothing was written since Build or no point is left.
 
-        timeout: seconds until the call fails; the server goes on. Default: 600.
+        progress: called with a `divgrpc.types.Progress` during the call. If it raises, the call is
+            cancelled.
+        timeout: seconds until the call fails. Default: no limit.
 
-        Raises `IndexNotFoundError`, `StorageFullError`, and
-        `BuildUnderWayError` during a build, a vacuum or another retraining.
+        A call that fails or is interrupted leaves the index as it was. Raises `IndexNotFoundError`,
+        `StorageFullError`, `LimitExceededError` if the server makes its maximum number of
+        generations, and `BuildUnderWayError` during a build, a vacuum or another retraining.
         """
         request = writes_pb2.RetrainRequest(index=index_name(name))
-        exchange = batches.single(request, lambda answer: bool(answer.retrained))
-        seconds = _RENEWAL_SECONDS if timeout is None else timeout
-        return self._ask("Retrain", exchange, seconds, request_id)
+        return self._renew("Retrain", request, progress, timeout, request_id)
+
+    def _renew(
+        self,
+        method: str,
+        request: writes_pb2.CompactRequest | writes_pb2.RetrainRequest,
+        progress: OnProgress,
+        timeout: float | None,
+        request_id: str | None,
+    ) -> bool:
+        call = RpcCall(method, self._target, timeout=timeout, request_id=request_id)
+        return self._stack.run(calls.renew(self._link(), call, request, progress))

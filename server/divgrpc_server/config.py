@@ -75,7 +75,7 @@ class Config:
         choices=("sync", "interval", "process"),
     )
     max_builds: int = _option(
-        2, "builds and additions of attributes at a time, over all indexes", low=1, high=64
+        2, "builds at a time, over all indexes; and as many vacuums and retrainings", low=1, high=64
     )
     upload_idle: float = _option(
         60.0, "seconds without a message after which an upload is cancelled", low=0.01

@@ -359,24 +359,25 @@ def test_a_call_for_a_written_index_may_end_early(
     server: RunningServer,
     end: Callable[[Open, RunningServer], None],
 ) -> None:
-    place(server, "left", VECTORS)
-    client.upsert("left", [5], VECTORS[:1])
-    call = Open(stub, "left", ids=[5])
+    name = f"left-{end.__name__}"
+    place(server, name, VECTORS)
+    client.upsert(name, [5], VECTORS[:1])
+    call = Open(stub, name, ids=[5])
     try:
         with failing(grpc.StatusCode.ABORTED, reason="BUILD_UNDER_WAY"):
-            client.add_attributes("left", {"b": [1]}, ids=1)
+            client.add_attributes(name, {"b": [1]}, ids=1)
         with failing(grpc.StatusCode.ABORTED, reason="BUILD_UNDER_WAY"):
-            client.compact("left", vacuum=True)
-        client.upsert("left", [6], VECTORS[:1])
+            client.compact(name, vacuum=True)
+        client.upsert(name, [6], VECTORS[:1])
         end(call, server)
     finally:
         call.end()
-    eventually(lambda: [p.name for p in index_folders(server, "left")] == ["left"])
-    info = client.get_index("left")
+    eventually(lambda: [p.name for p in index_folders(server, name)] == [name])
+    info = client.get_index(name)
     assert (info.generation, info.writes and info.writes.sequence) == (1, 2)
-    assert client.add_attributes("left", {"b": [1]}, ids=1).generation == 2
-    assert client.upsert("left", [6], VECTORS[1:2], attributes={"b": [7]}).sequence == 3
-    assert client.get("left", [1, 5, 6]).attributes == {"b": (1, None, 7)}
+    assert client.add_attributes(name, {"b": [1]}, ids=1).generation == 2
+    assert client.upsert(name, [6], VECTORS[1:2], attributes={"b": [7]}).sequence == 3
+    assert client.get(name, [1, 5, 6]).attributes == {"b": (1, None, 7)}
 
 
 def test_points_that_are_written_meanwhile_have_their_values(

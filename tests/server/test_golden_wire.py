@@ -50,7 +50,7 @@ _ERRORS: Final = {
     "error.details": "they hold a random request id and the text",
 }
 # Methods whose progress reports are left out.
-_UPLOADS: Final = ("Build", "AddAttributes")
+_WITHOUT_PROGRESS: Final = ("Build", "AddAttributes", "Compact", "Retrain")
 # The fields of each method that differ between runs or machines, each with the reason. In a path, a
 # name in brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
@@ -82,6 +82,8 @@ _NOT_RECORDED: Final = {
     **{f"GetServerInfoResponse.{name}": "cleared" for name in UNSTEADY["GetServerInfo"]},
     "AddAttributesResponse.progress": "left out",
     "BuildResponse.progress": "left out",
+    "CompactResponse.progress": "left out",
+    "RetrainResponse.progress": "left out",
     "BuildProgress": "left out",
     "EvaluateRow.empty": "a query of a golden index always has a result",
     "LabelPlan.parameters": "the numbers of a training differ between processors",
@@ -91,7 +93,7 @@ _NOT_RECORDED: Final = {
 
 def unsteady(method: str) -> bool:
     """Tell whether answers of a method have fields to clear or events to leave out."""
-    return method in UNSTEADY or method in _UPLOADS
+    return method in UNSTEADY or method in _WITHOUT_PROGRESS
 
 
 def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
@@ -110,7 +112,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
     """Tell whether an event is a progress report before the end, whose number depends on time."""
-    if method in _UPLOADS:
+    if method in _WITHOUT_PROGRESS:
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
         return False

@@ -21,7 +21,7 @@ from divgrpc.errors import (
     InvalidArgumentError,
 )
 from divgrpc.storage.arrays import HEADER_BYTES
-from divgrpc.types import QueryResult, WriteResult
+from divgrpc.types import Progress, QueryResult, WriteResult
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import points_pb2, writes_pb2
@@ -32,7 +32,7 @@ from support.checks.status_details import failure
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import place, random_points, twin
 from support.processes.both_clients import Stack
-from support.processes.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, eventually, index_folders
 
 ROWS, DIMS = 600, 12
 POINTS = random_points(ROWS + 200, dims=DIMS, seed=3)
@@ -156,6 +156,47 @@ def test_writes_and_queries_go_on_while_an_index_is_renewed(
     names = np.arange(2 * 10**6, 2 * 10**6 + rows)
     assert [point.id for point in client.get(name, names)] == names.tolist()
     assert client.count(name) == ROWS + 10_000 - 1 + rows
+
+
+@pytest.mark.parametrize("method", ["retrain", "vacuum", "merge"])
+def test_a_renewal_reports_its_progress(ask: Stack, name: str, method: str) -> None:
+    ask("upsert", name, [10**6], POINTS[:1])
+    ask("delete", name, [0])
+    events: list[Progress] = []
+    if method == "retrain":
+        assert ask("retrain", name, progress=events.append)
+    else:
+        assert ask("compact", name, vacuum=method == "vacuum", progress=events.append)
+    stages = list(dict.fromkeys(event.stage for event in events))
+    ends = ("merging", "merging") if method == "merge" else ("copying", "writing")
+    assert (stages[0], stages[-1]) == ends
+    # A merge keeps the row of the deleted point.
+    assert events[-1].rows_done == events[-1].rows_total == ROWS + (method == "merge")
+
+
+@pytest.mark.parametrize("method", ["retrain", "vacuum"])
+def test_a_renewal_whose_caller_leaves_stops(
+    client: Client, server: RunningServer, name: str, method: str
+) -> None:
+    class LeavingError(Exception):
+        """The caller leaves."""
+
+    def leave(_: Progress) -> None:
+        raise LeavingError
+
+    vectors = np.resize(POINTS, (40_000, DIMS)) + np.float32(0.5)
+    client.upsert(name, np.arange(10**6, 10**6 + 40_000), vectors)
+    client.delete(name, [0])
+    renew = client.retrain if method == "retrain" else partial(client.compact, vacuum=True)
+    with pytest.raises(LeavingError):
+        renew(name, progress=leave)
+    eventually(lambda: [path.name for path in index_folders(server, name)] == [name])
+    client.delete(name, [1])
+    generation = client.get_index(name).generation
+    # A vacuum may have ended before the caller left.
+    assert generation == 1 or (method, generation) == ("vacuum", 2)
+    assert client.count(name) == ROWS + 40_000 - 2
+    assert client.retrain(name)
 
 
 def test_a_second_retraining_is_refused_and_other_indexes_do_not_wait(client: Client) -> None:

@@ -31,8 +31,8 @@ TIMEOUT_SECONDS: Final = 30.0
 _TIMEOUTS: Final = {
     "build": ("the whole build", "none"),
     "add": ("the whole call", "none"),
-    "compact": ("the call", "30, or 600 with --vacuum"),
-    "retrain": ("the call", "600"),
+    "compact": ("the call", "none"),
+    "retrain": ("the call", "none"),
     "evaluate": ("the whole evaluation", "none"),
     "evaluate-labels": ("the whole evaluation", "none"),
     "load": ("a call", "10"),

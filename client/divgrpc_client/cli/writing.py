@@ -173,9 +173,12 @@ def compact(arguments: argparse.Namespace) -> None:
       divgrpc compact shoes
       divgrpc compact shoes --vacuum
     """
-    with session.connect(arguments) as client:
+    with session.connect(arguments) as client, session.bar(arguments, "points") as progress:
         has_merged = client.compact(
-            arguments.name, vacuum=arguments.vacuum, timeout=arguments.timeout
+            arguments.name,
+            vacuum=arguments.vacuum,
+            progress=progress,
+            timeout=arguments.timeout,
         )
     value = {"name": arguments.name, "merged": has_merged}
     outcome = "merged" if has_merged else "nothing to merge"
@@ -193,13 +196,13 @@ def retrain(arguments: argparse.Namespace) -> None:
     Build fits hash functions, cells and searches to the points that it has. When most points are
     new, others may suit them better. This command makes a new generation, as a build with the same
     parameters would. Queries and writes go on meanwhile. The disk needs room for both generations.
-    When --timeout has passed, the command fails, but the server goes on.
+    A command that is interrupted, or whose --timeout has passed, leaves the index as it was.
 
     Examples:
       divgrpc retrain shoes
     """
-    with session.connect(arguments) as client:
-        is_retrained = client.retrain(arguments.name, timeout=arguments.timeout)
+    with session.connect(arguments) as client, session.bar(arguments, "points") as progress:
+        is_retrained = client.retrain(arguments.name, progress=progress, timeout=arguments.timeout)
     value = {"name": arguments.name, "retrained": is_retrained}
     reason = "it has no points, or none was written or deleted since it was built"
     outcome = "retrained" if is_retrained else f"not retrained: {reason}"

@@ -97,12 +97,12 @@ class DiverseIndexStub(object):
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamResponse.FromString,
                 _registered_method=True)
-        self.Compact = channel.unary_unary(
+        self.Compact = channel.unary_stream(
                 '/divgrpc.v1.DiverseIndex/Compact',
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.FromString,
                 _registered_method=True)
-        self.Retrain = channel.unary_unary(
+        self.Retrain = channel.unary_stream(
                 '/divgrpc.v1.DiverseIndex/Retrain',
                 request_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainResponse.FromString,
@@ -244,7 +244,8 @@ class DiverseIndexServicer(object):
 
     def Compact(self, request, context):
         """Merges the writes to an index into the arrays that searches read. Merges happen by themselves; a
-        caller may want one after a large number of writes. The call is safe to retry.
+        caller may want one after a large number of writes. Can also remove deleted points from the
+        disk. If the caller leaves, this removal stops. The call is safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,7 +253,8 @@ class DiverseIndexServicer(object):
 
     def Retrain(self, request, context):
         """Builds an index anew from its points, so that hash functions, cells and searches suit the points
-        that were written since Build. Queries and writes go on meanwhile. The call is safe to retry.
+        that were written since Build. Queries and writes go on meanwhile. If the caller leaves, the
+        retraining stops, and the index stays as it was. The call is safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -370,12 +372,12 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.WriteStreamResponse.SerializeToString,
             ),
-            'Compact': grpc.unary_unary_rpc_method_handler(
+            'Compact': grpc.unary_stream_rpc_method_handler(
                     servicer.Compact,
                     request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.CompactResponse.SerializeToString,
             ),
-            'Retrain': grpc.unary_unary_rpc_method_handler(
+            'Retrain': grpc.unary_stream_rpc_method_handler(
                     servicer.Retrain,
                     request_deserializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_writes__pb2.RetrainResponse.SerializeToString,
@@ -735,7 +737,7 @@ class DiverseIndex(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/divgrpc.v1.DiverseIndex/Compact',
@@ -762,7 +764,7 @@ class DiverseIndex(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/divgrpc.v1.DiverseIndex/Retrain',

@@ -210,15 +210,15 @@ _DiverseIndexWriteStreamType = typing_extensions.TypeVar(
 
 _DiverseIndexCompactType = typing_extensions.TypeVar(
     '_DiverseIndexCompactType',
-    grpc.UnaryUnaryMultiCallable[
+    grpc.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
         divgrpc_protos.v1.writes_pb2.CompactResponse,
     ],
-    grpc.aio.UnaryUnaryMultiCallable[
+    grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
         divgrpc_protos.v1.writes_pb2.CompactResponse,
     ],
-    default=grpc.UnaryUnaryMultiCallable[
+    default=grpc.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
         divgrpc_protos.v1.writes_pb2.CompactResponse,
     ],
@@ -226,15 +226,15 @@ _DiverseIndexCompactType = typing_extensions.TypeVar(
 
 _DiverseIndexRetrainType = typing_extensions.TypeVar(
     '_DiverseIndexRetrainType',
-    grpc.UnaryUnaryMultiCallable[
+    grpc.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.RetrainRequest,
         divgrpc_protos.v1.writes_pb2.RetrainResponse,
     ],
-    grpc.aio.UnaryUnaryMultiCallable[
+    grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.RetrainRequest,
         divgrpc_protos.v1.writes_pb2.RetrainResponse,
     ],
-    default=grpc.UnaryUnaryMultiCallable[
+    default=grpc.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.RetrainRequest,
         divgrpc_protos.v1.writes_pb2.RetrainResponse,
     ],
@@ -399,11 +399,11 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
             divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
         ],
-        grpc.UnaryUnaryMultiCallable[
+        grpc.UnaryStreamMultiCallable[
             divgrpc_protos.v1.writes_pb2.CompactRequest,
             divgrpc_protos.v1.writes_pb2.CompactResponse,
         ],
-        grpc.UnaryUnaryMultiCallable[
+        grpc.UnaryStreamMultiCallable[
             divgrpc_protos.v1.writes_pb2.RetrainRequest,
             divgrpc_protos.v1.writes_pb2.RetrainResponse,
         ],
@@ -483,11 +483,11 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
             divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
         ],
-        grpc.aio.UnaryUnaryMultiCallable[
+        grpc.aio.UnaryStreamMultiCallable[
             divgrpc_protos.v1.writes_pb2.CompactRequest,
             divgrpc_protos.v1.writes_pb2.CompactResponse,
         ],
-        grpc.aio.UnaryUnaryMultiCallable[
+        grpc.aio.UnaryStreamMultiCallable[
             divgrpc_protos.v1.writes_pb2.RetrainRequest,
             divgrpc_protos.v1.writes_pb2.RetrainResponse,
         ],
@@ -606,11 +606,11 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
         divgrpc_protos.v1.writes_pb2.WriteStreamRequest,
         divgrpc_protos.v1.writes_pb2.WriteStreamResponse,
     ],
-    grpc.aio.UnaryUnaryMultiCallable[
+    grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.CompactRequest,
         divgrpc_protos.v1.writes_pb2.CompactResponse,
     ],
-    grpc.aio.UnaryUnaryMultiCallable[
+    grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.writes_pb2.RetrainRequest,
         divgrpc_protos.v1.writes_pb2.RetrainResponse,
     ],
@@ -727,14 +727,14 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         self,
         request: divgrpc_protos.v1.writes_pb2.CompactRequest,
         context: _ServicerContext,
-    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.CompactResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.CompactResponse]]: ...
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.writes_pb2.CompactResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.writes_pb2.CompactResponse]]: ...
 
     @abc.abstractmethod
     def Retrain(
         self,
         request: divgrpc_protos.v1.writes_pb2.RetrainRequest,
         context: _ServicerContext,
-    ) -> typing.Union[divgrpc_protos.v1.writes_pb2.RetrainResponse, collections.abc.Awaitable[divgrpc_protos.v1.writes_pb2.RetrainResponse]]: ...
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.writes_pb2.RetrainResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.writes_pb2.RetrainResponse]]: ...
 
     @abc.abstractmethod
     def PredictLabels(

@@ -22,6 +22,9 @@ from collections.abc import (
 from divgrpc_protos.v1.filters_pb2 import (
     Filter,
 )
+from divgrpc_protos.v1.index_pb2 import (
+    BuildProgress,
+)
 from divgrpc_protos.v1.labels_pb2 import (
     LabelSets,
 )
@@ -269,7 +272,7 @@ class CompactRequest(Message):
     def ClearField(self, field_name: Literal["index", b"index", "vacuum", b"vacuum"]) -> None: ...
 
 @final
-class CompactResponse(Message):
+class CompactResult(Message):
     DESCRIPTOR: Descriptor
 
     GENERATION_FIELD_NUMBER: int
@@ -288,6 +291,26 @@ class CompactResponse(Message):
     def ClearField(self, field_name: Literal["generation", b"generation", "merged", b"merged", "sequence", b"sequence"]) -> None: ...
 
 @final
+class CompactResponse(Message):
+    DESCRIPTOR: Descriptor
+
+    PROGRESS_FIELD_NUMBER: int
+    DONE_FIELD_NUMBER: int
+    @property
+    def progress(self) -> BuildProgress: ...
+    @property
+    def done(self) -> CompactResult: ...
+    def __init__(
+        self,
+        *,
+        progress: BuildProgress | None = ...,
+        done: CompactResult | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["done", b"done", "event", b"event", "progress", b"progress"]) -> bool: ...
+    def ClearField(self, field_name: Literal["done", b"done", "event", b"event", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["event", b"event"]) -> Literal["progress", "done"] | None: ...
+
+@final
 class RetrainRequest(Message):
     DESCRIPTOR: Descriptor
 
@@ -301,7 +324,7 @@ class RetrainRequest(Message):
     def ClearField(self, field_name: Literal["index", b"index"]) -> None: ...
 
 @final
-class RetrainResponse(Message):
+class RetrainResult(Message):
     DESCRIPTOR: Descriptor
 
     GENERATION_FIELD_NUMBER: int
@@ -318,3 +341,23 @@ class RetrainResponse(Message):
         retrained: bool = ...,
     ) -> None: ...
     def ClearField(self, field_name: Literal["generation", b"generation", "retrained", b"retrained", "sequence", b"sequence"]) -> None: ...
+
+@final
+class RetrainResponse(Message):
+    DESCRIPTOR: Descriptor
+
+    PROGRESS_FIELD_NUMBER: int
+    DONE_FIELD_NUMBER: int
+    @property
+    def progress(self) -> BuildProgress: ...
+    @property
+    def done(self) -> RetrainResult: ...
+    def __init__(
+        self,
+        *,
+        progress: BuildProgress | None = ...,
+        done: RetrainResult | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["done", b"done", "event", b"event", "progress", b"progress"]) -> bool: ...
+    def ClearField(self, field_name: Literal["done", b"done", "event", b"event", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["event", b"event"]) -> Literal["progress", "done"] | None: ...

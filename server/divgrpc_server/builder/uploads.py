@@ -5,24 +5,19 @@ raise `InvalidArgumentError`, which names the field. If the front closes the con
 raise EOFError.
 """
 
-import select
 import socket
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS
-from divgrpc.types import Progress
-from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import attributes_pb2, index_pb2, labels_pb2
 from divgrpc_server.ipc import job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
-
-_PROGRESS_SECONDS: Final = 0.1
+from divgrpc_server.ipc.progress import ProgressEvents
 
 
 class Upload(ABC):
@@ -38,8 +33,8 @@ class Upload(ABC):
         # A stack of messages that were received but not yet returned. None marks the end of the
         # upload.
         self._pending: list[Any] = []
-        self._stage = ""
-        self._progress_seconds = 0.0
+        # Reports the progress to the caller.
+        self.report = ProgressEvents(link, self.response_type).report
 
     def header(self) -> Any:  # noqa: ANN401  # a message of the call
         """Return the first message, which must be a header."""
@@ -70,16 +65,6 @@ class Upload(ABC):
             else:
                 self._refuse(step)
         raise InvalidArgumentError("commit", "the upload must end with a commit")
-
-    def report(self, progress: Progress) -> None:
-        """Send the progress, unless progress was sent recently or the socket's buffer is full."""
-        now = time.monotonic()
-        if progress.stage == self._stage and now - self._progress_seconds < _PROGRESS_SECONDS:
-            return
-        if not select.select([], [self._link], [], 0)[1]:
-            return
-        self._stage, self._progress_seconds = progress.stage, now
-        self._send(progress=to_message(progress, index_pb2.BuildProgress))
 
     def offer(self, generation: StagedGeneration) -> None:
         """Announce a complete generation, and wait until the front asks to publish it.

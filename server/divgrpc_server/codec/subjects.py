@@ -68,8 +68,6 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.SCROLL: points_pb2.ScrollRequest,
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
-    Op.COMPACT: writes_pb2.CompactRequest,
-    Op.RETRAIN: writes_pb2.RetrainRequest,
 }
 
 

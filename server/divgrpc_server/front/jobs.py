@@ -1,11 +1,13 @@
 """Jobs: calls that run in a separate process, and the relay between that process and the caller.
 
-Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator. If
-an index was written to, AddAttributes runs in the writer, because only it may write. The front
-relays messages as bytes. When a builder has staged a generation, every worker opens it.
-The builder then publishes the generation with a single rename, which takes effect in all workers at
-once. So no query waits for a large index to open. After the first query that is answered from the
-new generation, no query is answered from the old generation.
+Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator,
+Compact and Retrain in the writer. If an index was written to, AddAttributes runs in the writer too,
+because only it may write. The front relays messages as bytes.
+
+When a builder has staged a generation, every worker opens it. The builder then publishes the
+generation with a single rename, which takes effect in all workers at once. So no query waits for a
+large index to open. After the first query that is answered from the new generation, no query is
+answered from the old generation.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from divgrpc.errors import (
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import was_written
-from divgrpc_protos.v1 import attributes_pb2, index_pb2
+from divgrpc_protos.v1 import attributes_pb2, index_pb2, writes_pb2
 from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.codec.results import parse_build_parameters
 from divgrpc_server.codec.statuses import (
@@ -57,6 +59,8 @@ class Job:
     tries: ClassVar[int] = 1
     death: ClassVar[str]
     full: ClassVar[type[DivgrpcError]]
+    # The name of the index, once the first message was checked.
+    index = ""
 
     def __init__(self, frame: Frame, read: Read, write: Write) -> None:
         """Create a job; `frame` is the frame kind of the caller's messages."""
@@ -83,6 +87,25 @@ class Evaluation(Job):
 
     def __init__(self, frame: Frame, request: bytes, write: Write) -> None:
         super().__init__(frame, _reader_of(request), write)
+
+
+class Renewal(Job):
+    """One Compact or Retrain call; `frame` says which."""
+
+    request = "renew"
+    death = "the writer ended before it had finished this request"
+    full = BuildsFullError
+
+    def __init__(self, frame: Frame, request: bytes, write: Write) -> None:
+        super().__init__(frame, _reader_of(request), write)
+
+    def check(self, message: object, root: Path) -> None:
+        """Check the request; raises `InvalidArgumentError` and `IndexNotFoundError`."""
+        is_retraining = self.frame == Frame.RETRAIN
+        kind = writes_pb2.RetrainRequest if is_retraining else writes_pb2.CompactRequest
+        payload = message if isinstance(message, bytes) else b""
+        self.index = check_index_name(kind.FromString(payload).index)
+        IndexFolder(root / self.index).current()
 
 
 class Build(Job):
@@ -151,11 +174,11 @@ class AddAttributes(Build):
         if request.WhichOneof("step") != "header":
             raise InvalidArgumentError("header", "the first message must be a header")
         name = check_index_name(request.header.index)
-        self.subject = Subject(name)
+        self.index, self.subject = name, Subject(name)
         parse_declarations(request.header.declarations)
         index = IndexFolder(root / name)
         if was_written(index.path / str(index.current())):
-            self.request = "extend"
+            self.request = "renew"
 
     def finish(self, response: bytes) -> None:
         """Store the description of the index from the last response."""
@@ -230,14 +253,20 @@ class Jobs:
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
         job.check(header, self._root)
-        for _ in range(job.tries):
-            with await self._start(job, request_id) as link:
-                relay = _Relay(job, header, upload, link, self._pool)
-                with suppress(_DeathError):
-                    await relay.run()
-                    return
-                if relay.is_committed:
-                    break
+        try:
+            for _ in range(job.tries):
+                with await self._start(job, request_id) as link:
+                    relay = _Relay(job, header, upload, link, self._pool)
+                    with suppress(_DeathError):
+                        await relay.run()
+                        return
+                    if relay.is_committed:
+                        break
+        finally:
+            if job.request == "renew":
+                # A worker without queries would otherwise keep the files of the old generation
+                # open.
+                self._pool.refresh(job.index)
         raise UnavailableError(job.death)
 
     async def _start(self, job: Job, request_id: str) -> socket.socket:

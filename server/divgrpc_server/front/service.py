@@ -34,6 +34,7 @@ from divgrpc_server.front.jobs import (
     Jobs,
     Read,
     RefusedError,
+    Renewal,
     Write,
 )
 from divgrpc_server.front.message_stream import MessageStream
@@ -43,7 +44,7 @@ from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
-from divgrpc_server.ipc.packets import RENEWALS, Op, Outcome
+from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.logging.logs import AccessLog, Logger
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
@@ -111,8 +112,6 @@ class Service:
             "Scroll": self._unary("Scroll", partial(self._answer, Op.SCROLL)),
             "Upsert": self._unary("Upsert", partial(self._write, Op.UPSERT)),
             "Delete": self._unary("Delete", partial(self._write, Op.DELETE)),
-            "Compact": self._unary("Compact", partial(self._write, Op.COMPACT)),
-            "Retrain": self._unary("Retrain", partial(self._write, Op.RETRAIN)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -135,8 +134,12 @@ class Service:
                 "Build": self._upload("Build", Build),
                 "AddAttributes": self._upload("AddAttributes", AddAttributes),
                 "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
-                "Evaluate": self._evaluate("Evaluate", Frame.EVALUATE),
-                "EvaluateLabels": self._evaluate("EvaluateLabels", Frame.EVALUATE_LABELS),
+                "Compact": self._job("Compact", partial(Renewal, Frame.COMPACT)),
+                "Retrain": self._job("Retrain", partial(Renewal, Frame.RETRAIN)),
+                "Evaluate": self._job("Evaluate", partial(Evaluation, Frame.EVALUATE)),
+                "EvaluateLabels": self._job(
+                    "EvaluateLabels", partial(Evaluation, Frame.EVALUATE_LABELS)
+                ),
             },
         )
 
@@ -172,9 +175,6 @@ class Service:
         reply = await self._writer.answer(op, request, deadline, request_id)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
-        if op in RENEWALS:
-            # A worker without queries would otherwise keep the files of the old generation open.
-            self._pool.refresh(subjects.index_of(op, request))
         return reply.payload
 
     def _stream(
@@ -217,9 +217,11 @@ class Service:
         await self._run("BuildOnce", context, serve, lambda _: build.subject)
         return build.response
 
-    def _evaluate(self, method: str, frame: Frame) -> "grpc.RpcMethodHandler[bytes, bytes]":
+    def _job(
+        self, method: str, make: Callable[[bytes, Write], Job]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
-            serve = self._relay(Evaluation(frame, request, context.write), method, request)
+            serve = self._relay(make(request, context.write), method, request)
             await self._run(method, context, serve, lambda _: self._subject(method, request))
 
         return grpc.unary_stream_rpc_method_handler(handle)

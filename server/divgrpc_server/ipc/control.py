@@ -27,7 +27,7 @@ Kind = Literal[
     "lost",  # from a front: worker `number` hangs, or has closed its socket
     "again",  # from a front: the socket to worker `number` was lost, so send another
     "build",  # from a front: start a builder; `number` is the job id, `text` the request id
-    "extend",  # from a front: connect a job to the writer, which it starts; fields as in "build"
+    "renew",  # from a front: connect a job to the writer, which it starts; fields as in "build"
     "evaluate",  # from a front: start an evaluator or use an idle one; fields as in "build"
     "job",  # to a front: the descriptor is a socket to the process of job `number`
     "refused",  # to a front: job `number` cannot start; `text` is the reason, "" the job limit

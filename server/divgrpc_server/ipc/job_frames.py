@@ -28,7 +28,9 @@ class Frame(IntEnum):
     ONCE = 9  # to a builder: a BuildOnceRequest, in place of MESSAGE frames
     EVALUATE = 10  # to an evaluator: an EvaluateRequest
     EVALUATE_LABELS = 11  # to an evaluator: an EvaluateLabelsRequest
-    ATTRIBUTES = 12  # to a builder: an AddAttributesRequest, in place of MESSAGE frames
+    ATTRIBUTES = 12  # to a builder or the writer: an AddAttributesRequest, as MESSAGE frames
+    COMPACT = 13  # to the writer: a CompactRequest
+    RETRAIN = 14  # to the writer: a RetrainRequest
 
 
 class StagedGeneration(NamedTuple):

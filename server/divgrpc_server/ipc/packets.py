@@ -62,13 +62,7 @@ class Op(IntEnum):
     SCROLL = 11  # payload: ScrollRequest; answered with ScrollResponse
     UPSERT = 12  # to the writer; payload: UpsertRequest; answered with UpsertResponse
     DELETE = 13  # to the writer; payload: DeleteRequest; answered with DeleteResponse
-    COMPACT = 14  # to the writer; payload: CompactRequest; answered with CompactResponse
-    RETRAIN = 15  # to the writer; payload: RetrainRequest; answered with RetrainResponse
-    WRITES = 16  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
-
-
-# Requests that may make a new generation of an index, which takes long.
-RENEWALS: Final = (Op.COMPACT, Op.RETRAIN)
+    WRITES = 14  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
 
 
 class Outcome(IntEnum):

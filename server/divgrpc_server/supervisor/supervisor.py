@@ -145,8 +145,8 @@ class Supervisor:
         elif message.kind == "write" and not self._has_writes:
             self._has_writes = True
             self._fill("writer")
-        elif message.kind == "extend":
-            self._extend(child, message)
+        elif message.kind == "renew":
+            self._renew(child, message)
         elif message.kind == "build":
             self._spawn(self._start_job("builder", child, message))
         elif message.kind == "evaluate":
@@ -222,8 +222,8 @@ class Supervisor:
         reason = f"the server cannot start {role} processes just now"
         front.send(Message("refused", request.number, reason))
 
-    def _extend(self, front: Child, request: Message) -> None:
-        """Connect a front to the writer, which is to add attributes, or refuse the job."""
+    def _renew(self, front: Child, request: Message) -> None:
+        """Connect a front to the writer for a job, or refuse the job."""
         self._has_writes = True
         self._fill("writer")
         try:

@@ -45,7 +45,7 @@ _READS_MAX: Final = 16
 # can take them.
 _BATCHES_MAX: Final = 1
 # Operations of the writer, which is a kind of worker.
-_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.WRITES, *packets.RENEWALS)
+_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.WRITES)
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
 # The work of one request.
 Work: TypeAlias = QueryBatch | PredictionBatch | Reading

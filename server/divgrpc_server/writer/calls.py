@@ -22,8 +22,6 @@ from divgrpc_server.logging.logs import Logger
 _MESSAGES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
-    Op.COMPACT: writes_pb2.CompactRequest,
-    Op.RETRAIN: writes_pb2.RetrainRequest,
 }
 _RESPONSES: Final[dict[int, Any]] = {
     Op.UPSERT: writes_pb2.UpsertResponse,

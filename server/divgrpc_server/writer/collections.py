@@ -1,26 +1,41 @@
 """The collections that the writer has open, and the writes to them."""
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from divgrpc.builder.attributes import AttributeValues
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
-from divgrpc.types import Durability, IndexInfo
+from divgrpc.types import Durability, IndexInfo, Progress
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.target import Request
-from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.builder.attributes import receive
 from divgrpc_server.builder.uploads import AttributeUpload
 from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.ipc import packets
-from divgrpc_server.ipc.packets import Op, Reply
+from divgrpc_server.ipc.packets import Reply
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.writer.calls import Call, calls_of, reply_of
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+class RenewalOutcome(NamedTuple):
+    """The state of a collection after a merge, a vacuum or a retraining.
+
+    generation, sequence: its generation, and the number of its last write.
+    is_done: whether there was anything to do.
+    """
+
+    generation: int
+    sequence: int
+    is_done: bool
 
 
 class Collections:
@@ -46,15 +61,20 @@ class Collections:
             self._answer_group(name, group)
         return [reply_of(*pair) for pair in zip(requests, batches, strict=True)]
 
-    def renew(self, request: packets.Request) -> Reply:
-        """Make a merge, a vacuum or a retraining."""
-        (call,) = calls_of(request, self._log)
-        if call.outcome is None:
-            try:
-                call.answer(self._renew(call))
-            except Exception as error:  # noqa: BLE001  # becomes the status of the call
-                call.fail(error)
-        return reply_of(request, [call])
+    def compact(self, name: str, report: Report, *, vacuum: bool) -> RenewalOutcome:
+        """Merge a collection, and with `vacuum` also remove deleted points from the disk.
+
+        Raises the errors of opening and of renewing an index, and what `report` raises.
+        """
+
+        def merge(committer: Committer) -> bool:
+            return (vacuum and committer.vacuum(report)) or committer.merge(report)
+
+        return self._renew("compacted", name, merge)
+
+    def retrain(self, name: str, report: Report) -> RenewalOutcome:
+        """Build a collection anew from its points; raises as `compact` does."""
+        return self._renew("retrained", name, lambda committer: committer.retrain(report))
 
     def add_attributes(self, upload: AttributeUpload) -> IndexInfo:
         """Give a collection the attributes of an upload; return its description.
@@ -120,27 +140,20 @@ class Collections:
                     del self._open[name]
                 committer.close()
 
-    def _renew(self, call: Call) -> writes_pb2.CompactResponse | writes_pb2.RetrainResponse:
-        """Return the response to a call; raises the errors of opening and of renewing an index."""
-        folder = IndexFolder(self._root / call.index)
+    def _renew(self, event: str, name: str, renew: Callable[[Committer], bool]) -> RenewalOutcome:
+        folder = IndexFolder(self._root / check_index_name(name))
         with self._lock:
             committer = self._find_open(folder.name)
             if committer is None and folder.read_info().writes is not None:
                 committer = self._find(folder.name)
         if committer is None:
-            is_done, generation, sequence = False, folder.current(), 0
-        else:
-            is_done = _merge_or_retrain(committer, call)
-            generation, sequence = committer.manifest.generation, committer.sequence
-            if is_done:
-                # The caller may have left, and a retraining takes long.
-                event = "retrained" if call.op == Op.RETRAIN else "compacted"
-                self._log.info(event, index=folder.name, generation=generation, sequence=sequence)
-        if call.op == Op.RETRAIN:
-            return writes_pb2.RetrainResponse(
-                generation=generation, sequence=sequence, retrained=is_done
-            )
-        return writes_pb2.CompactResponse(generation=generation, sequence=sequence, merged=is_done)
+            return RenewalOutcome(folder.current(), 0, is_done=False)
+        is_done = renew(committer)
+        outcome = RenewalOutcome(committer.manifest.generation, committer.sequence, is_done)
+        if is_done:
+            generation, sequence, _ = outcome
+            self._log.info(event, index=folder.name, generation=generation, sequence=sequence)
+        return outcome
 
     def _find(self, name: str) -> Committer:
         """Return a collection at its current generation; raises the errors of opening it."""
@@ -170,10 +183,3 @@ class Collections:
                 del self._open[name]
                 committer.close()
         return committer if is_current else None
-
-
-def _merge_or_retrain(committer: Committer, call: Call) -> bool:
-    """Merge, vacuum or retrain a collection; return whether there was anything to do."""
-    if call.op == Op.RETRAIN:
-        return committer.retrain()
-    return (call.message.vacuum and committer.vacuum()) or committer.merge()

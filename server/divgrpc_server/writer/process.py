@@ -2,34 +2,31 @@
 
 Theory of operation. Fronts send requests in packets, as they do to a worker. All writes of a packet
 to one collection are committed with one sync of its log. While the log is synced, requests gather
-at the fronts, so a slow disk makes packets larger and not more frequent. Merges, vacuums and
-retrainings that callers ask for are made in other threads, while writes go on. So a retraining
-that takes hours does not delay other indexes, and a second one of its index is refused at once.
+at the fronts, so a slow disk makes packets larger and not more frequent.
 
-A call of AddAttributes comes as a job: the supervisor connects its front to this process with a
-socket of its own, on which the values come while writes go on.
+A call of Compact, Retrain or AddAttributes comes as a job: the supervisor connects its front to
+this process with a socket of its own. Each job has a thread, while writes go on. So a retraining
+that takes hours does not delay other indexes.
 """
 
-import os
 import socket
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, cast
 
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
-from divgrpc_server.ipc.packets import RENEWALS, Reply, Request
+from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
-from divgrpc_server.writer.extensions import Extensions
+from divgrpc_server.writer.renewals import Renewals
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
 # merge and to vacuum.
 _LIFE_SECONDS: Final = 1.0
-_SLOW_THREADS: Final = 4
 
 
 class Writer(Worker):
@@ -41,11 +38,8 @@ class Writer(Worker):
         # Without a data directory, indexes end with the server, so there is nothing to sync.
         durability = config.durability if config.data_dir else "process"
         self._thread = ThreadPoolExecutor(1)
-        self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS)
-        # The requests that these threads work on or have finished, and who sent them.
-        self._slow: list[tuple[FrontLink, Future[Reply]]] = []
         self._collections = Collections(process.root, cast(Durability, durability), log)
-        self._extensions = Extensions(self._collections, config.max_builds, log)
+        self._renewals = Renewals(self._collections, config.max_builds, log)
 
     def run(self) -> None:
         """Make writes until the control channel closes."""
@@ -54,7 +48,7 @@ class Writer(Worker):
 
     def _connect(self, message: control.Message, end: socket.socket) -> None:
         if message.kind == "call":
-            self._extensions.begin(end, message.text)
+            self._renewals.begin(end, message.text)
         else:
             super()._connect(message, end)
 
@@ -73,11 +67,7 @@ class Writer(Worker):
         for request in late:
             error = LateError("the deadline had passed before the write was begun")
             front.reply(refusal(request, error, self._log))
-        requests = [request for request in requests if request not in late]
-        for request in requests:
-            if request.op in RENEWALS:
-                self._begin_slow(front, request)
-        for reply in self._answer([r for r in requests if r.op not in RENEWALS]):
+        for reply in self._answer([request for request in requests if request not in late]):
             front.reply(reply)
         if is_large:
             front.owed_large += 1
@@ -85,24 +75,6 @@ class Writer(Worker):
             front.owed_small += 1
         front.flush()
         return is_large
-
-    def _begin_slow(self, front: FrontLink, request: Request) -> None:
-        answer = self._slow_threads.submit(self._collections.renew, request)
-        self._slow.append((front, answer))
-        answer.add_done_callback(lambda _: os.eventfd_write(self._opened, 1))
-
-    def _has_slow_work(self) -> bool:
-        return bool(self._slow) or super()._has_slow_work()
-
-    def _take_opened(self) -> None:
-        """Send the replies of the slow threads."""
-        super()._take_opened()
-        finished = [(front, answer) for front, answer in self._slow if answer.done()]
-        self._slow = [(front, answer) for front, answer in self._slow if not answer.done()]
-        for front, answer in finished:
-            if not front.is_gone:
-                front.reply(answer.result())
-                front.flush()
 
     def _answer(self, requests: list[Request]) -> list[Reply]:
         """Make writes in a thread; show the fronts meanwhile that this process is alive."""

@@ -236,17 +236,21 @@ class ScriptedIndex(DiverseIndexServicer):
 
     def Compact(
         self, _request: writes_pb2.CompactRequest, context: grpc.ServicerContext
-    ) -> writes_pb2.CompactResponse:
-        """Say that there was something to merge."""
+    ) -> Iterator[writes_pb2.CompactResponse]:
+        """Report progress, and say that there was something to merge."""
         self._begin("Compact", context)
-        return writes_pb2.CompactResponse(generation=self._generation(), merged=True)
+        yield writes_pb2.CompactResponse(progress=index_pb2.BuildProgress(stage="copying"))
+        result = writes_pb2.CompactResult(generation=self._generation(), merged=True)
+        yield writes_pb2.CompactResponse(done=result)
 
     def Retrain(
         self, _request: writes_pb2.RetrainRequest, context: grpc.ServicerContext
-    ) -> writes_pb2.RetrainResponse:
-        """Say that the index was built anew."""
+    ) -> Iterator[writes_pb2.RetrainResponse]:
+        """Report progress, and say that the index was built anew."""
         self._begin("Retrain", context)
-        return writes_pb2.RetrainResponse(generation=self._generation(), retrained=True)
+        yield writes_pb2.RetrainResponse(progress=index_pb2.BuildProgress(stage="copying"))
+        result = writes_pb2.RetrainResult(generation=self._generation(), retrained=True)
+        yield writes_pb2.RetrainResponse(done=result)
 
     def Build(
         self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext
