@@ -1,6 +1,6 @@
 """Writers that are killed lose no write that was acknowledged, and leave none in part.
 
-DIVGRPC_CRASH_ROUNDS sets the number of rounds; `make crash` runs many.
+DIVGRPC_CRASH_ROUNDS sets the number of rounds, 200 by default; `make crash` runs more.
 """
 
 import os
@@ -27,7 +27,9 @@ from support.processes.crashing_writer import CrashingWriters, Round, make
 
 # A test runs so many rounds, because its time is limited.
 ROUNDS = 25
-BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", str(ROUNDS))) // ROUNDS)
+KINDS: list[Points] = ["dense", "sparse"]
+# Tests of each kind of points.
+BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", "200")) // (ROUNDS * len(KINDS)))
 # The functions in which writers are killed, and how often a writer calls each, about.
 CALLS = {"pwrite": 300, "fdatasync": 150, "fsync": 150, "rename": 12, "unlink": 12, "ftruncate": 1}
 CALLS_OF_FIRST_WRITE = {"pwrite": 6, "rename": 3, "fsync": 20, "fdatasync": 3}
@@ -86,7 +88,7 @@ def writers() -> Iterator[CrashingWriters]:
         yield started
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_acknowledged_write_is_lost(
     writers: CrashingWriters, tmp_path: Path, block: int, kind: Points
