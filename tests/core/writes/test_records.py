@@ -1,7 +1,7 @@
 """Records of the log are unpacked as they were packed, and blocks of rows are joined."""
 
 import itertools
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 
 from divgrpc.columns.values import columns_of
 from divgrpc.types.records import Attribute
+from divgrpc.vectors import SparseRows
 from divgrpc.writes.records import Record, Rows, join_rows, pack, unpack
 
 DIMS, CODE_BYTES = 5, 8
@@ -99,6 +100,27 @@ def test_a_deletion_has_keys_alone(removed: list[int]) -> None:
     result = unpack(pack(Record(None, np.array(removed, np.int64))), ATTRIBUTES)
     assert (result.rows, result.write_id) == (None, "")
     assert result.removed.tolist() == removed
+
+
+@pytest.mark.parametrize("cuts", [[0, 5], [0, 2, 5], [0, 0, 1, 3, 5]])
+def test_sparse_rows_are_unpacked_and_joined(cuts: list[int]) -> None:
+    """The second row has no values."""
+    indptr, indices = np.array([0, 2, 2, 3, 5, 9]), np.array([1, 7, 0, 2, 3, 0, 4, 5, 8])
+    values = np.arange(9, dtype=np.float32) - 4
+    whole = SparseRows(indptr, indices.astype(np.int32), values, 2**22)
+    parts = []
+    for start, stop in itertools.pairwise(cuts):
+        rows = replace(some_rows(start, stop), vectors=whole[start:stop])
+        body = pack(Record(rows, np.empty(0, np.int64)))
+        result = unpack(body, ATTRIBUTES)
+        assert pack(result) == body
+        assert result.rows is not None
+        parts.append(result.rows)
+    joined = join_rows(parts, ATTRIBUTES).vectors
+    assert isinstance(joined, SparseRows)
+    assert joined.dims == whole.dims
+    for name in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name), strict=True)
 
 
 def test_rows_without_attributes() -> None:
