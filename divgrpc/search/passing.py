@@ -49,6 +49,10 @@ class CodeOrder:
         """Return a copy of flags that has those of all places."""
         return flags.copy()
 
+    def copy_counts(self, counts: Array) -> Array:
+        """Return a copy of sums that has those of all cells."""
+        return counts.copy()
+
     def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
         """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
         if not len(self._cells.starts):
@@ -91,7 +95,8 @@ class PassingRows:
 
         order: the order of the codes, if it is not the one of the index.
         by_code: the flags in this order and their sums, if they are known (`CodeOrder.put`).
-            With cells, the flags may be those of the last places, if all points before pass.
+            With cells, the flags may be those of the last places, if all points before pass. If
+            no cell is empty then, and there are no such flags, there may be no sums.
         """
         self._flags = flags
         self.count = int(np.count_nonzero(flags))
@@ -99,6 +104,8 @@ class PassingRows:
         self._by_code: Passing | None = None
         self._packed: PackedCells | None = None
         self._queries = 0
+        # Points that exist are not copied, because a write soon changes them.
+        self._is_filter = by_code is None
         if order is not None and by_code is not None:
             self._by_code = self._passing(flags=by_code[0], cells=by_code[1], heads=order.heads)
 
@@ -145,7 +152,9 @@ class PassingRows:
 
     def _copy_pays(self) -> bool:
         few = self.count <= _COPIED_SHARE_MAX * len(self.flags)
-        return few and self.count <= _COPIED_POINTS_PER_QUERY * (self._queries - 1)
+        return (
+            self._is_filter and few and self.count <= _COPIED_POINTS_PER_QUERY * (self._queries - 1)
+        )
 
     def without(self, rows: IntArray) -> "PassingRows":
         """Return the points that pass, except the points in `rows` (m,)."""
@@ -189,7 +198,7 @@ class _FewerRows(PassingRows):
         if self._by_code is None:
             order = self._order or order
             every = self._every.by_code(order)
-            flags, counts = order.copy_flags(every.flags), every.cells.copy()
+            flags, counts = order.copy_flags(every.flags), order.copy_counts(every.cells)
             order.clear(flags, counts, self._removed)
             self._by_code = self._passing(flags=flags, cells=counts, heads=order.heads)
         return self._by_code

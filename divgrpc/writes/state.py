@@ -290,12 +290,17 @@ class State:
         if not self._has_cells:
             by_row = self._chains.order()
             return PassingRows(alive, order=by_row), by_row
-        order = GrownOrder(self, self._heads.copy())
-        # A merge stores no codes of deleted points, so at first only overflow tiles need flags.
+        # A merge stores no codes of deleted points. So at first no code needs a flag, and then only
+        # those in overflow tiles.
         first = 0 if self._has_removed else self._first_tile * TILE_POINTS
-        flags = self._flags[first:] if self._has_removed or self._used[0] else NO_FILTER.flags
-        by_code = (flags.copy(), self._counts.copy())
-        return PassingRows(alive, by_code=by_code, order=order), order
+        is_merged = not (self._has_removed or self._used[0])
+        flags = NO_FILTER.flags if is_merged else self._flags[first:].copy()
+        # Searches leave out cells without points.
+        counts = self._counts.copy()
+        if is_merged and counts.all():
+            counts = NO_FILTER.cells
+        order = GrownOrder(self, self._heads.copy() if self._used[0] else NO_FILTER.heads)
+        return PassingRows(alive, by_code=(flags, counts), order=order), order
 
     def source(self) -> Source:
         """Return what a merge reads; later records do not change it."""
@@ -356,7 +361,7 @@ class GrownOrder(CodeOrder):
 
     @property
     def heads(self) -> npt.NDArray[np.int32]:
-        """The first overflow tile of each cell, or -1."""
+        """The first overflow tile of each cell, or -1; empty if no cell has one."""
         return self._heads
 
     def put(self, flags: Flags) -> tuple[Array, Array]:
@@ -375,6 +380,10 @@ class GrownOrder(CodeOrder):
         """Return a copy of flags that has those of all places."""
         stored = np.ones(len(self._state.cell_rows) - len(flags), np.uint8)
         return np.concatenate((stored, flags))
+
+    def copy_counts(self, counts: Array) -> Array:
+        """Return a copy of sums that has those of all cells."""
+        return counts.copy() if len(counts) else np.diff(self._state.starts).astype(np.int32)
 
     def clear(self, flags: Array, counts: Array, rows: IntArray) -> None:
         """Clear the flags of `rows` (m,), which differ, in what `put` returned."""
