@@ -21,6 +21,9 @@ Create: TypeAlias = Callable[[str, npt.DTypeLike, tuple[int, ...]], Array]
 STEPS: Final = "list_steps"
 FULL_COLUMNS: Final = "full_columns"
 WORK: Final = "list_work"
+# A later value may be so many times as great as the greatest of its column in Build, before its
+# rounding error grows.
+_HEADROOM: Final = np.float32(2)
 # Names of the arrays with a number for each point.
 LENGTHS: Final = ("full_lengths", "list_errors")
 
@@ -78,6 +81,24 @@ def measure(
     """
     columns = read_only(np.asarray(steps)), read_only(np.asarray(full_columns))
     inverted_lists.measure_rounding(*_arrays(points), *columns, full_lengths, errors)
+
+
+def rounding_of(
+    points: SparseRows, steps: FloatArray, full_columns: Array
+) -> dict[str, FloatArray]:
+    """Return the arrays of `measure` for all `points`, by name."""
+    arrays = {name: np.empty(len(points), np.float32) for name in LENGTHS}
+    for first, block in blocks_of(points)():
+        stop = first + len(block)
+        measure(block, steps, full_columns, *(array[first:stop] for array in arrays.values()))
+    return arrays
+
+
+def roomy_steps(steps: FloatArray) -> FloatArray:
+    """Return steps (d,) that leave room for later values, given the `steps` of Build."""
+    is_used = steps > 0
+    typical = steps[is_used].mean() if is_used.any() else np.float32(0)
+    return np.asarray(_HEADROOM * np.where(is_used, steps, typical), np.float32)
 
 
 def work_of(starts: IntArray, full_columns: Array, points: SparseRows) -> FloatArray:

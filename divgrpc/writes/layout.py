@@ -30,7 +30,14 @@ from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import ascends
 from divgrpc.errors import IndexDamagedError
 from divgrpc.hashing.codes import copy_codes
-from divgrpc.hashing.lists import FULL_COLUMNS, LENGTHS, STEPS, blocks_of, list_points
+from divgrpc.hashing.lists import (
+    FULL_COLUMNS,
+    LENGTHS,
+    STEPS,
+    blocks_of,
+    list_points,
+    rounding_of,
+)
 from divgrpc.hashing.partition import order_by_cell
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
@@ -221,8 +228,8 @@ class Source:
     requests: tuple[tuple[str, int, int, str], ...] = ()
 
     @classmethod
-    def of_build(cls, generation: Generation) -> "Source":
-        """Return the rows of Build."""
+    def of_build(cls, generation: Generation, model: Mapping[str, Array] | None = None) -> "Source":
+        """Return the rows of Build, or of a vacuum that has kept the `model`."""
         manifest = generation.manifest
         # Codes of older formats are not in tiles, and their lists have no bytes.
         arrays = with_lists(with_tiles(generation.arrays), manifest.dims)
@@ -236,13 +243,18 @@ class Source:
             places[order] = np.arange(rows, dtype=np.int32)
             cells = np.empty(rows, np.int32)
             cells[order] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        points = points_of(arrays, manifest.dims)
+        model = model_arrays(arrays, manifest, points) if model is None else model
+        if STEPS in model and not np.array_equal(arrays[STEPS], model[STEPS]):
+            assert isinstance(points, SparseRows)  # noqa: S101  # others have no lists
+            code_arrays |= rounding_of(points, model[STEPS], model[FULL_COLUMNS])
         return cls(
             sequence=0,
             alive=np.ones(rows, np.bool_),
             places=places,
             cells=cells,
             arrays=code_arrays | {"ids": ids},
-            model=model_arrays(arrays, manifest, points_of(arrays, manifest.dims)),
+            model=model,
             parts=Parts([Part(0, rows, arrays, manifest.attributes)]),
             displaced=manifest.id_kind == "string" and bool((np.diff(np.sort(ids)) == 1).any()),
         )
@@ -485,8 +497,9 @@ def _fill_lists(
     items: the columns and the values of the rows.
     """
     rows, arrays, dims = len(source.alive), generation.arrays, generation.manifest.dims
-    # Lists of earlier versions are not used.
-    list_count = arrays["full_values"].shape[1] if set(LENGTHS) <= arrays.keys() else 0
+    # A vacuum has made lists with the same steps. Those of Build have others.
+    has_lists = np.array_equal(arrays.get(STEPS, ()), source.model[STEPS])
+    list_count = arrays["full_values"].shape[1] if has_lists else 0
     count = max(list_count, min(rows, LISTED_POINTS_MAX))
     if count > list_count:
         indptr = source.arrays["indptr"][: count + 1]

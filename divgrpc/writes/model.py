@@ -8,7 +8,7 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.builder.encoder import centre_of
 from divgrpc.hashing import hyperplanes
-from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, WORK, work_of
+from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, WORK, roomy_steps, work_of
 from divgrpc.kernels.encode import encode_rows
 from divgrpc.kernels.sparse import dense_square
 from divgrpc.search.arrays import pack_queries
@@ -44,7 +44,7 @@ def model_arrays(
         margins = (weights.astype(np.float64) @ products).astype(np.float32)
     model = {CENTRE: centre_of(points, manifest.parameters), CENTRE_MARGINS: margins}
     if STEPS in arrays and isinstance(points, SparseRows):
-        model |= {name: arrays[name] for name in (STEPS, FULL_COLUMNS)}
+        model |= {STEPS: roomy_steps(arrays[STEPS]), FULL_COLUMNS: arrays[FULL_COLUMNS]}
         model[WORK] = work_of(arrays["list_starts"], arrays[FULL_COLUMNS], points)
     return model
 

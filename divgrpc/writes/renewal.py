@@ -118,14 +118,14 @@ class Renewal:
         So the next write continues as if the generation had not changed.
         """
         before = self.source
-        source = replace(
-            Source.of_build(generation),
+        # The centre of the points has changed, but codes that are kept are relative to the old one.
+        model = before.model if self.keeps_model else None
+        return replace(
+            Source.of_build(generation, model),
             sequence=before.sequence,
             displaced=before.displaced,
             requests=before.requests,
         )
-        # The centre of the points has changed, but codes that are kept are relative to the old one.
-        return replace(source, model=before.model) if self.keeps_model else source
 
     def change(self, encode: Callable[[Rows], Rows]) -> Callable[[Rows], Rows] | None:
         """Return how later rows differ in the new generation, which encodes them with `encode`."""
