@@ -19,6 +19,7 @@ from support.data.stamped_points import (
     Write,
     after,
     check_answers,
+    columns_of,
     is_a_write,
     stamps_of,
     vectors_of,
@@ -44,8 +45,7 @@ class _Survivor:
         Collection.build(
             vectors_of(list(range(IDS)), 0, kind),
             ids=list(range(IDS)),
-            attributes={"stamp": [0] * IDS},
-            payloads=["0"] * IDS,
+            **columns_of([0] * IDS),
             path=path,
             metric="euclidean",
             hash_family=family,

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import Published
-from divgrpc.types import HashFamily, Metric, Points, QueryResult
+from divgrpc.types import HashFamily, LabelResult, Metric, Points, QueryResult, Vote
 from divgrpc.types.filters import Exists, Field, HasId
 from divgrpc.writes import backlog, layout, renewal
 from divgrpc.writes.replica import Replica
@@ -58,11 +58,11 @@ every_kind = pytest.mark.parametrize(
         ("pca_hash", "cosine", "dense"),
     ],
 )
-Answers = list[QueryResult]
+Answers = tuple[list[QueryResult], list[LabelResult]]
 
 
 def answers_of(index: Index) -> Answers:
-    """Return the answers of an index to queries of many kinds."""
+    """Return the answers of an index to queries of many kinds, and the labels that it predicts."""
     queries = as_kind(QUERIES, kind_of(index))
     results = []
     for search, condition in itertools.product(SEARCHES, CONDITIONS):
@@ -82,13 +82,22 @@ def answers_of(index: Index) -> Answers:
         for search in SEARCHES:
             dense_options: Any = {"search": search, "k": 6}
             results.append(index.query(queries.toarray(), **dense_options))
-    return results
+    votes = [
+        index.predict_labels(queries, mode="neighbour_vote", vote=vote, filter=condition)
+        for vote, condition in itertools.product(get_args(Vote), CONDITIONS[:4])
+    ]
+    return results, votes
 
 
 def check_same(index: Index, expected: Answers) -> None:
-    for result, truth in zip(answers_of(index), expected, strict=True):
+    results, votes = answers_of(index)
+    for result, truth in zip(results, expected[0], strict=True):
         assert same_bytes(result, truth)
         assert result.points_passing == truth.points_passing
+    for prediction, truth_of_labels in zip(votes, expected[1], strict=True):
+        for name in ("labels", "scores", "selection_scores", "counts"):
+            column, true_column = getattr(prediction, name), getattr(truth_of_labels, name)
+            assert column.tobytes() == true_column.tobytes()
 
 
 @pytest.fixture(autouse=True)
@@ -136,13 +145,13 @@ WAYS: list[Callable[[Collection], None]] = [write_at_once, write_one_by_one, wri
 def test_answers_depend_on_the_points_alone(
     family: HashFamily, metric: Metric, points: Points, tmp_path: Path
 ) -> None:
-    expected: Answers = []
+    expected: Answers = [], []
     for number, write in enumerate(WAYS):
         path = tmp_path / f"points{number}"
         collection = a_collection(path, OLD, family, metric, points)
         write(collection)
         check_points(collection, MODEL)
-        expected = expected or answers_of(collection)
+        expected = answers_of(collection) if not number else expected
         check_same(collection, expected)
         check_same(Index.open(path), expected)
         assert collection.compact()

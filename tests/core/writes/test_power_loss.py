@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from support.data.stamped_points import (
     Write,
     after,
     check_answers,
+    columns_of,
     stamps_of,
     vectors_of,
 )
@@ -190,13 +191,9 @@ def make(collection: Collection, write: Write) -> int:
     write_id = f"write {write.stamp}"
     if write.is_deletion:
         return collection.delete(write.ids, write_id=write_id).sequence
-    return collection.upsert(
-        write.ids,
-        vectors_of(write.ids, write.stamp, kind_of(collection)),
-        attributes={"stamp": [write.stamp] * len(write.ids)},
-        payloads=[str(write.stamp)] * len(write.ids),
-        write_id=write_id,
-    ).sequence
+    columns = columns_of([write.stamp] * len(write.ids))
+    vectors = vectors_of(write.ids, write.stamp, kind_of(collection))
+    return collection.upsert(write.ids, vectors, write_id=write_id, **columns).sequence
 
 
 def recover(root: Path) -> None:
@@ -262,7 +259,7 @@ def check(
 
 def build(path: Path, family: HashFamily, kind: Points) -> Stamps:
     ids = list(range(IDS))
-    columns: dict[str, Any] = {"attributes": {"stamp": [0] * IDS}, "payloads": ["0"] * IDS}
+    columns = columns_of([0] * IDS)
     Index.build(
         vectors_of(ids, 0, kind),
         ids=ids,

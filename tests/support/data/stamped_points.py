@@ -13,6 +13,8 @@ from support.data.written_points import as_kind, kind_of
 DIMS = 4
 # Numbers of the ids. There are few, so that most are written several times.
 IDS = 40
+# Number of bits of a stamp that labels show.
+LABELS = 16
 Stamps = dict[int, int]
 
 
@@ -29,6 +31,16 @@ def vectors_of(ids: list[int], stamp: int, kind: Points = "dense") -> Any:  # no
     """Return the vectors (m, d) that a write gives to points."""
     numbers = np.outer(np.array(ids) + 1, np.arange(1, DIMS + 1)) * (stamp % 1_009 + 1)
     return as_kind(np.asarray(np.sin(numbers), np.float32), kind)
+
+
+def columns_of(stamps: list[int]) -> dict[str, Any]:
+    """Return what a build and a write give to points beside vectors; all of it shows the stamps."""
+    bits = (np.array(stamps, np.int64).reshape(-1, 1) >> np.arange(LABELS)) & 1
+    return {
+        "attributes": {"stamp": stamps},
+        "payloads": list(map(str, stamps)),
+        "labels": bits,
+    }
 
 
 def after(stamps: Stamps, write: Write) -> Stamps:
@@ -58,7 +70,19 @@ def stamps_of(index: Index) -> Stamps:
                 np.testing.assert_array_equal(record.vector, expected[0], strict=True)
             stamps[int(record.id)] = stamp
     assert index.count() == len(stamps)
+    check_labels(index, stamps)
     return stamps
+
+
+def check_labels(index: Index, stamps: Stamps) -> None:
+    """Check that the labels of all points show their stamps."""
+    engine, values = index.engine, list(stamps.values())
+    rows = engine.find(list(stamps)) if stamps else np.empty(0, np.int64)
+    assert engine.label_sets is not None
+    sets = engine.label_sets[rows]
+    points = np.repeat(np.arange(len(rows)), np.diff(sets.indptr))
+    bits = np.bincount(points, 2.0**sets.indices, minlength=len(rows))
+    assert bits.astype(int).tolist() == [value % 2**LABELS for value in values]
 
 
 def check_answers(index: Index, stamps: Stamps) -> None:

@@ -16,6 +16,7 @@ from divgrpc.types.records import AttributeTypes
 DIMS = 6
 # Number of columns of sparse points for each dimension.
 LEVELS = 8
+LABELS = 5
 # Integers or texts, and one kind in a model.
 Id = Any
 TYPES: AttributeTypes = {"colour": "keyword", "size": "integer", "tags": "keyword"}
@@ -36,6 +37,9 @@ class Point:
     size: int | None = None
     tags: tuple[str, ...] = ()
     payload: bytes = b""
+    labels: tuple[int, ...] = ()
+    category: int = -1
+    subtopic: int = -1
     added: tuple[int | None, ...] = ()
 
     @property
@@ -57,8 +61,8 @@ def drawn_names(count: int) -> dict[str, list[Id]]:
 
 
 def drawn_points(count: int, seed: int) -> list[Point]:
-    """Draw points; some of them have the same vector, and some lack attributes."""
-    rng = np.random.default_rng(seed)
+    """Draw points; some of them have the same vector, and some lack attributes or labels."""
+    rng, rng_of_labels = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     vectors = rng.integers(-3, 4, (count, DIMS)) / 2 + 0.25
     vectors[rng.random(count) < 0.2] = vectors[0]
     words = [*"xyz"]
@@ -69,6 +73,9 @@ def drawn_points(count: int, seed: int) -> list[Point]:
             None if rng.random() < 0.2 else int(rng.integers(10)),
             tuple(words[: rng.integers(4)]),
             bytes(rng.integers(0, 256, rng.integers(3)).astype(np.uint8)),
+            tuple(np.flatnonzero(rng_of_labels.random(LABELS) < 0.3).tolist()),
+            int(rng_of_labels.integers(-1, 3)),
+            int(rng_of_labels.integers(-1, 3)),
         )
         for vector in vectors
     ]
@@ -96,8 +103,14 @@ def kind_of(index: Index) -> Points:
 
 
 def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any]:
-    """Return the arguments `vectors`, `attributes` and `payloads` of `build` and `upsert`."""
+    """Return the arguments of `build` and `upsert` with an entry for each point, except ids."""
+    labels = np.zeros((len(points), LABELS), np.int8)
+    for row, point in enumerate(points):
+        labels[row, list(point.labels)] = 1
     return {
+        "labels": labels,
+        "categories": [point.category for point in points],
+        "subtopics": [point.subtopic for point in points],
         "vectors": as_kind(np.array([point.vector for point in points], np.float32), kind),
         "attributes": {
             "colour": [point.colour for point in points],
@@ -170,9 +183,29 @@ def check_records(records: Iterable[Any], model: Model) -> None:
         assert record.payload == point.payload
 
 
+def check_annotations(index: Index, model: Model) -> None:
+    """Check the label sets, categories and sub-topics of all points."""
+    engine, points = index.engine, list(model.values())
+    rows = engine.find(list(model)) if model else np.empty(0, np.int64)
+    assert engine.label_sets is not None
+    sets = engine.label_sets[rows]
+    assert np.diff(sets.indptr).tolist() == [len(point.labels) for point in points]
+    labels = [label for point in points for label in point.labels]
+    assert sets.indices.tolist() == labels
+    assert engine.label_counts is not None
+    assert engine.label_counts.tolist() == np.bincount(labels, minlength=LABELS).tolist()
+    topics = engine.topics
+    assert topics.labels.categories[rows].tolist() == [point.category for point in points]
+    assert topics.labels.subtopics[rows].tolist() == [point.subtopic for point in points]
+    categories = [point.category for point in points if point.category >= 0]
+    assert topics.names.tolist() == sorted(set(categories))
+    assert topics.totals.sum() == len(categories)
+
+
 def check_points(index: Index, model: Model) -> None:
     """Check that an index has the points of a model, by all calls that search for nothing."""
     assert index.count() == len(index) == len(model)
+    check_annotations(index, model)
     pages = list(index.scroll(page_size=7))
     names = [record.id for page in pages for record in page]
     assert len(names) == len(set(names))

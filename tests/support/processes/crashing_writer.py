@@ -23,7 +23,7 @@ from divgrpc import Collection
 from divgrpc.types import Durability
 from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
-from support.data.stamped_points import IDS, Write, vectors_of
+from support.data.stamped_points import IDS, Write, columns_of, vectors_of
 from support.data.written_points import kind_of
 
 _WRITES_MAX = 120
@@ -62,13 +62,9 @@ def make(collection: Collection, write: Write) -> int:
     """Make a write; return its sequence number."""
     if write.is_deletion:
         return collection.delete(write.ids).sequence
-    stamps = [write.stamp] * len(write.ids)
-    return collection.upsert(
-        write.ids,
-        vectors_of(write.ids, write.stamp, kind_of(collection)),
-        attributes={"stamp": stamps},
-        payloads=[str(write.stamp)] * len(write.ids),
-    ).sequence
+    columns = columns_of([write.stamp] * len(write.ids))
+    vectors = vectors_of(write.ids, write.stamp, kind_of(collection))
+    return collection.upsert(write.ids, vectors, **columns).sequence
 
 
 # Constants by which files of the log are small, and merges frequent.
