@@ -45,7 +45,8 @@ class _Survivor:
         Collection.build(
             vectors_of(list(range(IDS)), 0, kind),
             ids=list(range(IDS)),
-            **columns_of([0] * IDS),
+            # Each array of a part takes a sync, so only half of the rounds have labels.
+            **columns_of([0] * IDS, has_labels=kind == "sparse"),
             path=path,
             metric="euclidean",
             hash_family=family,

@@ -62,7 +62,8 @@ def make(collection: Collection, write: Write) -> int:
     """Make a write; return its sequence number."""
     if write.is_deletion:
         return collection.delete(write.ids).sequence
-    columns = columns_of([write.stamp] * len(write.ids))
+    has_labels = collection.engine.label_sets is not None
+    columns = columns_of([write.stamp] * len(write.ids), has_labels=has_labels)
     vectors = vectors_of(write.ids, write.stamp, kind_of(collection))
     return collection.upsert(write.ids, vectors, **columns).sequence
 
