@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from divgrpc.builder.attributes import AttributeValues
+from divgrpc.columns.absence import split_vectors
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.values import arguments_of_records, columns_of
@@ -117,6 +118,8 @@ class Collection(Index):
         vectors: (m, d) numbers, or a sparse matrix of scipy if the points of the index are sparse,
             with at most 4,194,304 values. Without `vectors`, existing points keep their vectors,
             and also the attributes, payloads, labels, categories and sub-topics that are not given.
+            If the index was built with `vectors_optional`, new points then have no vector, and None
+            in a list of vectors is a point without one.
         attributes: values by the name of a declared attribute, as for `Index.build`. With
             `vectors`, an attribute that is not given has no value.
         payloads: m bytes or texts; None for a point without a payload.
@@ -139,15 +142,17 @@ class Collection(Index):
         """
         manifest = self._committer.manifest
         columns = columns_from(attributes, manifest, ids)
+        present, has_vector = split_vectors(vectors)
         request = Upsert(
             ids,
-            vectors,
+            present,
             columns,
             payloads,
             mode,
             if_sequence,
             check_write_id(write_id),
             AnnotationArguments(labels, categories, subtopics),
+            has_vector,
         )
         return self._committer.commit(request)
 
@@ -163,12 +168,14 @@ class Collection(Index):
         """Insert or replace points that are given one by one, and return the last result.
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
-            attributes. They are written 1,000 at a time, each thousand as a whole or not at all.
+            attributes. They are written 1,000 at a time, each thousand as a whole or not at all. If
+            the index was built with `vectors_optional`, a record without `vector`, or with None, is
+            a point without a vector.
         labels, categories, subtopics: as for `upsert`, with one row or number for each record.
         mode: as for `upsert`.
 
         The result has the number of all records. Raises the errors of `upsert`, and
-        `InvalidArgumentError` with the field `id` or `vector` for a record without one.
+        `InvalidArgumentError` with the field `id` for a record without one.
         """
         result, rows = WriteResult(self.generation, self.sequence, 0), 0
         annotations = AnnotationArguments(labels, categories, subtopics)

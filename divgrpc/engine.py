@@ -81,6 +81,8 @@ class Engine(StoredPoints):
         compilation.ensure()
         self.manifest = manifest = generation.manifest
         self.generation, self.rows, self.dims = manifest.generation, manifest.rows, manifest.dims
+        # Number of points that have a vector.
+        self.rows_searched = self.rows
         self.widest_row = manifest.widest_row
         self.defaults = generation.defaults
         self._name, self._folder = name, folder
@@ -251,6 +253,7 @@ class Engine(StoredPoints):
                 warnings = (stale_label_model(),)
         else:
             prepare("documents", rows, self._searcher.metric)
+            passing = self._searched(passing)
             # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
             plan = self._plan(parameters.query, dense=False, passing=_count(passing))
             answers, query = self._search(rows, plan, passing), plan.parameters
@@ -312,6 +315,7 @@ class Engine(StoredPoints):
                 "queries", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}"
             )
         dense = not (as_points or isinstance(queries, SparseRows))
+        passing = self._searched(passing)
         plan = self._plan(parameters, dense=dense, passing=_count(passing))
         answers = self._search(queries, plan, passing)
         warnings = plan.warnings
@@ -328,7 +332,7 @@ class Engine(StoredPoints):
         passing: int | None,
     ) -> QueryResult:
         """Return answers as a result; `passing` is the number of points that pass a filter."""
-        available = self.rows if passing is None else passing
+        available = self.rows_searched if passing is None else passing
         warnings += too_few(
             "k", effective.k, available, answers.counts, filtered=passing is not None
         )
@@ -368,7 +372,8 @@ class Engine(StoredPoints):
         A query does not return its own point.
         """
         points = self._searcher.points
-        visible = self._all_rows if passing is None else passing
+        visible = self._searched(self._all_rows if passing is None else passing)
+        assert visible is not None  # noqa: S101  # the argument is not None
         results = []
         for row in rows.tolist():
             vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
@@ -387,6 +392,10 @@ class Engine(StoredPoints):
         for place in np.flatnonzero(rows < 0)[:1].tolist():
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
+
+    def _searched(self, passing: PassingRows | None) -> PassingRows | None:
+        """Return the points that pass and that searches see."""
+        return passing
 
     def _search(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
         passing = self._visible if passing is None else passing
@@ -420,6 +429,7 @@ class Engine(StoredPoints):
         the same kind as the points. Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
+        passing = self._searched(passing)
         return self._plan(parameters, dense=not sparse, passing=_count(passing)).parameters
 
     def exact_together(
@@ -470,8 +480,8 @@ class Engine(StoredPoints):
             raise invalid("max_distance", "has no meaning under metric inner_product")
         manifest = self.manifest
         # The limits of a query on no point matter to nobody, but must be valid.
-        rows = max(1, self.rows if passing is None else passing)
-        mean_width = -(-manifest.nonzeros // max(1, self.rows))
+        rows = max(1, self.rows_searched if passing is None else passing)
+        mean_width = -(-manifest.nonzeros // max(1, self.rows_searched))
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
@@ -493,7 +503,7 @@ class Engine(StoredPoints):
             pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
             passing=None if passing is None else rows,
-            rows=max(1, self.rows),
+            rows=max(1, self.rows_searched),
         )
         warnings = parameters.warnings() + table.warnings(parameters, effective, rows)
         if threshold is not None and effective.duplicate_threshold is None:
@@ -517,6 +527,7 @@ class Engine(StoredPoints):
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         dense = not isinstance(queries, SparseRows)
+        passing = self._searched(passing)
         plan = self._plan(parameters, dense=dense, passing=_count(passing))
         ids = np.empty((len(queries), plan.parameters.k), np.int64)
         seconds = np.empty(len(queries))

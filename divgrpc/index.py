@@ -10,6 +10,7 @@ from typing import Any, Final, Self, Unpack, cast, get_type_hints
 
 from divgrpc.builder.attributes import extend, values_for
 from divgrpc.builder.builder import IndexBuilder, store_at
+from divgrpc.columns.absence import split_vectors
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
 from divgrpc.columns.values import Column, columns_of
@@ -59,6 +60,7 @@ from divgrpc.types.records import (
 )
 from divgrpc.vectors import RowsLike, as_rows
 from divgrpc.writes.opening import open_engine
+from divgrpc.writes.vectorless import VectorlessPoints
 
 # Maximum number of cached parameters of queries. Calls with different options use different ones.
 _CACHED_PARAMETERS_MAX: Final = 1_024
@@ -114,6 +116,7 @@ class Index:
         target_recall: float = 0.9,
         zero_vectors: ZeroVectors = "reject",
         seed: int = 0,
+        vectors_optional: bool = False,
         labels: RowsLike | None = None,
         path: Path | str | None = None,
         replace: bool = False,
@@ -124,7 +127,8 @@ class Index:
 
         vectors: (n, d) numbers: an array, nested lists, or a sparse matrix of scipy. They are
             converted to float32. Dense vectors have at most 65,536 columns, sparse vectors at most
-            2**22. A single vector is refused; `x[None]` is a matrix of one row.
+            2**22. A single vector is refused; `x[None]` is a matrix of one row. With
+            `vectors_optional`, None in a list of vectors is a point without one.
         ids: (n,) unique integers of at least 0, or unique texts of at most 256 bytes, that identify
             the points in results. Default: 0 to n - 1.
         attributes: values of the points by the name of an attribute, such as {"brand": [...],
@@ -155,6 +159,10 @@ class Index:
             uses only searches that reach this share.
         zero_vectors: what to do under cosine with a vector of zeros, which has no direction.
             "reject" raises an error. "skip" leaves the vector out with a warning.
+        vectors_optional: keep points without a vector, now and in later writes. `get`, `count`,
+            `scroll` and filters find them, and queries do not. At least one point has a vector.
+            Points without one need `path`. Not with sparse vectors, labels, categories and
+            sub-topics.
         seed: seed of all random choices; the same seed and points give the same index.
         labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
         path: folder of the index; the last component is its name. None builds in memory.
@@ -183,9 +191,9 @@ class Index:
             builder = IndexBuilder(
                 store, parameters, on_progress=progress, labels=plan, attributes=columns
             )
-            builder.append_all(vectors, columns=columns, **{name: values[name] for name in _ROWS})
+            vectorless = _append(builder, store, parameters, values | {"columns": columns})
             engine = Engine(builder.build(), folder.name if folder else "", folder)
-        return cls(engine)
+        return cls.open(folder) if folder and vectorless.has_any else cls(engine)
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
@@ -443,6 +451,19 @@ def _passing(
     return engine.passing(as_filter(condition), ids)
 
 
+def _append(
+    builder: IndexBuilder, store: Store, parameters: BuildParameters, values: dict[str, Any]
+) -> VectorlessPoints:
+    """Pass points to a builder, except those without a vector, which are returned.
+
+    values: the arguments of `Index.build` by name, with the columns of the attributes.
+    """
+    vectorless = VectorlessPoints(store, parameters, values["columns"])
+    rows = {name: values[name] for name in (*_ROWS, "columns")}
+    vectorless.append_all(builder, values["vectors"], rows)
+    return vectorless
+
+
 def _columns(
     vectors: RowsLike, attributes: AttributesLike, types: AttributeTypes
 ) -> dict[Attribute, Column]:
@@ -454,6 +475,9 @@ def _columns(
 
 def _row_count(vectors: RowsLike) -> int:
     """Return the number of rows; raises if `vectors` is no matrix."""
+    has_vector = split_vectors(vectors)[1]
+    if has_vector is not None:
+        return len(has_vector)
     shape = getattr(vectors, "shape", None)
     if shape is not None and len(shape) == 2:
         return int(shape[0])

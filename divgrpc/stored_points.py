@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
@@ -101,14 +102,23 @@ class StoredPoints:
 
     def records(self, rows: IntArray, parts: Parts) -> Records:
         """Return the points in `rows` (m,)."""
+        vectors = self._vectors(rows) if parts.vectors else None
+        has_vector = self._has_vector(rows) if parts.vectors else None
+        if has_vector is not None and isinstance(vectors, np.ndarray):
+            vectors[~has_vector] = np.nan
         return Records(
             ids=self._reader.ids.of_rows(rows),
-            vectors=self._vectors(rows) if parts.vectors else None,
+            vectors=vectors,
+            has_vector=has_vector,
             attributes=self._reader.values(rows) if parts.attributes else {},
             payloads=self._reader.payloads(rows) if parts.payload else (),
             generation=self.generation,
             sequence=self.sequence,
         )
+
+    def _has_vector(self, rows: IntArray) -> npt.NDArray[np.bool_] | None:  # noqa: ARG002  # see the docstring
+        """Return whether each of `rows` (m,) has a vector; None if all have."""
+        return None
 
     def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
         points = self._searcher.points

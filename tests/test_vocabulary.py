@@ -133,7 +133,8 @@ def test_build_once_takes_what_build_takes() -> None:
     # each argument.
     common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
     # `ids` of the clients are either kind of ids, and `attribute_types` are part of declarations.
-    of_messages = {"string_ids", "declarations"}
+    # Points without a vector are None in `vectors`.
+    of_messages = {"string_ids", "declarations", "rows_without_vector"}
     assert common == set(BUILD_CALL) - {"progress", "attribute_types"} | of_messages
     answer = shapes(index_pb2.BuildOnceResponse.DESCRIPTOR)
     assert answer == {"index": shapes(index_pb2.BuildResponse.DESCRIPTOR)["done"]}

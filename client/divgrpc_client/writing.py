@@ -72,7 +72,9 @@ class WriteMethods:
 
         ids: one id or several, of the kind that the index has, all different.
         vectors: (rows, dims) numbers. Without `vectors`, existing points keep their vectors, and
-            also the attributes, payloads, labels, categories and sub-topics that are not given.
+            also the attributes, payloads, labels, categories and sub-topics that are not given. If
+            the index was built with `vectors_optional`, new points then have no vector, and None in
+            a list of vectors is a point without one.
         attributes: values by the name of an attribute that the index declares, as in `build`. With
             `vectors`, an attribute that is not given has no value.
         attribute_types: as in `build`; only for values that do not show their type, such as None
@@ -117,7 +119,8 @@ class WriteMethods:
         """Insert or replace points that are given one by one; see `upsert`.
 
         records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
-            attributes.
+            attributes. If the index was built with `vectors_optional`, a record without `vector`,
+            or with None, is a point without a vector.
         labels, categories, subtopics: as in `upsert`, with one row or number for each record.
         mode, write_id: as in `upsert`.
         """

@@ -138,20 +138,19 @@ def check_name(name: object) -> str:
 def arguments_of_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return `ids`, `vectors`, `attributes` and `payloads` of records, as arguments of an upsert.
 
-    records: mappings with the keys `id` and `vector`, and perhaps `payload`. All other keys are
-        attributes.
+    records: mappings with the keys `id` and perhaps `vector` and `payload`. All other keys are
+        attributes. A record without a vector has None among the vectors.
 
-    Raises `InvalidArgumentError` with the field `id` or `vector` for a record without one.
+    Raises `InvalidArgumentError` with the field `id` for a record without one.
     """
     for record in records:
-        for key, hint in (("id", ""), ("vector", "; upsert(ids, attributes=...) keeps vectors")):
-            if key not in record:
-                raise invalid(key, f"must be in each record, got {sorted(record)!r:.80}{hint}")
+        if "id" not in record:
+            raise invalid("id", f"must be in each record, got {sorted(record)!r:.80}")
     names = {name for record in records for name in record} - {"id", "vector", "payload"}
     payloads = [record.get("payload") for record in records]
     return {
         "ids": [record["id"] for record in records],
-        "vectors": [record["vector"] for record in records],
+        "vectors": [record.get("vector") for record in records],
         "attributes": {name: [record.get(name) for record in records] for name in sorted(names)},
         "payloads": payloads if any(payload is not None for payload in payloads) else None,
     }

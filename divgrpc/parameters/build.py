@@ -56,6 +56,7 @@ class BuildOptions(TypedDict, total=False):
     target_recall: float
     zero_vectors: ZeroVectors
     seed: int
+    vectors_optional: bool
     rank: int | None
     regularisation: float | None
     iterations: int | None
@@ -82,6 +83,8 @@ class BuildParameters:
         with the search auto, above 0 and at most 1.
     zero_vectors: Whether to reject or to skip zero vectors under cosine.
     seed: Seed of random draws; the same seed gives the same arrays.
+    vectors_optional: Whether points may lack a vector. They are stored and filtered, and no query
+        finds them. Not with sparse vectors, labels, categories and sub-topics.
     """
 
     metric: Metric = "cosine"
@@ -94,6 +97,7 @@ class BuildParameters:
     target_recall: float = 0.9
     zero_vectors: ZeroVectors = "reject"
     seed: int = 0
+    vectors_optional: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", as_metric(self.metric))

@@ -84,6 +84,9 @@ class PassingRows:
     count: number of points that pass.
     """
 
+    # The last argument and the result of `within`.
+    _cached: "tuple[PassingRows, PassingRows] | None" = None
+
     def __init__(
         self,
         flags: Flags,
@@ -161,6 +164,13 @@ class PassingRows:
         removed = np.unique(rows)
         removed = removed[self.flags[removed]]
         return _FewerRows(self, removed) if len(removed) else self
+
+    def within(self, points: "PassingRows") -> "PassingRows":
+        """Return the points that pass and are also among `points`, cached for one object."""
+        if self._cached is None or self._cached[0] is not points:
+            flags = self.flags & points.flags[: len(self.flags)]
+            self._cached = points, PassingRows(flags, order=self._order)
+        return self._cached[1]
 
     def _passing(self, **arrays: Array) -> Passing:
         return NO_FILTER._replace(total=np.array([self.count]), **arrays)

@@ -134,6 +134,8 @@ class IndexFolder:
             info = manifest.info(self.name, read_defaults(folder, manifest))
             if (writes := read_writes(folder)) is not None:
                 info = replace(info, rows=writes.live, nonzeros=writes.nonzeros, writes=writes.info)
+                if manifest.parameters.vectors_optional:
+                    info = replace(info, rows_without_vector=info.rows - info.nonzeros // info.dims)
             return info
 
         return self.read_current(read)

@@ -422,6 +422,8 @@ class IndexInfo:
     id_kind, attributes: the kind of the ids, and the declared attributes of the points.
     has_payloads: whether points have payloads.
     writes: the writes to this generation, None if there were none.
+    rows_without_vector: number of points without a vector, which `rows` counts and `nonzeros` does
+        not.
     """
 
     name: str
@@ -449,12 +451,15 @@ class IndexInfo:
     attributes: tuple[Attribute, ...] = ()
     has_payloads: bool = False
     writes: WritesInfo | None = None
+    rows_without_vector: int = 0
 
     @property
     def summary(self) -> str:
         """The name, generation, size, metric and hash family, in one line."""
         name = f"{self.name!r}, " if self.name else ""
         kind = f"{self.points} " if self.points == "sparse" else ""
+        absent = self.rows_without_vector
+        kind += f"({absent:,} without a vector) " if absent else ""
         return (
             f"{name}generation {self.generation}, {self.rows:,} {kind}points x {self.dims:,} dims, "
             f"{self.parameters.get('metric')}, {self.parameters.get('hash_family')}"

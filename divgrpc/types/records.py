@@ -65,8 +65,8 @@ class Record(NamedTuple):
     """One stored point.
 
     id: id of the point, an integer or a text.
-    vector: (dims,) float32 or a `SparseVector`; None unless the call had `with_vectors`. Under
-        cosine, vectors are stored with unit length.
+    vector: (dims,) float32 or a `SparseVector`; None for a point without a vector, and unless the
+        call had `with_vectors`. Under cosine, vectors are stored with unit length.
     attributes: values by the name of the attribute.
     payload: bytes that were stored with the point, b"" if there were none.
     """
@@ -95,6 +95,8 @@ class Records:
     payloads: n payloads, b"" for a point without one. Empty if no point of the index has one.
     generation: generation of the index that the points come from.
     sequence: number of the last write that the points show; 0 if nothing was written.
+    has_vector: (n,) bool, whether each point has a vector, if the call had `with_vectors` and one
+        has none; else None. The rows of `vectors` without a vector are NaN.
     """
 
     ids: IdArray
@@ -103,6 +105,7 @@ class Records:
     payloads: tuple[bytes, ...] = ()
     generation: int = 0
     sequence: int = 0
+    has_vector: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -129,6 +132,8 @@ class Records:
 
     def _record(self, row: int) -> Record:
         vector: Any = self.vectors
+        if self.has_vector is not None and not self.has_vector[row]:
+            vector = None
         if isinstance(vector, SparseVectors):
             part = slice(vector.indptr[row], vector.indptr[row + 1])
             vector = SparseVector(vector.indices[part], vector.values[part])

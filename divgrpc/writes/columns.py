@@ -6,7 +6,7 @@ joined, so that there are few of them.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -80,7 +80,12 @@ class MemoryPart(Part):
 
     def __init__(self, first: int, blocks: Sequence[Rows], attributes: Sequence[Attribute]) -> None:
         super().__init__(first, sum(map(len, blocks)), {}, attributes)
-        self.blocks = tuple(blocks)
+        self._blocks = tuple(blocks)
+
+    @property
+    def blocks(self) -> Iterable[Rows]:
+        """The rows in blocks, which may be read once."""
+        return self._blocks
 
     @cached_property
     def arrays(self) -> Mapping[str, Array]:
@@ -93,8 +98,40 @@ class MemoryPart(Part):
         return MemoryPart(self.first, [join_rows(blocks, self._attributes)], self._attributes)
 
 
+class StreamedPart(MemoryPart):
+    """Rows of a new layout whose blocks are made each time that they are read.
+
+    The blocks need no vectors and no codes.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        rows: int,
+        blocks: Callable[[], Iterator[Rows]],
+        attributes: Sequence[Attribute],
+    ) -> None:
+        super().__init__(first, (), attributes)
+        self.rows, self._make_blocks = rows, blocks
+
+    @property
+    def blocks(self) -> Iterable[Rows]:
+        """The rows in blocks, which may be read once."""
+        return self._make_blocks()
+
+
+class Blocks:
+    """The blocks of several parts, which may be read several times."""
+
+    def __init__(self, parts: Sequence[MemoryPart]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Rows]:
+        return (block for part in self._parts for block in part.blocks)
+
+
 def columns_in(
-    store: ColumnStore, blocks: Sequence[Rows], attributes: Sequence[Attribute]
+    store: ColumnStore, blocks: Iterable[Rows], attributes: Sequence[Attribute]
 ) -> dict[str, Array]:
     """Write the columns of blocks of rows into a store, and return the arrays by name."""
     has_texts = any(block.texts for block in blocks)
@@ -105,7 +142,7 @@ def columns_in(
         payloads = block.payloads or (b"",) * len(block)
         writer.append(slice(None), block.texts, block.columns, payloads if has_payloads else ())
     writer.finish(with_keys=False)
-    annotation_writer = AnnotationWriter(recorder, blocks[0].annotations)
+    annotation_writer = AnnotationWriter(recorder, next(iter(blocks)).annotations)
     for block in blocks:
         annotation_writer.append(block.annotations)
     return {name: store.read(name) for name in recorder.names}

@@ -259,7 +259,7 @@ class Committer:
             values.discard()
             begin = partial(extension_of, stage=stage, addition=addition)
             if not self._renew(begin, on_progress):
-                rule = "has no points: write points first, or build it again"
+                rule = "has no point with a vector: write one first, or build it again"
                 raise UnfitIndexError("index", f"index {self._index.name!r} {rule}")
 
     def close(self) -> None:

@@ -51,6 +51,8 @@ def _parts(request: Upsert | Delete) -> Iterator[bytes]:
             yield f"sparse {vectors.dims}".encode()
             yield vectors.indptr.tobytes()
         yield from (items.tobytes() for items in items_of(vectors).values())
+    if request.has_vector is not None:
+        yield b"has_vector" + request.has_vector.tobytes()
     columns = (request.columns or {}).items()
     for attribute, column in sorted(columns, key=lambda item: item[0].name):
         yield f"{attribute.name} {len(column.words)}".encode()

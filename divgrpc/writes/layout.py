@@ -58,7 +58,7 @@ from divgrpc.storage.manifest import Manifest, checksum, with_checksum
 from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
 from divgrpc.types import IntArray
 from divgrpc.vectors import SparseRows
-from divgrpc.writes.columns import MemoryPart, Part, Parts, columns_in
+from divgrpc.writes.columns import Blocks, MemoryPart, Part, Parts, columns_in
 from divgrpc.writes.log import Log
 from divgrpc.writes.model import model_arrays
 from divgrpc.writes.point_files import PointFiles
@@ -215,6 +215,7 @@ class Source:
     model: the arrays of `divgrpc.writes.model`.
     parts: the columns. Those of the rows since the last merge are in memory.
     displaced, requests: as in `LayoutInfo`.
+    has_vector: (rows,) whether a row has a vector; None if all have.
     """
 
     sequence: int
@@ -226,6 +227,12 @@ class Source:
     parts: Parts
     displaced: bool
     requests: tuple[tuple[str, int, int, str], ...] = ()
+    has_vector: Flags | None = None
+
+    @property
+    def searchable(self) -> Flags:
+        """Whether the point of a row (rows,) exists and has a vector."""
+        return self.alive if self.has_vector is None else self.alive & self.has_vector
 
     @classmethod
     def of_build(cls, generation: Generation, model: Mapping[str, Array] | None = None) -> "Source":
@@ -413,7 +420,7 @@ class WritesFolder:
         rows = len(source.alive) - first
         if not rows:
             return ()
-        blocks = [b for part in source.parts if isinstance(part, MemoryPart) for b in part.blocks]
+        blocks = Blocks([part for part in source.parts if isinstance(part, MemoryPart)])
 
         def fill(store: ArrayFolder) -> None:
             columns_in(store, blocks, generation.manifest.attributes)
@@ -465,6 +472,8 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     store.create("alive", np.bool_, (rows,))[:] = source.alive
     ids = source.arrays["ids"]
     store.create("ids", np.int64, (capacity,))[:rows] = ids[:rows]
+    if source.has_vector is not None:
+        store.create("has_vector", np.bool_, (rows,))[:] = source.has_vector
     live_rows = np.flatnonzero(source.alive)
     keys = ids[live_rows]
     order = live_rows if ascends(keys) else live_rows[np.argsort(keys, kind="stable")]
@@ -472,21 +481,25 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     for name in ROW_ARRAYS:
         if name in source.arrays:
             array, ends = source.arrays[name], int(name == "indptr")
-            store.create(name, array.dtype, (capacity + ends,))[: rows + ends] = array[
-                : rows + ends
-            ]
+            _copy(store.create(name, array.dtype, (capacity + ends,)), array, rows + ends)
     if len(source.cells):
-        _fill_cells(
-            store, source, live_rows, capacity - rows, len(generation.arrays["cell_centres"])
-        )
+        cells = len(generation.arrays["cell_centres"])
+        _fill_cells(store, source, np.flatnonzero(source.searchable), capacity - rows, cells)
         return
     codes, terms = source.arrays["codes"], source.arrays.get("scan_terms")
     tiles = -(-rows // TILE_POINTS)
     shape = (capacity // TILE_POINTS, codes.shape[1])
-    store.create("codes", np.uint8, shape)[:tiles] = codes[:tiles]
+    _copy(store.create("codes", np.uint8, shape), codes, tiles)
     if terms is not None:
-        store.create("scan_terms", np.uint32, (capacity,))[:rows] = terms[:rows]
-    create_tables(codes, source.alive, table_sizes(generation.manifest.parameters), store.create)
+        _copy(store.create("scan_terms", np.uint32, (capacity,)), terms, rows)
+    sizes = table_sizes(generation.manifest.parameters)
+    create_tables(codes, source.searchable, sizes, store.create)
+
+
+def _copy(target: Array, array: Array, count: int) -> None:
+    """Copy the first `count` entries, as many as there are: the last rows may have no vectors."""
+    part = array[:count]
+    target[: len(part)] = part
 
 
 def _fill_lists(

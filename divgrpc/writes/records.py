@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.values import DTYPES, Column
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
@@ -21,6 +22,8 @@ from divgrpc.vectors import Rows as Vectors
 from divgrpc.vectors import SparseRows, concatenate_rows
 from divgrpc.writes.annotations import Annotations, annotations_in, join
 
+# Arrays of the rows that have a vector, beside the vectors.
+_OF_VECTORS: Final = ("cells", "terms", "codes")
 _ALIGNMENT_BYTES: Final = 8
 _HEAD_BYTES: Final = 4
 
@@ -38,6 +41,8 @@ class Rows:
     columns: a column of each declared attribute.
     payloads: m payloads, or empty if the collection has none.
     annotations: label sets, categories and sub-topics, of the kinds that the collection has.
+    has_vector: (m,) whether a point has a vector; None if all have. For a point without one, the
+        arrays have zeros.
     """
 
     keys: IntArray
@@ -49,9 +54,15 @@ class Rows:
     columns: Mapping[Attribute, Column] = field(default_factory=dict)
     payloads: tuple[bytes, ...] = ()
     annotations: Annotations = field(default_factory=dict)
+    has_vector: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def with_vector(self) -> Flags | slice:
+        """Selects the rows that have a vector."""
+        return slice(None) if self.has_vector is None else self.has_vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,25 @@ class Record:
     digest: str = ""
 
 
+def rows_of_columns(
+    keys: IntArray,
+    texts: Sequence[bytes],
+    columns: Mapping[Attribute, Column],
+    payloads: Sequence[bytes],
+) -> Rows:
+    """Return rows whose vectors and codes nobody reads."""
+    return Rows(
+        keys,
+        tuple(texts),
+        np.empty((0, 0), np.float32),
+        np.empty(0, np.int32),
+        np.empty(0, np.uint32),
+        np.empty((0, 0), np.uint8),
+        columns,
+        tuple(payloads),
+    )
+
+
 def pack(record: Record) -> bytes:
     """Return a record as bytes."""
     arrays: dict[str, Array] = {"removed": record.removed}
@@ -80,13 +110,15 @@ def pack(record: Record) -> bytes:
         head["digest"] = record.digest
     if record.rows is not None:
         rows = record.rows
-        arrays |= {"keys": rows.keys} | _arrays_of(rows.vectors)
-        arrays |= {
-            "cells": rows.cells,
-            "terms": rows.terms,
-            "codes": rows.codes,
-            **rows.annotations,
-        }
+        arrays["keys"] = rows.keys
+        if rows.has_vector is None:
+            arrays |= _arrays_of(rows.vectors)
+        else:
+            arrays |= _arrays_of(rows.vectors[rows.has_vector])
+            arrays["has_vector"] = rows.has_vector
+        for name in _OF_VECTORS:
+            arrays[name] = getattr(rows, name)[rows.with_vector]
+        arrays |= rows.annotations
         _put_texts(arrays, "texts", rows.texts)
         _put_texts(arrays, "payloads", rows.payloads)
         words = []
@@ -120,16 +152,16 @@ def unpack(body: bytes, attributes: Sequence[Attribute]) -> Record:
             attribute: Column(arrays[f"values.{n}"], arrays[f"ends.{n}"], tuple(words))
             for n, (attribute, words) in enumerate(zip(attributes, head["words"], strict=True))
         }
+        has_vector = arrays.get("has_vector")
         rows = Rows(
             keys=arrays["keys"],
             texts=_take_texts(arrays, "texts"),
-            vectors=_vectors_of(arrays, head),
-            cells=arrays["cells"],
-            terms=arrays["terms"],
-            codes=arrays["codes"],
+            vectors=spread_vectors(_vectors_of(arrays, head), has_vector),
+            **{name: spread(arrays[name], has_vector) for name in _OF_VECTORS},
             columns=columns,
             payloads=_take_texts(arrays, "payloads"),
             annotations=annotations_in(arrays),
+            has_vector=has_vector,
         )
     return Record(rows, arrays["removed"], head.get("write_id", ""), head.get("digest", ""))
 
@@ -145,6 +177,20 @@ def _vectors_of(arrays: Mapping[str, Array], head: Mapping[str, Any]) -> Vectors
         indptr, indices, values = (arrays[name] for name in ("indptr", "indices", "values"))
         return SparseRows(indptr, indices, values, head["dims"])
     return arrays["vectors"]
+
+
+def spread_vectors(vectors: Vectors, has_vector: Flags | None) -> Vectors:
+    """Return the vectors that are there as rows of all points; sparse ones are all there."""
+    return vectors if isinstance(vectors, SparseRows) else spread(vectors, has_vector)
+
+
+def spread(array: Array, has_vector: Flags | None) -> Array:
+    """Return an array of the rows with a vector as one of all rows, with zeros for the others."""
+    if has_vector is None:
+        return array
+    whole = np.zeros((len(has_vector), *array.shape[1:]), array.dtype)
+    whole[has_vector] = array
+    return whole
 
 
 def _put_texts(arrays: dict[str, Array], name: str, texts: Sequence[bytes]) -> None:
@@ -182,7 +228,15 @@ def join_rows(parts: Sequence[Rows], attributes: Sequence[Attribute]) -> Rows:
         columns,
         payloads if any(payloads) else (),
         join([part.annotations for part in parts]),
+        _join_flags(parts),
     )
+
+
+def _join_flags(parts: Sequence[Rows]) -> Flags | None:
+    if all(part.has_vector is None for part in parts):
+        return None
+    flags = (np.ones(len(p), np.bool_) if p.has_vector is None else p.has_vector for p in parts)
+    return np.concatenate([*flags])
 
 
 def _join_columns(attribute: Attribute, columns: Sequence[Column]) -> Column:

@@ -16,9 +16,9 @@ import numpy as np
 from divgrpc.builder.assembly import assemble, requested_parameters
 from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import Report, StageReport
-from divgrpc.columns.reader import PAYLOAD, array_name
-from divgrpc.columns.texts import ENDS, Texts
-from divgrpc.columns.values import Column, rows_of_column
+from divgrpc.columns.reader import PAYLOAD
+from divgrpc.columns.texts import ENDS
+from divgrpc.columns.values import rows_of_column
 from divgrpc.columns.writer import ColumnWriter, write_order
 from divgrpc.hashing.codes import copy_codes
 from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, blocks_of, list_points
@@ -38,9 +38,10 @@ from divgrpc.writes.annotations import AnnotationWriter, annotations_in, take
 from divgrpc.writes.columns import Part, Parts
 from divgrpc.writes.label_renewal import copy_labels, retrain_labels
 from divgrpc.writes.layout import ROW_ARRAYS, Layout, Source
-from divgrpc.writes.records import Rows
+from divgrpc.writes.records import Rows, rows_of_columns
 from divgrpc.writes.state import State
 from divgrpc.writes.tables import table_sizes
+from divgrpc.writes.vectorless import VectorlessRows, column_of
 
 # Arrays of Build that do not depend on single points.
 _MODEL: Final = (
@@ -89,7 +90,7 @@ class Renewal:
         """
         old, stage = self.generation.manifest, self.stage
         report = StageReport(on_progress)
-        rows = np.flatnonzero(self.source.alive)
+        rows = np.flatnonzero(self.source.searchable)
         points = self._write_rows(rows, report)
         if self.keeps_model:
             self._write_codes(rows)
@@ -120,12 +121,22 @@ class Renewal:
         before = self.source
         # The centre of the points has changed, but codes that are kept are relative to the old one.
         model = before.model if self.keeps_model else None
-        return replace(
+        source = replace(
             Source.of_build(generation, model),
             sequence=before.sequence,
             displaced=before.displaced,
             requests=before.requests,
         )
+        return self._vectorless().behind(source, generation)
+
+    def _vectorless(self) -> VectorlessRows:
+        """Return the rows of points without a vector."""
+        rows = np.flatnonzero(self.source.alive & ~self.source.searchable)
+
+        def blocks() -> Iterator[Rows]:
+            return (block for _, block in self._blocks(rows))
+
+        return VectorlessRows(self.source.arrays["ids"][rows], blocks)
 
     def change(self, encode: Callable[[Rows], Rows]) -> Callable[[Rows], Rows] | None:
         """Return how later rows differ in the new generation, which encodes them with `encode`."""
@@ -181,28 +192,39 @@ class Renewal:
             stage, self.attributes, has_texts=has_texts, has_payloads=has_payloads
         )
         annotation_writer = AnnotationWriter(stage, manifest.arrays)
-        keys, count = source.arrays["ids"], 0
+        count = 0
         report("copying", 0, len(rows))
-        for part, block in _blocks(source.parts, rows):
-            points.append(vectors[block])
-            places = block - part.first
-            texts = part.texts.take(places) if has_texts else ()
-            payloads = part.reader.payloads(places) or (b"",) * len(places)
-            columns = {
-                attribute: rows_of_column(attribute, _column(part, number, attribute), places)
-                for number, attribute in enumerate(manifest.attributes)
-            }
-            if self.addition is not None:
-                columns |= self.addition.columns(keys[block])
-            writer.append(slice(None), texts, columns, payloads if has_payloads else ())
-            annotation_writer.append(take(annotations_in(part.arrays), places))
+        for numbers, block in self._blocks(rows):
+            points.append(vectors[numbers])
+            payloads = block.payloads if has_payloads else ()
+            writer.append(slice(None), block.texts, block.columns, payloads)
+            annotation_writer.append(block.annotations)
             count += len(block)
             report("copying", count, len(rows))
         writer.finish(with_keys=False)
-        keys = keys[rows]
+        keys = source.arrays["ids"][rows]
         stage.create("ids", np.int64, keys.shape)[:] = keys
         write_order(stage, keys)
         return points.read()
+
+    def _blocks(self, rows: IntArray) -> Iterator[tuple[IntArray, Rows]]:
+        """Yield ascending `rows` in blocks: their numbers and their columns."""
+        manifest, source = self.generation.manifest, self.source
+        for part, block in _blocks(source.parts, rows):
+            places, keys = block - part.first, source.arrays["ids"][block]
+            texts = part.texts.take(places) if manifest.id_kind == "string" else ()
+            payloads = part.reader.payloads(places) or (b"",) * len(places)
+            columns = {
+                attribute: rows_of_column(
+                    attribute, column_of(part.arrays, number, attribute), places
+                )
+                for number, attribute in enumerate(manifest.attributes)
+            }
+            if self.addition is not None:
+                columns |= self.addition.columns(keys)
+            rows_copied = rows_of_columns(keys, texts, columns, payloads)
+            annotations = take(annotations_in(part.arrays), places)
+            yield block, replace(rows_copied, annotations=annotations)
 
     def _write_model(self) -> None:
         """Write the arrays of Build that do not depend on single points."""
@@ -245,21 +267,24 @@ class Renewal:
 
 
 def vacuum_of(state: State, stage: Staging) -> Renewal | None:
-    """Return a vacuum of the rows of a state; None if no row or every row has a point."""
-    if not 0 < state.live < state.rows:
+    """Return a vacuum of the rows of a state; None if no row or every row has a point.
+
+    A generation has at least one point with a vector.
+    """
+    if state.live == state.rows or not state.searched:
         return None
     return Renewal(state.generation, state.layout, state.source(), stage, keeps_model=True)
 
 
 def retraining_of(state: State, stage: Staging) -> Renewal | None:
-    """Return a retraining with the points of a state; None if there are none."""
-    if not state.live:
+    """Return a retraining with the points of a state; None if none has a vector."""
+    if not state.searched:
         return None
     return Renewal(state.generation, state.layout, state.source(), stage, keeps_model=False)
 
 
 def extension_of(state: State, stage: Staging, addition: Addition) -> Renewal | None:
-    """Return what adds attributes to the points of a state; None if there are no points."""
+    """Return what adds attributes to the points of a state; None if no point has a vector."""
     renewal = retraining_of(state, stage)
     return None if renewal is None else replace(renewal, keeps_model=True, addition=addition)
 
@@ -270,15 +295,3 @@ def _blocks(parts: Parts, rows: IntArray) -> Iterator[tuple[Part, IntArray]]:
         start, stop = np.searchsorted(rows, (part.first, part.first + part.rows)).tolist()
         for first in range(start, stop, _BLOCK_ROWS):
             yield part, rows[first : min(stop, first + _BLOCK_ROWS)]
-
-
-def _column(part: Part, number: int, attribute: Attribute) -> Column:
-    """Return the values of an attribute of all rows of a part."""
-    ends = np.empty(0, np.int64)
-    words: tuple[str, ...] = ()
-    if attribute.multi:
-        ends = part.arrays[array_name(number, "ends")]
-    if attribute.type == "keyword":
-        texts = Texts(part.arrays, array_name(number, "words"))
-        words = tuple(texts[place].decode() for place in range(len(texts)))
-    return Column(part.arrays[array_name(number, "values")], ends, words)

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from divgrpc.arrays import Array
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts, plain
 from divgrpc.columns.values import (
     Column,
@@ -34,10 +35,11 @@ from divgrpc.writes.annotation_arguments import NOT_GIVEN, AnnotationArguments, 
 from divgrpc.writes.columns import LiveIds
 from divgrpc.writes.live_annotations import annotations_of
 from divgrpc.writes.model import RowEncoder
-from divgrpc.writes.records import Record, Rows
+from divgrpc.writes.records import Record, Rows, spread, spread_vectors
 from divgrpc.writes.state import State
 
 _MODES: Final = get_args(WriteMode)
+NEEDS_OPTION: Final = "only an index built with vectors_optional has points without a vector"
 NO_KEYS: Final = np.empty(0, np.int64)
 
 
@@ -45,7 +47,9 @@ NO_KEYS: Final = np.empty(0, np.int64)
 class Upsert:
     """The arguments of an upsert; `divgrpc.Collection.upsert` describes them.
 
-    Without `vectors`, points keep their vectors. `columns` are values of declared attributes.
+    Without `vectors` and `has_vector`, points keep their vectors. `has_vector` (m,) is whether each
+    point gets a vector, None if all do. `vectors` has a row for each point that gets one, and is
+    None if none does. `columns` are values of declared attributes.
     """
 
     ids: Any
@@ -56,6 +60,12 @@ class Upsert:
     if_sequence: int | None = None
     write_id: str = ""
     annotations: AnnotationArguments = NOT_GIVEN
+    has_vector: Flags | None = None
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether points keep their vectors."""
+        return self.vectors is None and self.has_vector is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +160,36 @@ class Requests:
         if count > LIMITS["write_rows_max"]:
             most = LIMITS["write_rows_max"]
             raise LimitExceededError(f"ids has {count} rows; one write may have at most {most}")
-        _check_mode(request, rows, keys, texts)
-        vectors = None if request.vectors is None else self._vectors(request.vectors, count)
-        columns = self._columns(request.columns, count, rows, state, keeps=vectors is None)
-        payloads = self._payloads(request.payloads, count, rows, state, keeps=vectors is None)
+        is_optional = self._manifest.parameters.vectors_optional
+        _check_mode(request, rows, keys, texts, is_optional=is_optional)
+        keeps = request.keeps_vectors
+        # Wrong vectors are named before wrong attributes.
+        flags, vectors, encoded = self._encoded(request, rows, state)
+        columns = self._columns(request.columns, count, rows, state, keeps=keeps)
+        payloads = self._payloads(request.payloads, count, rows, state, keeps=keeps)
         annotations = self._annotations(request, count, rows, state)
-        if vectors is None:
-            vectors = state.vectors(rows)
-            encoded = state.encoded(rows)
-        else:
-            encoded = self._encoder.encode(vectors)
-        cells, terms, codes = encoded
-        new_rows = Rows(keys, texts, vectors, cells, terms, codes, columns, payloads, annotations)
+        new_rows = Rows(keys, texts, vectors, *encoded, columns, payloads, annotations, flags)
         return Record(new_rows, NO_KEYS, request.write_id)
+
+    def _encoded(
+        self, request: Upsert, rows: IntArray, state: State
+    ) -> tuple[Flags | None, Vectors, tuple[Array, Array, Array]]:
+        """Return which points have a vector, the vectors, and cells, scan terms and codes.
+
+        rows: (m,) the rows of the points, -1 for new ones.
+        """
+        if request.keeps_vectors:
+            has_vector = rows >= 0
+            has_vector[has_vector] = state.has_vector(rows[has_vector])
+            old_rows = rows[has_vector]
+            vectors, encoded = state.vectors(old_rows), state.encoded(old_rows)
+        else:
+            has_vector = self._has_vector(request, len(rows))
+            vectors = self._vectors(request.vectors, int(has_vector.sum()))
+            encoded = self._encoder.encode(vectors)
+        flags = None if has_vector.all() else has_vector
+        cells, terms, codes = (spread(array, flags) for array in encoded)
+        return flags, spread_vectors(vectors, flags), (cells, terms, codes)
 
     def delete(self, request: Delete, state: State) -> Record:
         """Return the record of a deletion; ids that no point has are left out.
@@ -188,7 +215,8 @@ class Requests:
 
     def encode(self, rows: Rows) -> Rows:
         """Return rows with the cells, scan terms and codes that this encoder gives them."""
-        cells, terms, codes = self._encoder.encode(rows.vectors)
+        encoded = self._encoder.encode(rows.vectors[rows.with_vector])
+        cells, terms, codes = (spread(array, rows.has_vector) for array in encoded)
         return replace(rows, cells=cells, terms=terms, codes=codes)
 
     def _find(self, ids: Any, live: LiveIds) -> tuple[IntArray, tuple[bytes, ...], IntArray]:  # noqa: ANN401
@@ -210,7 +238,23 @@ class Requests:
         _check_different(keys, [text.decode() for text in texts])
         return keys, texts, np.array([row for row, _ in pairs], np.int64)
 
+    def _has_vector(self, request: Upsert, count: int) -> Flags:
+        """Return whether each point of a request gets a vector."""
+        if request.has_vector is None:
+            return np.ones(count, np.bool_)
+        if len(request.has_vector) != count:
+            rule = f"must have one row per id, {count}, got {len(request.has_vector)}"
+            raise invalid("vectors", rule)
+        if not self._manifest.parameters.vectors_optional and not request.has_vector.all():
+            row = int(np.argmin(request.has_vector))
+            hint = "; upsert(ids, attributes=...) keeps vectors"
+            raise invalid("vectors", f"row {row} has no vector: {NEEDS_OPTION}{hint}")
+        return request.has_vector
+
     def _vectors(self, values: object, count: int) -> Vectors:
+        if values is None:
+            # All points lack a vector, so they are dense.
+            return np.empty((0, self._manifest.dims), np.float32)
         rows = as_rows("vectors", values, self._manifest.dims)
         if isinstance(rows, SparseRows) != (self._manifest.points == "sparse"):
             kind = self._manifest.points
@@ -239,7 +283,7 @@ class Requests:
             check_column(attribute, column, count)
         old_values: Mapping[str, Sequence[Any]] = {}
         if keeps and len(columns) < len(self._manifest.attributes):
-            old_values = state.reader().values(rows)
+            old_values = _values_of(state, rows, self._manifest.attributes)
         result: dict[Attribute, Column] = {}
         for attribute in self._manifest.attributes:
             if attribute in columns:
@@ -257,13 +301,30 @@ class Requests:
     ) -> tuple[bytes, ...]:
         if payloads is not None:
             return tuple(check_payloads(payloads, count))
-        return state.reader().payloads(rows) if keeps else ()
+        if not keeps:
+            return ()
+        has_point = rows >= 0
+        stored = iter(state.reader().payloads(rows[has_point]))
+        return tuple(next(stored, b"") if has else b"" for has in has_point.tolist())
 
     def _annotations(
         self, request: Upsert, count: int, rows: IntArray, state: State
     ) -> dict[str, Array]:
-        kept = annotations_of(state.parts, rows) if request.vectors is None else None
+        kept = annotations_of(state.parts, rows) if request.keeps_vectors else None
         return complete(request.annotations, self._manifest, count, kept)
+
+
+def _values_of(
+    state: State, rows: IntArray, attributes: Sequence[Attribute]
+) -> dict[str, list[Any]]:
+    """Return the values of all attributes for `rows` (m,); a row of -1 has none."""
+    missing = {a.name: () if a.multi else None for a in attributes}
+    places = np.flatnonzero(rows >= 0)
+    values: dict[str, list[Any]] = {n: [value] * len(rows) for n, value in missing.items()}
+    for name, column in state.reader().values(rows[places]).items():
+        for place, value in zip(places.tolist(), column, strict=True):
+            values[name][place] = value
+    return values
 
 
 def check_sequence(expected: int | None, state: State) -> None:
@@ -274,7 +335,14 @@ def check_sequence(expected: int | None, state: State) -> None:
         )
 
 
-def _check_mode(request: Upsert, rows: IntArray, keys: IntArray, texts: Sequence[bytes]) -> None:
+def _check_mode(
+    request: Upsert,
+    rows: IntArray,
+    keys: IntArray,
+    texts: Sequence[bytes],
+    *,
+    is_optional: bool,
+) -> None:
     def name(place: int) -> str:
         return repr(texts[place].decode()) if texts else str(keys[place])
 
@@ -287,10 +355,9 @@ def _check_mode(request: Upsert, rows: IntArray, keys: IntArray, texts: Sequence
         raise ConditionFailedError(
             "ids", f"there is no point with id {name(absent[0])}, and the mode is update_only"
         )
-    if request.vectors is None and len(absent):
-        raise InvalidArgumentError(
-            "vectors", f"vectors must be given for new points, such as id {name(absent[0])}"
-        )
+    if request.keeps_vectors and len(absent) and not is_optional:
+        rule = f"vectors must be given for new points, such as id {name(absent[0])}"
+        raise InvalidArgumentError("vectors", f"{rule}: {NEEDS_OPTION}")
 
 
 def _check_different(keys: IntArray, names: Sequence[str]) -> None:

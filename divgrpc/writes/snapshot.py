@@ -1,7 +1,7 @@
 """The points of a collection at one sequence number, which queries read."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import numpy as np
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.filters import Flags
 from divgrpc.engine import Engine
+from divgrpc.errors import invalid
 from divgrpc.hashing.lists import WORK
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
@@ -19,6 +20,7 @@ from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import GROWING, Generation
 from divgrpc.types import IndexInfo, IntArray, WritesInfo
 from divgrpc.types.filters import Filter, HasId
+from divgrpc.types.records import IdArray
 from divgrpc.vectors import Rows
 from divgrpc.writes.columns import LiveReader, Part
 from divgrpc.writes.layout import ROW_ARRAYS, Layout, LayoutInfo, WritesFolder
@@ -99,9 +101,9 @@ class Snapshot(Engine):
         self._shared = shared
         self._rows_stored = state.rows
         self.sequence, self.rows = state.sequence, state.live
-        self.widest_row = state.widest_row
+        self.widest_row, self.rows_searched = state.widest_row, state.searched
         nonzeros = max(1, state.nonzeros)
-        self.manifest = replace(engine.manifest, rows=max(1, state.live), nonzeros=nonzeros)
+        self.manifest = replace(engine.manifest, rows=max(1, state.searched), nonzeros=nonzeros)
         self._order: CodeOrder | None = None
         self._visible: PassingRows | None = None
         if state.is_clean:
@@ -112,6 +114,10 @@ class Snapshot(Engine):
             self._searcher = shared.searcher
             self._visible, self._order = state.visible()
             alive = self._visible.flags
+        # The points that exist, if searches do not see all of them.
+        self._present = state.present()
+        if self._present is not None:
+            alive = self._present.flags
         self._alive = alive
         self._parts = state.parts
         self._live_ids = state.ids(alive)
@@ -133,7 +139,32 @@ class Snapshot(Engine):
         folder = self._folder
         size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
         writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
-        return replace(super().info, rows=self.rows, writes=writes)
+        absent = self.rows - self.rows_searched
+        return replace(super().info, rows=self.rows, rows_without_vector=absent, writes=writes)
+
+    @property
+    def _all_rows(self) -> PassingRows:
+        return super()._all_rows if self._present is None else self._present
+
+    def _searched(self, passing: PassingRows | None) -> PassingRows | None:
+        if self._present is None or self._visible is None or passing is None:
+            return passing
+        return passing.within(self._visible)
+
+    def _has_vector(self, rows: IntArray) -> Flags | None:
+        """Return whether each of `rows` (m,) has a vector; None if all have."""
+        if self._present is None or self._visible is None:
+            return None
+        flags = self._visible.flags[rows]
+        return None if flags.all() else flags
+
+    def rows_like(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
+        """Return the rows of points whose vectors are queries."""
+        rows = super().rows_like(ids)
+        if (has_vector := self._has_vector(rows)) is not None:
+            name = ids[int(np.argmin(has_vector))]
+            raise invalid("like", f"has {name!r}, which is a point without a vector")
+        return rows
 
     @property
     def _points(self) -> Rows:
@@ -146,7 +177,8 @@ class Snapshot(Engine):
     @functools.cached_property
     def topics(self) -> Topics:
         """Ids, categories and sub-topics of the points, for evaluations."""
-        alive = self._all_rows.flags
+        # Evaluations see what searches see.
+        alive = super()._all_rows.flags
         ids = np.arange(len(alive))
         if not self._has_texts:
             # Evaluations want an id for each row. No caller can name the rows without a point.

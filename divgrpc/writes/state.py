@@ -43,6 +43,7 @@ class State:
     sequence: number of the last record that was applied.
     rows, live: number of rows, deleted ones included, and number of points.
     items: number of items of all rows in the files of `point_files`.
+    searched: number of points that have a vector.
     layout: the layout that the records were applied to.
     """
 
@@ -72,6 +73,13 @@ class State:
         self._alive[: info.rows] = arrays["alive"]
         if self._sparse_rows is not None:
             self._sparse_rows.begin(self._alive[: info.rows])
+        # Whether each row has a vector; None if all have.
+        self._has_vector: Flags | None = None
+        self.searched = self.live
+        if "has_vector" in arrays:
+            self._has_vector = np.ones(info.capacity, np.bool_)
+            self._has_vector[: info.rows] = arrays["has_vector"]
+            self.searched = int(np.count_nonzero(self._alive & self._has_vector))
         self._places = np.full(info.capacity, -1, np.int32)
         self._has_cells = "cell_rows" in arrays
         if self._has_cells:
@@ -134,7 +142,7 @@ class State:
         """Number of stored values of all points; each number of a dense vector counts."""
         if self._sparse_rows is not None:
             return self._sparse_rows.live_values
-        return self.live * self.generation.manifest.dims
+        return self.searched * self.generation.manifest.dims
 
     @property
     def widest_row(self) -> int:
@@ -149,8 +157,14 @@ class State:
     @property
     def is_clean(self) -> bool:
         """Whether every row has a point, and no row was written since the merge."""
-        is_whole = self.rows == self.layout.info.rows == self.live
+        is_whole = self.rows == self.layout.info.rows == self.searched
         return is_whole and not (self._has_cells and bool((self._counts == 0).any()))
+
+    def has_vector(self, rows: IntArray) -> Flags:
+        """Return for each of `rows` (m,) whether it has a vector."""
+        if self._has_vector is None:
+            return np.ones(len(rows), np.bool_)
+        return self._has_vector[rows]
 
     def apply(self, sequence: int, record: Record) -> None:
         """Apply a record, the one after the last."""
@@ -181,15 +195,7 @@ class State:
             np.divide(1, sizes, out=part, where=sizes > 0)
         if self._sparse_rows is not None and isinstance(block.vectors, SparseRows):
             self._sparse_rows.add(block.vectors, first, self.items)
-        if self._has_cells:
-            places = self._add_to_cells(block.cells, rows)
-        else:
-            places = rows
-            self._chains.add(block.codes)
-        self._places[first : first + count] = places
-        put_codes(read_only(block.codes), read_only(places), self._codes)
-        if self._terms is not None:
-            self._terms[places] = block.terms
+        self._add_codes(block, rows)
         self._alive[first : first + count] = True
         self.parts = self.parts.with_rows(block, self.generation.manifest.attributes)
         self.has_payloads = self.has_payloads or any(block.payloads)
@@ -199,6 +205,25 @@ class State:
         self.rows += count
         self.items += item_count(block.vectors)
         self.live += count
+        self.searched += len(rows[block.with_vector])
+
+    def _add_codes(self, block: Rows, rows: npt.NDArray[np.int32]) -> None:
+        """Add the codes of new rows (m,) that have a vector."""
+        if block.has_vector is not None:
+            if self._has_vector is None:
+                self._has_vector = np.ones(self._capacity, np.bool_)
+            self._has_vector[rows] = block.has_vector
+        places, kept = rows, block.with_vector
+        if self._has_cells:
+            places = np.full(len(rows), -1, np.int32)
+            places[kept] = self._add_to_cells(block.cells[kept], rows[kept])
+        else:
+            self._chains.add(block.codes)
+        self._places[rows] = places
+        places = places[kept]
+        put_codes(read_only(block.codes[kept]), read_only(places), self._codes)
+        if self._terms is not None:
+            self._terms[places] = block.terms[kept]
 
     def _add_to_cells(
         self, cells: npt.NDArray[np.int32], rows: npt.NDArray[np.int32]
@@ -226,6 +251,9 @@ class State:
         self.live -= len(rows)
         if self._sparse_rows is not None:
             self._sparse_rows.remove(rows)
+        if self._has_vector is not None:
+            rows = rows[self._has_vector[rows]]
+        self.searched -= len(rows)
         if self._has_cells:
             places = self._places[rows]
             self._flags[places] = 0
@@ -282,11 +310,13 @@ class State:
         )
 
     def visible(self) -> tuple[PassingRows, CodeOrder]:
-        """Return the points that exist now, and the order of codes.
+        """Return the points that searches see now, and the order of codes.
 
         Both are copies, so later records do not change them.
         """
         alive = self._alive.copy()
+        if self._has_vector is not None:
+            alive &= self._has_vector
         if not self._has_cells:
             by_row = self._chains.order()
             return PassingRows(alive, order=by_row), by_row
@@ -302,6 +332,10 @@ class State:
         order = GrownOrder(self, self._heads.copy() if self._used[0] else NO_FILTER.heads)
         return PassingRows(alive, by_code=(flags, counts), order=order), order
 
+    def present(self) -> PassingRows | None:
+        """Return the points that exist now, a copy; None if searches see all of them."""
+        return None if self.searched == self.live else PassingRows(self._alive.copy())
+
     def source(self) -> Source:
         """Return what a merge reads; later records do not change it."""
         rows, places = self.rows, self._places[: self.rows].copy()
@@ -310,6 +344,7 @@ class State:
         return Source(
             sequence=self.sequence,
             alive=self._alive[:rows].copy(),
+            has_vector=None if self._has_vector is None else self._has_vector[:rows].copy(),
             places=places,
             cells=self.cells_of(places) if self._has_cells else _NO_CELLS,
             arrays={name: arrays[name] for name in names if name in arrays},
@@ -322,7 +357,7 @@ class State:
     def encoded(self, rows: IntArray) -> tuple[Array, Array, Array]:
         """Return cells (m,) int32, scan terms (m,) uint32 and codes (m, bits / 8) uint8.
 
-        rows: (m,) rows whose points exist. Without cells, all cells are -1.
+        rows: (m,) rows whose points exist and have vectors. Without cells, all cells are -1.
         """
         places = self._places[rows]
         codes = np.empty((len(rows), self._codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8)

@@ -185,6 +185,9 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
             numbers = np.arange(10, dtype=np.float32).reshape(2, 5)
             collection.upsert(["new", "n0"], numbers, attributes={"price": [1, 2]})
             collection.delete(["n5"])
+    for name in ("vectorless", "a_vectorless"):
+        vectors = [*np.arange(10, dtype=np.float32).reshape(2, 5), None]
+        Collection.build(vectors, path=folder / "data" / name, vectors_optional=True).close()
     with Collection.open(folder / "data" / "labels_written") as collection:
         collection.upsert([10**6], np.eye(1, 9), labels=np.eye(1, 6))
         collection.delete([0])

@@ -60,8 +60,9 @@ def upsert(arguments: argparse.Namespace) -> None:
     payload, labels, category and sub-topic. An index takes labels, categories and sub-topics if it
     was built with some.
 
-    The points of a .jsonl or .parquet file may all lack vectors. Then they must exist, and keep
-    their vectors, and also all else that the command leaves out.
+    The points of a .jsonl or .parquet file may all lack vectors. Then they keep their vectors, and
+    also all else that the command leaves out. They must exist, unless the index was built with
+    --vectors-optional. In such an index, a `vector` of null is a point without one.
 
     Rows are written 1,000 at a time, each thousand as a whole or not at all; if the command fails,
     it can be repeated. With --if-sequence, all rows must fit one message.
@@ -99,7 +100,7 @@ def upsert(arguments: argparse.Namespace) -> None:
             result = client.upsert(
                 arguments.name,
                 fields["ids"][start:stop],
-                None if vectors is None else take(vectors, start, stop),
+                _cut(vectors, start, stop),
                 attributes={n: c[start:stop] for n, c in fields["attributes"].items()},
                 attribute_types=types,
                 payloads=fields["payloads"] and fields["payloads"][start:stop],
@@ -214,6 +215,13 @@ def _name_of(write_id: str | None, start: int) -> str | None:
     return f"{write_id}:{start}" if write_id and start else write_id
 
 
+def _cut(vectors: Any, start: int, stop: int) -> Any:  # noqa: ANN401  # a matrix, a list or None
+    """Return the vectors of some points."""
+    if vectors is None or isinstance(vectors, list):
+        return vectors and vectors[start:stop]
+    return take(vectors, start, stop)
+
+
 def _annotations(fields: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     """Return labels, categories and sub-topics of some rows; None for what the files lack."""
     labels = fields["labels"]
@@ -259,16 +267,19 @@ def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[s
         return read_vectors(path, arguments.key, base=base, dims=dims), fields
     points = read_records(path, needs_vectors=False)
     fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
-    return points.vectors, fields
+    return points.rows, fields
 
 
 def _check_counts(vectors: Any, fields: dict[str, Any]) -> None:  # noqa: ANN401  # as of `_read`
     """Raise `InvalidArgumentError` unless there is one vector, and so on, for each id."""
     count = len(fields["ids"])
     rows = vectors.rows if isinstance(vectors, Documents) else vectors
-    if rows is not None and row_count(rows) != count:
+    vector_count = count
+    if rows is not None:
+        vector_count = len(rows) if isinstance(rows, list) else row_count(rows)
+    if vector_count != count:
         rule = "must be as many as the vectors"
-        raise invalid("ids", f"{rule}, got {count} for {row_count(rows)} vectors")
+        raise invalid("ids", f"{rule}, got {count} for {vector_count} vectors")
     counts = {name: len(column) for name, column in fields["topics"].items()}
     if fields["labels"] is not None:
         counts["labels"] = row_count(fields["labels"])

@@ -4,6 +4,7 @@ An archive (.npz) has these arrays:
 
     divgrpc                      1, the version of this format
     vectors                      (n, dims) float32, of dense points
+    has_vector                   (n,) bool if some points have no vector; `vectors` has the others
     format, shape, indptr, indices, data
                                  sparse points, as scipy.sparse.save_npz writes them
     ids                          (n,) int64, or UTF-8 bytes of a JSON list if the ids are texts
@@ -80,7 +81,13 @@ def archive_writer(path: Path, info: IndexInfo) -> Iterator[Callable[[Records], 
 def _vectors(pages: list[Records], info: IndexInfo) -> dict[str, Array]:
     parts: list[Any] = [page.vectors for page in pages]
     if info.points == "dense":
-        return {"vectors": np.concatenate([np.empty((0, info.dims), np.float32), *parts])}
+        vectors = np.concatenate([np.empty((0, info.dims), np.float32), *parts])
+        if all(page.has_vector is None for page in pages):
+            return {"vectors": vectors}
+        flags = np.concatenate(
+            [np.ones(len(p), np.bool_) if p.has_vector is None else p.has_vector for p in pages]
+        )
+        return {"vectors": vectors[flags], "has_vector": flags}
     sparse: list[SparseVectors] = parts
     widths = np.concatenate([np.diff(part.indptr) for part in sparse])
     return {
@@ -112,7 +119,8 @@ def _points(archive: Any) -> PointLines:  # noqa: ANN401  # numpy's stubs give n
         bounds = zip([0, *ends], ends, strict=False)
         payloads = [texts[start:end] or None for start, end in bounds]
     id_list = _from_bytes(ids) if ids.dtype == np.uint8 else ids.tolist()
-    return PointLines(vectors, id_list, attributes, payloads)
+    has_vector = archive["has_vector"] if "has_vector" in archive.files else None
+    return PointLines(vectors, id_list, attributes, payloads, has_vector)
 
 
 def _as_bytes(value: object) -> Array:

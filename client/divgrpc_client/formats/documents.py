@@ -11,6 +11,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IndexInfo, IntArray
 from divgrpc_client.formats.column_files import with_types
 from divgrpc_client.formats.files import read_column, read_lines, read_vectors
+from divgrpc_client.formats.json_lines import PointLines
 from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
@@ -139,10 +140,13 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         path = Path(arguments.file)
         if has_records(path):
             _refuse_options(path, arguments)
-            points = read_records(path)
+            is_optional = bool(vars(arguments).get("vectors_optional"))
+            points = read_records(path, vectors_optional=is_optional)
+            if points.has_vector is not None:
+                _refuse_labels(arguments)
+                return path, points.rows, _columns_of(points)
             rows = cast(Matrix, points.vectors)
-            columns = {"ids": points.ids, "payloads": points.payloads}
-            columns |= with_types(points.attributes)
+            columns = _columns_of(points)
         else:
             rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
         documents = _with_labels(path, rows, None, arguments)
@@ -163,6 +167,18 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         "roots": arguments.roots,
     }
     return documents.path, documents.rows, fields
+
+
+def _refuse_labels(arguments: argparse.Namespace) -> None:
+    """Raise for options of labels, which do not go with points without a vector."""
+    for option in ("labels", "label_model", "label_names", "hierarchy", "split"):
+        if vars(arguments).get(option):
+            raise InvalidArgumentError(option, "does not go with points without a vector")
+
+
+def _columns_of(points: PointLines) -> dict[str, Any]:
+    """Return ids, payloads and attributes as arguments of `Client.build`."""
+    return {"ids": points.ids, "payloads": points.payloads} | with_types(points.attributes)
 
 
 def _refuse_options(path: Path, arguments: argparse.Namespace) -> None:

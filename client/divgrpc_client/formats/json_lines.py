@@ -5,7 +5,7 @@
 `vector` is a list of numbers or, for a sparse vector, an object with `indices`, `values` and
 `dims`. `payload` is any JSON value: a text is stored as it is, and any other value as its JSON
 text. `payload_base64` is a payload that is no text. Only `vector` is required. To change points
-that keep their vectors, all lines leave it out.
+that keep their vectors, all lines leave it out. null is a point without a vector.
 """
 
 import base64
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
@@ -31,22 +32,36 @@ class PointLines:
     """The points of a file, as arguments of `Client.build`.
 
     Attributes that some points lack have None there. `vectors`, `ids` and `payloads` are None if no
-    point has them.
+    point has them. `has_vector` says which points have a vector, if some have none; `vectors` has
+    those of the others.
     """
 
     vectors: Matrix | None
     ids: list[Any] | None = None
     attributes: dict[str, list[Any]] = field(default_factory=dict)
     payloads: list[bytes | None] | None = None
+    has_vector: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> Any:  # noqa: ANN401  # what `Client.build` takes
+        """The vectors, with None for a point without one; None if points keep theirs."""
+        if self.has_vector is None:
+            return self.vectors
+        vectors = iter(() if self.vectors is None else self.vectors)
+        return [next(vectors) if has else None for has in self.has_vector.tolist()]
 
 
-def read_points(path: Path, *, needs_vectors: bool = True) -> PointLines:
+def read_points(
+    path: Path, *, needs_vectors: bool = True, vectors_optional: bool = False
+) -> PointLines:
     """Return the points of a file; raises `InvalidArgumentError` with the line at fault.
 
     Without `needs_vectors`, all points may lack a vector. Then they must all give the same
-    attributes, because an attribute that some points lack would be removed from these.
+    attributes, because an attribute that some points lack would be removed from these. A vector may
+    be null. With `vectors_optional`, any point may lack a vector, which means the same.
     """
     vectors: list[Any] = []
+    flags: list[bool] = []
     first: dict[str, Any] = {}
     ids: list[Any] = []
     payloads: list[bytes | None] = []
@@ -58,6 +73,9 @@ def read_points(path: Path, *, needs_vectors: bool = True) -> PointLines:
         if not needs_vectors:
             _check_parts(path, number, first, point)
         if needs_vectors or "vector" in point:
+            is_absent = point.get("vector") is None
+            flags.append(not (is_absent and (vectors_optional or not needs_vectors)))
+        if flags and flags[-1]:
             vectors.append(_vector(path, number, point))
             _check_like(path, number, vectors[0], vectors[-1])
         payloads.append(_payload(path, number, point))
@@ -65,13 +83,16 @@ def read_points(path: Path, *, needs_vectors: bool = True) -> PointLines:
     if not ids:
         raise InvalidArgumentError("file", f"{path} has no points")
     has_payloads = any(payload is not None for payload in payloads)
-    if not vectors:
+    if not flags:
         has_payloads = "" in _parts(first)
+    if vectors and isinstance(vectors[0], tuple) and not all(flags):
+        raise InvalidArgumentError("file", f"{path}: only dense vectors may be null")
     return PointLines(
         _matrix(vectors) if vectors else None,
         None if ids[0] is None else ids,
         attributes,
         payloads if has_payloads else None,
+        None if all(flags) else np.array(flags),
     )
 
 
@@ -107,7 +128,10 @@ def write_points(records: Records) -> Iterator[str]:
     """Yield a line for each record."""
     dims = getattr(records.vectors, "dims", 0)
     for record in records:
-        yield json.dumps(as_object(record, dims), ensure_ascii=False, separators=(",", ":")) + "\n"
+        point = as_object(record, dims)
+        if records.has_vector is not None:
+            point.setdefault("vector", None)
+        yield json.dumps(point, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
@@ -217,7 +241,8 @@ def _vector(path: Path, number: int, point: dict[str, Any]) -> Any:  # noqa: ANN
     except ValueError:
         row = np.empty(0)
     if not isinstance(vector, list) or row.ndim != 1 or not row.size or row.dtype.kind not in "iuf":
-        raise _wrong(path, number, "`vector` must be a list of numbers")
+        hint = "; divgrpc build --vectors-optional keeps points without one" * (vector is None)
+        raise _wrong(path, number, f"`vector` must be a list of numbers{hint}")
     return row.astype(np.float32)
 
 

@@ -21,21 +21,30 @@ PARQUET: Final = (".parquet",)
 _ID, _VECTOR, _PAYLOAD = "id", "vector", "payload"
 
 
-def read_parquet(path: Path, *, needs_vectors: bool = True) -> PointLines:
+def read_parquet(
+    path: Path, *, needs_vectors: bool = True, vectors_optional: bool = False
+) -> PointLines:
     """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`.
 
-    Without `needs_vectors`, the file may lack the column of vectors.
+    Without `needs_vectors`, the file may lack the column of vectors, and vectors may be null. With
+    `vectors_optional`, vectors may be null too.
     """
     columns = _columns(path)
     if needs_vectors and _VECTOR not in columns:
         names = ", ".join(columns) or "none"
         raise InvalidArgumentError("file", f"{path} has no column {_VECTOR!r}, but {names}")
-    vectors = _vectors(path, columns.pop(_VECTOR)) if _VECTOR in columns else None
+    vectors = has_vector = None
+    if _VECTOR in columns:
+        column = columns.pop(_VECTOR).combine_chunks()
+        if column.null_count and (vectors_optional or not needs_vectors):
+            has_vector = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+            column = column.drop_null()
+        vectors = _vectors(path, column) if len(column) or has_vector is None else None
     ids, payloads = (
         columns.pop(name).to_pylist() if name in columns else None for name in (_ID, _PAYLOAD)
     )
     attributes = {name: column.to_pylist() for name, column in columns.items()}
-    return PointLines(vectors, ids, attributes, payloads)
+    return PointLines(vectors, ids, attributes, payloads, has_vector)
 
 
 def read_parquet_values(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
@@ -72,10 +81,9 @@ def parquet_writer(path: Path, info: IndexInfo) -> Iterator[Any]:
     schema = _schema(pyarrow, info)
 
     def write(records: Records) -> None:
-        vectors = pyarrow.array(np.asarray(records.vectors).ravel())
         columns = {
             _ID: pyarrow.array(records.ids.tolist(), schema.field(_ID).type),
-            _VECTOR: pyarrow.FixedSizeListArray.from_arrays(vectors, info.dims),
+            _VECTOR: _as_lists(pyarrow, records, schema.field(_VECTOR).type),
         }
         for name, values in records.attributes.items():
             columns[name] = pyarrow.array(map(_plain, values), schema.field(name).type)
@@ -86,6 +94,14 @@ def parquet_writer(path: Path, info: IndexInfo) -> Iterator[Any]:
 
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         yield write
+
+
+def _as_lists(pyarrow: Any, records: Records, kind: Any) -> Any:  # noqa: ANN401  # pyarrow has no types
+    """Return the vectors of records as lists, null for a point without one."""
+    if records.has_vector is not None:
+        return pyarrow.array([record.vector for record in records], kind)
+    numbers = pyarrow.array(np.asarray(records.vectors).ravel())
+    return pyarrow.FixedSizeListArray.from_arrays(numbers, kind.list_size)
 
 
 def _schema(pyarrow: Any, info: IndexInfo) -> Any:  # noqa: ANN401  # pyarrow has no types
@@ -115,8 +131,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # the value of any attribute
 
 
 def _vectors(path: Path, column: Any) -> Any:  # noqa: ANN401  # a column of pyarrow
-    """Return a column of lists as a matrix."""
-    flat = column.combine_chunks()
+    """Return an array of lists as a matrix."""
+    flat = column
     try:
         numbers = flat.flatten().to_numpy(zero_copy_only=False)
     except AttributeError:

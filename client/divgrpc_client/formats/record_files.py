@@ -20,15 +20,18 @@ def has_records(path: Path) -> bool:
     return path.suffix in (*JSON_LINES, *PARQUET) or is_archive(path)
 
 
-def read_records(path: Path, *, needs_vectors: bool = True) -> PointLines:
+def read_records(
+    path: Path, *, needs_vectors: bool = True, vectors_optional: bool = False
+) -> PointLines:
     """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`.
 
-    Without `needs_vectors`, the points of JSON Lines and Parquet may lack vectors.
+    Without `needs_vectors`, the points of JSON Lines and Parquet may all lack vectors. With
+    `vectors_optional`, any of them may.
     """
     if path.suffix == ARCHIVE:
         return read_archive(path)
     read = read_parquet if path.suffix in PARQUET else read_points
-    return read(path, needs_vectors=needs_vectors)
+    return read(path, needs_vectors=needs_vectors, vectors_optional=vectors_optional)
 
 
 @contextmanager

@@ -235,6 +235,8 @@ def index(info: IndexInfo) -> None:
         f"dimensions, codes of {info.code_bits} bits"
     )
     out.print(_points(info))
+    if info.rows_without_vector:
+        out.print(f"{info.rows_without_vector:,} points without a vector, which no query finds")
     columns = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
     out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))

@@ -91,9 +91,16 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
         if isinstance(vectors, Csr):
             indices = vectors.indices.astype(np.int32)
             vectors = SparseVectors(vectors.indptr, indices, vectors.data, vectors.cols)
+    has_vector = None
+    if points.rows_without_vector and isinstance(vectors, np.ndarray):
+        has_vector = np.ones(len(ids), np.bool_)
+        has_vector[points.rows_without_vector] = False
+        present, vectors = vectors, np.full((len(ids), vectors.shape[1]), np.nan, np.float32)
+        vectors[has_vector] = present
     return Records(
         ids=ids,
         vectors=vectors,
+        has_vector=has_vector,
         attributes=_attributes(points.attributes),
         payloads=tuple(points.payloads),
         generation=response.generation,

@@ -28,8 +28,8 @@ from divgrpc.types.records import (
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, label_upload
 from divgrpc_client.messages.options import BuildOptions, OnProgress
-from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, number_column, row_ends
-from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
+from divgrpc_client.messages.vectors import PointVectors, VectorsLike, number_column, row_ends
+from divgrpc_protos.arrays import Csr, encode_label_sets, take
 from divgrpc_protos.columns import WireColumn, encode_column
 from divgrpc_protos.records import from_message, to_message
 from divgrpc_protos.v1 import attributes_pb2, index_pb2, points_pb2
@@ -42,7 +42,7 @@ class Upload:
     """The data of one build.
 
     header: the first message.
-    vectors: the rows.
+    vectors: the vectors of the rows.
     numbers: numbers of the rows by field, such as ids.
     label_data: the labels.
     texts: text ids, one per row, or none.
@@ -52,7 +52,7 @@ class Upload:
     """
 
     header: index_pb2.BuildRequest
-    vectors: Matrix
+    vectors: PointVectors
     numbers: dict[str, Numbers]
     label_data: LabelUpload
     texts: Sequence[str]
@@ -66,12 +66,12 @@ class Upload:
             yield index_pb2.BuildRequest(label_chunk=piece)
         start, sets = 0, self.label_data.sets
         # In each chunk, the vectors have at most `chunk_bytes`, and so have the labels.
-        ends = row_ends(self.vectors, chunk_bytes)
+        ends = self.vectors.ends(chunk_bytes)
         if sets is not None:
             ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
         ends = sorted({*ends, *self._column_ends(chunk_bytes)})
         for stop in ends:
-            chunk = index_pb2.BuildChunk(vectors=encode(self.vectors, start, stop))
+            chunk = index_pb2.BuildChunk(**self.vectors.fields(start, stop))
             if sets is not None:
                 chunk.labels.CopyFrom(encode_label_sets(cast(Csr, take(sets, start, stop))))
             for name, column in self.numbers.items():
@@ -159,8 +159,8 @@ def upload(
 
     Raises `InvalidArgumentError` with the name of the argument. The server checks the numbers.
     """
-    matrix = as_matrix("vectors", vectors)
-    rows = row_count(matrix)
+    point_vectors = PointVectors.of("vectors", vectors)
+    rows = point_vectors.rows
     ids = plain(data.ids)
     texts = _texts(ids, rows) if is_texts(ids) else []
     row_numbers = (
@@ -183,7 +183,7 @@ def upload(
     )
     header.header.declarations.extend(to_message(a, points_pb2.Attribute) for a in columns)
     return Upload(
-        header, matrix, numbers, label_data, texts, columns, attribute_bytes, stored_payloads
+        header, point_vectors, numbers, label_data, texts, columns, attribute_bytes, stored_payloads
     )
 
 

@@ -5,11 +5,13 @@ it would have to read a memory-mapped file twice. Sparse matrices are recognised
 attributes, so scipy is never imported.
 """
 
-from typing import Final, Protocol, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.absence import split_vectors
 from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc_protos import arrays
@@ -161,6 +163,51 @@ def row_ends(matrix: Matrix, limit: int) -> list[int]:
         start = min(rows, max(start + 1, fits))
         ends.append(start)
     return ends
+
+
+@dataclass(frozen=True, slots=True)
+class PointVectors:
+    """The vectors of the points of a build or an upsert, some of which may have none.
+
+    matrix: the vectors that are there; None if no point has one.
+    has_vector: (rows,) whether each point has one; None if all have.
+    """
+
+    matrix: Matrix | None
+    has_vector: npt.NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, field: str, vectors: VectorsLike) -> "PointVectors":
+        """Check what a caller passes; raises `InvalidArgumentError` for `field`."""
+        present, has_vector = split_vectors(vectors)
+        return cls(None if present is None else as_matrix(field, present), has_vector)
+
+    @property
+    def rows(self) -> int:
+        """The number of points."""
+        if self.has_vector is not None:
+            return len(self.has_vector)
+        return 0 if self.matrix is None else row_count(self.matrix)
+
+    def ends(self, limit: int) -> list[int]:
+        """Cut the points into runs as `row_ends` does."""
+        ends = [] if self.matrix is None else row_ends(self.matrix, limit)
+        if self.has_vector is not None:
+            places = np.flatnonzero(self.has_vector)
+            ends = sorted({*(int(places[end - 1]) + 1 for end in ends), self.rows})
+        return ends
+
+    def fields(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the fields of a message with the points `start` to `stop` - 1."""
+        if self.has_vector is None:
+            return {} if self.matrix is None else {"vectors": encode(self.matrix, start, stop)}
+        flags = self.has_vector[start:stop]
+        fields: dict[str, Any] = {"rows_without_vector": np.flatnonzero(~flags).tolist()}
+        first = int(np.count_nonzero(self.has_vector[:start]))
+        count = int(np.count_nonzero(flags))
+        if self.matrix is not None and count:
+            fields["vectors"] = encode(self.matrix, first, first + count)
+        return fields
 
 
 def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:

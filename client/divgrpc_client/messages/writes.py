@@ -27,15 +27,8 @@ from divgrpc_client.messages.batches import Exchange
 from divgrpc_client.messages.filters import filter_fields
 from divgrpc_client.messages.labels import label_sets
 from divgrpc_client.messages.requests import index_name
-from divgrpc_client.messages.vectors import (
-    VectorsLike,
-    as_matrix,
-    encode,
-    number_column,
-    row_ends,
-    whole_numbers,
-)
-from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
+from divgrpc_client.messages.vectors import PointVectors, VectorsLike, number_column, whole_numbers
+from divgrpc_protos.arrays import Csr, encode_label_sets, take
 from divgrpc_protos.columns import WireColumn, encode_column
 from divgrpc_protos.records import fields_of, number_of
 from divgrpc_protos.v1 import filters_pb2, writes_pb2
@@ -98,7 +91,7 @@ class _Rows(NamedTuple):
 
     ids: Sequence[int]
     texts: Sequence[str]
-    vectors: Matrix | None
+    vectors: PointVectors
     columns: Mapping[Attribute, Column]
     payloads: Sequence[bytes]
     labels: Csr | None
@@ -110,7 +103,6 @@ class _Rows(NamedTuple):
             encode_column(WireColumn(a.name, a.type, *column.cut(start, stop, multi=a.multi)))
             for a, column in self.columns.items()
         ]
-        vectors = None if self.vectors is None else encode(self.vectors, start, stop)
         labels = None
         if self.labels is not None:
             labels = encode_label_sets(cast(Csr, take(self.labels, start, stop)))
@@ -119,10 +111,9 @@ class _Rows(NamedTuple):
             "labels": labels,
             "ids": self.ids[start:stop],
             "string_ids": self.texts[start:stop],
-            "vectors": vectors,
             "attributes": attributes,
             "payloads": self.payloads[start:stop],
-        }
+        } | self.vectors.fields(start, stop)
 
     def ends(self) -> list[int]:
         """Return the rows at which to cut, so that messages are not too large."""
@@ -135,8 +126,7 @@ class _Rows(NamedTuple):
         if self.labels is not None:
             sizes += _NUMBER_BYTES * (1 + np.diff(self.labels.indptr))
         ends = set(range(ROWS_MAX, rows, ROWS_MAX)) | {rows}
-        if self.vectors is not None:
-            ends |= set(row_ends(self.vectors, _CHUNK_BYTES))
+        ends |= set(self.vectors.ends(_CHUNK_BYTES))
         totals = np.cumsum(sizes)
         groups = totals // _CHUNK_BYTES
         ends |= set((np.flatnonzero(np.diff(groups)) + 1).tolist())
@@ -253,17 +243,19 @@ def _rows_of(arguments: RowArguments) -> _Rows:
     count = len(numbers) or len(texts)
     if not count:
         raise invalid("ids", "must have at least one id")
-    vectors, attributes, payloads = arguments.vectors, arguments.attributes, arguments.payloads
-    matrix = None if vectors is None else as_matrix("vectors", vectors)
-    if matrix is not None and row_count(matrix) != count:
-        raise invalid("vectors", f"must have one row per id, {count}, got {row_count(matrix)}")
+    attributes, payloads = arguments.attributes, arguments.payloads
+    vectors = PointVectors(None)
+    if arguments.vectors is not None:
+        vectors = PointVectors.of("vectors", arguments.vectors)
+        if vectors.rows != count:
+            raise invalid("vectors", f"must have one row per id, {count}, got {vectors.rows}")
     columns: Mapping[Attribute, Column] = {}
     if attributes is not None:
         columns = columns_of(attributes, count, arguments.attribute_types)
     return _Rows(
         ids=numbers,
         texts=texts,
-        vectors=matrix,
+        vectors=vectors,
         columns=columns,
         payloads=[] if payloads is None else check_payloads(payloads, count),
         labels=None if arguments.labels is None else label_sets(arguments.labels, count, "id"),

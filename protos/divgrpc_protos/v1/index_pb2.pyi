@@ -170,6 +170,7 @@ class BuildParameters(Message):
     TARGET_RECALL_FIELD_NUMBER: int
     ZERO_VECTORS_FIELD_NUMBER: int
     SEED_FIELD_NUMBER: int
+    VECTORS_OPTIONAL_FIELD_NUMBER: int
     metric: Metric.ValueType
     hash_family: HashFamily.ValueType
     hyperplanes: Hyperplanes.ValueType
@@ -180,6 +181,7 @@ class BuildParameters(Message):
     target_recall: float
     zero_vectors: ZeroVectors.ValueType
     seed: int
+    vectors_optional: bool
     def __init__(
         self,
         *,
@@ -193,9 +195,10 @@ class BuildParameters(Message):
         target_recall: float | None = ...,
         zero_vectors: ZeroVectors.ValueType = ...,
         seed: int | None = ...,
+        vectors_optional: bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_centred", b"_centred", "_n_bits", b"_n_bits", "_n_components", b"_n_components", "_n_tables", b"_n_tables", "_seed", b"_seed", "_target_recall", b"_target_recall", "centred", b"centred", "n_bits", b"n_bits", "n_components", b"n_components", "n_tables", b"n_tables", "seed", b"seed", "target_recall", b"target_recall"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_centred", b"_centred", "_n_bits", b"_n_bits", "_n_components", b"_n_components", "_n_tables", b"_n_tables", "_seed", b"_seed", "_target_recall", b"_target_recall", "centred", b"centred", "hash_family", b"hash_family", "hyperplanes", b"hyperplanes", "metric", b"metric", "n_bits", b"n_bits", "n_components", b"n_components", "n_tables", b"n_tables", "seed", b"seed", "target_recall", b"target_recall", "zero_vectors", b"zero_vectors"]) -> None: ...
+    def HasField(self, field_name: Literal["_centred", b"_centred", "_n_bits", b"_n_bits", "_n_components", b"_n_components", "_n_tables", b"_n_tables", "_seed", b"_seed", "_target_recall", b"_target_recall", "_vectors_optional", b"_vectors_optional", "centred", b"centred", "n_bits", b"n_bits", "n_components", b"n_components", "n_tables", b"n_tables", "seed", b"seed", "target_recall", b"target_recall", "vectors_optional", b"vectors_optional"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_centred", b"_centred", "_n_bits", b"_n_bits", "_n_components", b"_n_components", "_n_tables", b"_n_tables", "_seed", b"_seed", "_target_recall", b"_target_recall", "_vectors_optional", b"_vectors_optional", "centred", b"centred", "hash_family", b"hash_family", "hyperplanes", b"hyperplanes", "metric", b"metric", "n_bits", b"n_bits", "n_components", b"n_components", "n_tables", b"n_tables", "seed", b"seed", "target_recall", b"target_recall", "vectors_optional", b"vectors_optional", "zero_vectors", b"zero_vectors"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_centred", b"_centred"]) -> Literal["centred"] | None: ...
     @overload
@@ -208,6 +211,8 @@ class BuildParameters(Message):
     def WhichOneof(self, oneof_group: Literal["_seed", b"_seed"]) -> Literal["seed"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_target_recall", b"_target_recall"]) -> Literal["target_recall"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_vectors_optional", b"_vectors_optional"]) -> Literal["vectors_optional"] | None: ...
 
 @final
 class BuildHeader(Message):
@@ -254,6 +259,7 @@ class BuildChunk(Message):
     STRING_IDS_FIELD_NUMBER: int
     ATTRIBUTES_FIELD_NUMBER: int
     PAYLOADS_FIELD_NUMBER: int
+    ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     @property
     def vectors(self) -> Vectors: ...
     @property
@@ -270,6 +276,8 @@ class BuildChunk(Message):
     def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
     @property
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
+    @property
+    def rows_without_vector(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -281,9 +289,10 @@ class BuildChunk(Message):
         string_ids: Iterable[str] | None = ...,
         attributes: Iterable[AttributeColumn] | None = ...,
         payloads: Iterable[bytes] | None = ...,
+        rows_without_vector: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["labels", b"labels", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "ids", b"ids", "labels", b"labels", "payloads", b"payloads", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "ids", b"ids", "labels", b"labels", "payloads", b"payloads", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 @final
 class BuildCommit(Message):
@@ -411,6 +420,7 @@ class BuildOnceRequest(Message):
     ATTRIBUTES_FIELD_NUMBER: int
     PAYLOADS_FIELD_NUMBER: int
     DECLARATIONS_FIELD_NUMBER: int
+    ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     index: str
     replace: bool
     @property
@@ -437,6 +447,8 @@ class BuildOnceRequest(Message):
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
     @property
     def declarations(self) -> RepeatedCompositeFieldContainer[Attribute]: ...
+    @property
+    def rows_without_vector(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -454,9 +466,10 @@ class BuildOnceRequest(Message):
         attributes: Iterable[AttributeColumn] | None = ...,
         payloads: Iterable[bytes] | None = ...,
         declarations: Iterable[Attribute] | None = ...,
+        rows_without_vector: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "declarations", b"declarations", "ids", b"ids", "index", b"index", "label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "payloads", b"payloads", "replace", b"replace", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "declarations", b"declarations", "ids", b"ids", "index", b"index", "label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "payloads", b"payloads", "replace", b"replace", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 @final
 class BuildOnceResponse(Message):
@@ -580,6 +593,7 @@ class IndexInfo(Message):
     ATTRIBUTES_FIELD_NUMBER: int
     HAS_PAYLOADS_FIELD_NUMBER: int
     WRITES_FIELD_NUMBER: int
+    ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     name: str
     generation: int
     rows: int
@@ -595,6 +609,7 @@ class IndexInfo(Message):
     duplicate_threshold: float
     id_kind: IdKind.ValueType
     has_payloads: bool
+    rows_without_vector: int
     @property
     def parameters(self) -> BuildParameters: ...
     @property
@@ -643,9 +658,10 @@ class IndexInfo(Message):
         attributes: Iterable[Attribute] | None = ...,
         has_payloads: bool = ...,
         writes: WritesInfo | None = ...,
+        rows_without_vector: int = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default", "writes", b"writes"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "rows_without_vector", b"rows_without_vector", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
 
 @final

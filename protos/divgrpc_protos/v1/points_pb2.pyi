@@ -175,6 +175,7 @@ class PointRecords(Message):
     VECTORS_FIELD_NUMBER: int
     ATTRIBUTES_FIELD_NUMBER: int
     PAYLOADS_FIELD_NUMBER: int
+    ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     @property
     def ids(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -185,6 +186,8 @@ class PointRecords(Message):
     def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
     @property
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
+    @property
+    def rows_without_vector(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -193,9 +196,10 @@ class PointRecords(Message):
         vectors: Vectors | None = ...,
         attributes: Iterable[AttributeColumn] | None = ...,
         payloads: Iterable[bytes] | None = ...,
+        rows_without_vector: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["attributes", b"attributes", "ids", b"ids", "payloads", b"payloads", "string_ids", b"string_ids", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "ids", b"ids", "payloads", b"payloads", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "vectors", b"vectors"]) -> None: ...
 
 @final
 class GetRequest(Message):

@@ -94,6 +94,7 @@ class UpsertRequest(Message):
     LABELS_FIELD_NUMBER: int
     CATEGORIES_FIELD_NUMBER: int
     SUBTOPICS_FIELD_NUMBER: int
+    ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     index: str
     mode: WriteMode.ValueType
     if_sequence: int
@@ -114,6 +115,8 @@ class UpsertRequest(Message):
     def categories(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def subtopics(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def rows_without_vector(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -129,9 +132,10 @@ class UpsertRequest(Message):
         labels: LabelSets | None = ...,
         categories: Iterable[int] | None = ...,
         subtopics: Iterable[int] | None = ...,
+        rows_without_vector: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_if_sequence", b"_if_sequence", "if_sequence", b"if_sequence", "labels", b"labels", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_if_sequence", b"_if_sequence", "attributes", b"attributes", "categories", b"categories", "ids", b"ids", "if_sequence", b"if_sequence", "index", b"index", "labels", b"labels", "mode", b"mode", "payloads", b"payloads", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors", "write_id", b"write_id"]) -> None: ...
+    def ClearField(self, field_name: Literal["_if_sequence", b"_if_sequence", "attributes", b"attributes", "categories", b"categories", "ids", b"ids", "if_sequence", b"if_sequence", "index", b"index", "labels", b"labels", "mode", b"mode", "payloads", b"payloads", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors", "write_id", b"write_id"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_if_sequence", b"_if_sequence"]) -> Literal["if_sequence"] | None: ...
 
 @final

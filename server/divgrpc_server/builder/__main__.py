@@ -16,7 +16,7 @@ import numpy as np
 
 from divgrpc.errors import invalid
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import staging
+from divgrpc.storage.generations import IndexFolder, staging
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute
 from divgrpc_protos.records import to_message
@@ -31,6 +31,7 @@ from divgrpc_server.logging import logs
 
 if TYPE_CHECKING:
     from divgrpc.builder.builder import IndexBuilder
+    from divgrpc.writes.vectorless import VectorlessPoints
 
 _Response: TypeAlias = index_pb2.BuildResponse | attributes_pb2.AddAttributesResponse
 
@@ -49,6 +50,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
         # the first chunks arrive in the socket's buffer.
         from divgrpc.builder.builder import IndexBuilder
+        from divgrpc.writes.vectorless import VectorlessPoints
         from divgrpc_server.builder.labels import LabelUpload
 
         with closing(LabelUpload(header, stage.folder)) as label_upload:
@@ -63,13 +65,15 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             labels=label_inputs,
             attributes=declared,
         )
+        vectorless = VectorlessPoints(stage, parameters, declared)
         rows, layout = 0, None
         for chunk in upload.chunks():
-            layout = _append(builder, chunk, layout, declared)
+            layout = _append(builder, vectorless, chunk, layout, declared)
             rows += upload.rows_of(chunk)
         if expected_rows not in (None, rows):
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
-        return builder.build().manifest.info(name)
+        info = builder.build().manifest.info(name)
+        return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
 
 
 class _Layout(NamedTuple):
@@ -81,33 +85,47 @@ class _Layout(NamedTuple):
 
 def _append(
     builder: "IndexBuilder",
+    vectorless: "VectorlessPoints",
     chunk: index_pb2.BuildChunk,
     first: _Layout | None,
     declared: Sequence[Attribute],
-) -> _Layout:
-    """Append a chunk and return its layout; raise if the layout differs from `first`."""
+) -> _Layout | None:
+    """Append a chunk and return its layout; raise if the layout differs from `first`.
+
+    The chunk may have nothing but points without a vector, and then has no layout.
+    """
     from divgrpc_server.codec import requests  # late, because they load the compiler
 
-    vectors = requests.parse_vectors("vectors", chunk.vectors)
-    layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
-    # Check the layout here, because a chunk without rows is not passed to the core.
+    absent, layout, vectors = chunk.rows_without_vector, first, None
+    if chunk.HasField("vectors") or not absent:
+        vectors = requests.parse_vectors("vectors", chunk.vectors)
+        layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
+        _check_layout(layout, first)
+    count = len(absent) + (0 if vectors is None else len(vectors))
+    if not count:
+        _check_no_columns(chunk)
+        return layout
+    rows = {
+        "ids": points.chunk_ids(chunk),
+        "categories": np.array(chunk.categories, np.int32) if chunk.categories else None,
+        "subtopics": np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
+        "labels": requests.parse_label_rows(chunk, count, "rows"),
+        "columns": points.parse_columns(chunk.attributes, declared),
+        "payloads": list(chunk.payloads) if chunk.payloads else None,
+    }
+    has_vector = points.parse_presence(absent, count)
+    vectors, rows = vectorless.take(vectors, has_vector, rows)
+    if vectors is not None and len(vectors):
+        builder.append(vectors, **rows)
+    return layout
+
+
+def _check_layout(layout: _Layout, first: _Layout | None) -> None:
+    """Check the layout of a chunk here, because a chunk without rows is not passed to the core."""
     if first is not None and layout.kind != first.kind:
         raise invalid("vectors", f"must be {first.kind} in every chunk, got {layout.kind} ones")
     if first is not None and layout.cols != first.cols:
         raise invalid("vectors", f"must have {first.cols} columns, got {layout.cols}")
-    if len(vectors):
-        builder.append(
-            vectors,
-            ids=points.chunk_ids(chunk),
-            categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
-            subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
-            labels=requests.parse_label_rows(chunk, len(vectors), "rows"),
-            columns=points.parse_columns(chunk.attributes, declared),
-            payloads=list(chunk.payloads) if chunk.payloads else None,
-        )
-    else:
-        _check_no_columns(chunk)
-    return layout
 
 
 def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:

@@ -122,8 +122,9 @@ class BuildUpload(Upload):
     @staticmethod
     def rows_of(chunk: index_pb2.BuildChunk) -> int:
         """Return the number of rows of a chunk."""
-        vectors = chunk.vectors
-        return vectors.sparse.rows if vectors.WhichOneof("kind") == "sparse" else vectors.dense.rows
+        vectors, absent = chunk.vectors, len(chunk.rows_without_vector)
+        is_sparse = vectors.WhichOneof("kind") == "sparse"
+        return absent + (vectors.sparse.rows if is_sparse else vectors.dense.rows)
 
     def _refuse(self, step: str | None) -> None:
         if step == "label_chunk":

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.columns.values import MISSING, Column, check_attributes, unknown_attribute
 from divgrpc.errors import InvalidArgumentError, invalid
@@ -81,6 +82,21 @@ def chunk_ids(chunk: index_pb2.BuildChunk | attributes_pb2.AddAttributesChunk) -
     return np.array(chunk.ids, np.int64) if chunk.ids else None
 
 
+def parse_presence(places: Sequence[int], rows: int) -> npt.NDArray[np.bool_] | None:
+    """Return for each of `rows` rows whether it has a vector, None if `places` names no row.
+
+    Raises `InvalidArgumentError` with the field `rows_without_vector`.
+    """
+    if not places:
+        return None
+    numbers = np.array(places, np.int64)
+    if (np.diff(numbers) <= 0).any() or numbers[-1] >= rows:
+        raise invalid("rows_without_vector", f"must ascend and be below the {rows} rows")
+    has_vector = np.ones(rows, np.bool_)
+    has_vector[numbers] = False
+    return has_vector
+
+
 def parse_parts(message: points_pb2.Parts) -> Parts:
     """Return which parts of points a request asks for."""
     return Parts(
@@ -108,8 +124,12 @@ def pack_records(records: Records, kind: IdKind) -> points_pb2.PointRecords:
     )
     field = message.string_ids if kind == "string" else message.ids
     field.extend(records.ids.tolist())
-    if records.vectors is not None:
-        message.vectors.CopyFrom(_pack_vectors(records.vectors))
+    vectors = records.vectors
+    if records.has_vector is not None and not isinstance(vectors, SparseVectors | None):
+        vectors = vectors[records.has_vector]
+        message.rows_without_vector.extend(np.flatnonzero(~records.has_vector).tolist())
+    if vectors is not None:
+        message.vectors.CopyFrom(_pack_vectors(vectors))
     return message
 
 

@@ -33,6 +33,7 @@ def parse_upsert(message: writes_pb2.UpsertRequest, manifest: Manifest) -> Upser
     if message.payloads and len(message.payloads) != len(ids):
         count = len(message.payloads)
         raise invalid("payloads", f"must have one entry per id, {len(ids)}, got {count}")
+    has_vector = points.parse_presence(message.rows_without_vector, len(ids))
     return Upsert(
         ids=ids,
         vectors=vectors,
@@ -46,6 +47,7 @@ def parse_upsert(message: writes_pb2.UpsertRequest, manifest: Manifest) -> Upser
             list(message.categories) or None,
             list(message.subtopics) or None,
         ),
+        has_vector=has_vector,
     )
 
 

@@ -324,7 +324,7 @@ def test_an_index_without_points_gets_no_attributes(tmp_path: Path) -> None:
             if progress.stage == "receiving":
                 collection.delete([0])
 
-        with pytest.raises(UnfitIndexError, match="has no points: write points first"):
+        with pytest.raises(UnfitIndexError, match="has no point with a vector: write one"):
             collection.add_attributes({"a": [1]}, ids=[0], progress=delete_last)
         collection.upsert([4], **columns_of(POINTS[4:5]))
         collection.add_attributes({"a": [1]}, ids=[4])

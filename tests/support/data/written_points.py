@@ -29,15 +29,16 @@ COLOURS = ["red", "green", "blue", None]
 class Point:
     """What a collection stores of one point.
 
+    vector: a tuple of numbers, or None for a point without a vector.
     added: values of the attributes `added0`, `added1` and so on, which the collection got later.
     """
 
-    vector: tuple[float, ...]
+    vector: Any
     colour: str | None = None
     size: int | None = None
     tags: tuple[str, ...] = ()
     payload: bytes = b""
-    labels: tuple[int, ...] = ()
+    labels: Any = ()  # None if no point of the index can have labels
     category: int = -1
     subtopic: int = -1
     added: tuple[int | None, ...] = ()
@@ -102,8 +103,10 @@ def kind_of(index: Index) -> Points:
     return kind
 
 
-def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any]:
-    """Return the arguments of `build` and `upsert` with an entry for each point, except ids."""
+def annotations_of(points: Sequence[Point]) -> dict[str, Any]:
+    """Return labels, categories and sub-topics; none for points that cannot have them."""
+    if any(point.labels is None for point in points):
+        return {}
     labels = np.zeros((len(points), LABELS), np.int8)
     for row, point in enumerate(points):
         labels[row, list(point.labels)] = 1
@@ -111,7 +114,16 @@ def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any
         "labels": labels,
         "categories": [point.category for point in points],
         "subtopics": [point.subtopic for point in points],
-        "vectors": as_kind(np.array([point.vector for point in points], np.float32), kind),
+    }
+
+
+def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any]:
+    """Return the arguments of `build` and `upsert` with an entry for each point, except ids."""
+    vectors: Any = [point.vector for point in points]
+    if None not in vectors:
+        vectors = np.array(vectors, np.float32)
+    return annotations_of(points) | {
+        "vectors": as_kind(vectors, kind),
         "attributes": {
             "colour": [point.colour for point in points],
             "size": [point.size for point in points],
@@ -123,6 +135,8 @@ def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any
 
 def _build(kind: type[Index], model: Model, points: Points, **options: Any) -> Any:  # noqa: ANN401  # Index or Collection
     """Build an index of the points of a model."""
+    if any(point.vector is None for point in model.values()):
+        options["vectors_optional"] = True
     columns = columns_of(list(model.values()), points)
     return kind.build(ids=list(model), attribute_types=TYPES, **columns, **options)
 
@@ -133,8 +147,9 @@ def a_collection(
     family: HashFamily = "cells",
     metric: Metric = "cosine",
     points: Points = "dense",
+    **options: Any,  # noqa: ANN401  # of `build`
 ) -> Collection:
-    options: dict[str, Any] = {"hash_family": family, "metric": metric, **bits_of(family)}
+    options |= {"hash_family": family, "metric": metric, **bits_of(family)}
     collection: Collection = _build(Collection, model, points, path=path, **options)
     return collection
 
@@ -205,11 +220,17 @@ def check_annotations(index: Index, model: Model) -> None:
 def check_points(index: Index, model: Model) -> None:
     """Check that an index has the points of a model, by all calls that search for nothing."""
     assert index.count() == len(index) == len(model)
-    check_annotations(index, model)
+    if "labels" in annotations_of(list(model.values())):
+        check_annotations(index, model)
+    absent = {name for name, point in model.items() if point.vector is None}
+    assert index.info.rows_without_vector == len(absent)
     pages = list(index.scroll(page_size=7))
     names = [record.id for page in pages for record in page]
     assert len(names) == len(set(names))
     assert set(names) == set(model)
+    some_names: Any = names
+    records = index.get(some_names, with_vectors=True)
+    assert {record.id for record in records if record.vector is None} == absent
     if names and isinstance(names[0], int):
         assert names == sorted(names)
     for page in pages:
@@ -235,6 +256,8 @@ def check_exact(
     condition = None if test is None else test[0]
     expected = model if test is None else passing(model, test[1])
     assert index.count(condition) == len(expected)
+    # No query finds a point without a vector.
+    expected = passing(expected, lambda point: point.vector is not None)
     kind = kind_of(index)
     truth, queries = fresh(expected, metric, kind) if expected else None, as_kind(queries, kind)
     options: dict[str, Any] = {"search": "exact", "keep_duplicates": True, "k": 5}

@@ -48,6 +48,39 @@ def _writes() -> Calls:
         "retrain": ("Retrain", [writes_pb2.RetrainRequest(index="a_retrained")]),
         "vacuum": ("Compact", [writes_pb2.CompactRequest(index="a_vacuumed", vacuum=True)]),
         **_reads_of_writes(),
+        **_vectorless(),
+    }
+
+
+def _vectorless() -> Calls:
+    """Return builds and an upsert of points without a vector, and a call that returns one."""
+    parameters = index_pb2.BuildParameters(vectors_optional=True)
+    header = index_pb2.BuildHeader(index="a_vectorless_stream", parameters=parameters)
+    chunk = index_pb2.BuildChunk(vectors=three(), ids=[5, 6, 7, 8], rows_without_vector=[1])
+    stream = [
+        index_pb2.BuildRequest(header=header),
+        index_pb2.BuildRequest(chunk=chunk),
+        index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=4)),
+    ]
+    once = index_pb2.BuildOnceRequest(
+        index="a_vectorless_once",
+        parameters=parameters,
+        vectors=three(),
+        rows_without_vector=[0, 4],
+    )
+    upsert = writes_pb2.UpsertRequest(
+        index="a_vectorless",
+        ids=[0, 7, 8, 2],
+        vectors=three(),
+        rows_without_vector=[1],
+    )
+    parts = points_pb2.Parts(vectors=True)
+    get = points_pb2.GetRequest(index="vectorless", ids=[0, 2, 1], parts=parts)
+    return {
+        "build with points without a vector": ("Build", [*stream]),
+        "build with points without a vector once": ("BuildOnce", [once]),
+        "upsert a point without a vector": ("Upsert", [upsert]),
+        "get a point without a vector": ("Get", [get]),
     }
 
 
