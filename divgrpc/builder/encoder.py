@@ -16,12 +16,21 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from divgrpc.arrays import Array, release
+from divgrpc.arrays import Array, read_only, release
 from divgrpc.builder.progress import Report
+from divgrpc.builder.row_encoder import (
+    CENTRE,
+    CENTRE_MARGINS,
+    CENTRES,
+    COARSE,
+    COARSE_STARTS,
+    RowEncoder,
+)
 from divgrpc.hashing import codes, hyperplanes, lists, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels import normalise
+from divgrpc.kernels.encode import put_codes
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
@@ -207,6 +216,8 @@ class _Encoder:
         self._put("thresholds", self._sketch.of_dense(self._centre) @ planes)
         if len(self._sketch.places):
             self._put("sketch", self._sketch.places)
+        if self._centre.any():
+            self._put(CENTRE, self._centre)
         self._release()
 
     def _fit_to_sample(self, *, fit: bool) -> None:
@@ -231,6 +242,7 @@ class _Encoder:
         (`codes.pack_terms`). Under cosine, scan terms are written only with `cells`. With `cells`,
         a code encodes the difference between a point and its cell's centre.
         """
+        encoder = RowEncoder(self.arrays, self.parameters)
         self._create("codes", np.uint8, codes.tiles_shape(self._rows, self.bits))
         if cells or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
@@ -243,7 +255,7 @@ class _Encoder:
         starts = range(0, self._rows, block)
 
         def hash_block(start: int) -> None:
-            self._hash_block(start, self._points[start : start + block], cells)
+            self._hash_block(start, self._points[start : start + block], cells, encoder)
 
         self._report("hashing", 0, self._rows)
         rows_held, rows_held_max = 0, block_rows(self._points)
@@ -260,19 +272,17 @@ class _Encoder:
         self._release()
         self._report("hashing", self._rows, self._rows)
 
-    def _hash_block(self, first: int, rows: Rows, cells: "_Cells | None") -> None:
+    def _hash_block(
+        self, first: int, rows: Rows, cells: "_Cells | None", encoder: RowEncoder
+    ) -> None:
         """Write the codes, scan terms and cells of `rows`, whose row numbers begin at `first`."""
-        margins = self._margins(rows)
-        stop, terms = first + len(rows), self.arrays.get("scan_terms")
-        if cells and terms is not None:
-            numbers = cells.partition.assign(margins[:, : cells.partition.width])
-            cells.numbers[first:stop] = numbers
-            levels, terms[first:stop] = self._cell_terms(rows, margins, cells, numbers)
-            codes.encode(levels, self.arrays["codes"], first)
-            return
-        if terms is not None:
-            terms[first:stop] = self._terms(rows, margins)
-        codes.encode(margins, self.arrays["codes"], first)
+        numbers, terms, packed = encoder.encode(rows)
+        places = np.arange(first, first + len(rows), dtype=np.int32)
+        put_codes(read_only(packed), read_only(places), self.arrays["codes"])
+        if cells:
+            cells.numbers[first : first + len(rows)] = numbers
+        if "scan_terms" in self.arrays:
+            self.arrays["scan_terms"][first : first + len(rows)] = terms
 
     def hash_into_cells(self) -> None:
         """Learn a partition, hash the points, and sort codes and scan terms by cell."""
@@ -291,6 +301,7 @@ class _Encoder:
             sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
             centres = partition.learn(sample, partition.cell_count(self._rows, width), rng)
         cells = _Cells(centres, self.arrays["hyperplanes"], self._rows)
+        self._store_centres(cells)
         self.hash(cells)
         self._report("cells", self._rows, self._rows)
         order = np.argsort(cells.numbers, kind="stable").astype(np.int32)
@@ -299,14 +310,20 @@ class _Encoder:
         codes.sort_codes(self.arrays["codes"], order)
         self._release()
         sizes = np.bincount(cells.numbers, minlength=len(cells.weights))
-        self._store_centres(cells)
         if self.parameters.metric != "inner_product":
             self._store_reaches(cells, sample)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
     def _store_centres(self, cells: _Cells) -> None:
-        """Store the centres, and their codes and scan terms, with which a query ranks the cells."""
+        """Store the centres, and their codes and scan terms, with which a query ranks the cells.
+
+        Encoding also reads the partition and the margins of the centres.
+        """
+        self._put(CENTRE_MARGINS, cells.margins)
+        self._put(COARSE, cells.partition.coarse)
+        self._put(COARSE_STARTS, cells.partition.starts)
+        self._put(CENTRES, cells.partition.centres)
         # Subtracting the mean of the centres does not change how a query ranks the centres.
         margins = cells.margins - cells.margins.mean(axis=0)
         shape = codes.tiles_shape(len(margins), self.bits)
@@ -376,46 +393,6 @@ class _Encoder:
     def _stretches(self, margins: FloatArray, levels: FloatArray) -> npt.NDArray[np.floating]:
         dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
         return codes.stretches(margins, levels, dims / self._plane_count)
-
-    def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = self._stretches(margins, codes.levels(margins, 1, self._plane_count))
-        if self.parameters.metric == "inner_product":
-            return codes.pack_terms(np.zeros(len(block), np.float32), stretch)
-        return codes.pack_terms(self._centred_squares(block), 2 * stretch)
-
-    def _cell_terms(
-        self, block: Rows, margins: FloatArray, cells: _Cells, numbers: npt.NDArray[np.int32]
-    ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
-        """Subtract margins of centres from `margins` (m, B) in place; return levels and scan terms.
-
-        `margins` are overwritten. Let q be a query, x a point, and c the centre of the cell of x.
-        Let b be the code of x - c, multiplied by the point's factor from `codes.stretches`. Then
-        the products q b and c b approximate q (x - c) and c (x - c).
-
-        The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), which is
-        about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The first scan term of x is the sum in
-        parentheses. The second is the factor by which the inner product of q and the code is
-        multiplied. The inner product q x equals q c + q (x - c), which is about q c + q b, so under
-        inner_product the first scan term is 0.
-        """
-        weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
-        centre_products = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
-        margins -= centre_margins
-        levels = codes.levels(margins, self._depth, self._plane_count)
-        stretch = self._stretches(margins, levels)
-        if self.parameters.metric == "inner_product":
-            return levels, codes.pack_terms(np.zeros(len(block), np.float32), stretch)
-        shift = stretch * np.einsum("ij,ij->i", levels, centre_margins)
-        squares = self._centred_squares(block) - 2 * centre_products + cells.squares[numbers]
-        return levels, codes.pack_terms(np.maximum(squares, 0) + 2 * shift, 2 * stretch)
-
-    def _centred_squares(self, block: Rows) -> FloatArray:
-        """Return the squared distance of each row of `block` from the centre of the points."""
-        centre = self._centre
-        if not isinstance(block, SparseRows):
-            return np.asarray(np.square(lengths(block - centre if centre.any() else block)))
-        squares = np.square(lengths(block)) - 2 * (block @ centre) + centre @ centre
-        return np.asarray(np.maximum(squares, 0))
 
     def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         self.arrays[name] = self._store.create(self._prefix + name, dtype, shape)

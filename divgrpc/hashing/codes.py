@@ -73,9 +73,6 @@ def encode(codes: FloatArray, tiles: npt.NDArray[np.uint8], start: int) -> None:
     The first B bits of a code are the signs of all margins, and the last B bits are their lowest
     bits. At depth 1, `codes` may be the margins themselves. `start` is a multiple of TILE_POINTS;
     so is m, unless the block ends with the last point.
-
-    Margins come from a matrix product whose order of summation is not fixed. This does not matter,
-    because the code of a point is stored and never computed again.
     """
     depth = tiles.shape[1] // (4 * codes.shape[1])
     if depth == 1:

@@ -137,6 +137,44 @@ def project_query(queries, query, hashing, sketch_sums, margins):
 
 
 @kernel
+def project_rows(dense, first, hashing, margins):
+    """Write the margins of rows first to first + 3 of `dense` into `margins` (4, B).
+
+    They have the same bits as those of `project_query`, but the hyperplanes are read once for all
+    rows. A product with 0 changes no sum, so zeros need not be skipped. `hashing` has no sketch.
+    """
+    planes, thresholds = hashing.hyperplanes, hashing.thresholds
+    m0, m1, m2, m3 = margins[0], margins[1], margins[2], margins[3]
+    margins[:] = np.float32(0)
+    j, dims = 0, planes.shape[0]
+    while j + 4 <= dims:
+        p, q, r, s = planes[j], planes[j + 1], planes[j + 2], planes[j + 3]
+        a0, b0, c0, d0 = _four_of(dense, first, j)
+        a1, b1, c1, d1 = _four_of(dense, first + 1, j)
+        a2, b2, c2, d2 = _four_of(dense, first + 2, j)
+        a3, b3, c3, d3 = _four_of(dense, first + 3, j)
+        for b in range(m0.shape[0]):
+            m0[b] = (((m0[b] + a0 * p[b]) + b0 * q[b]) + c0 * r[b]) + d0 * s[b]
+            m1[b] = (((m1[b] + a1 * p[b]) + b1 * q[b]) + c1 * r[b]) + d1 * s[b]
+            m2[b] = (((m2[b] + a2 * p[b]) + b2 * q[b]) + c2 * r[b]) + d2 * s[b]
+            m3[b] = (((m3[b] + a3 * p[b]) + b3 * q[b]) + c3 * r[b]) + d3 * s[b]
+        j += 4
+    while j < dims:
+        for i in range(4):
+            for b in range(m0.shape[0]):
+                margins[i, b] += dense[first + i, j] * planes[j, b]
+        j += 1
+    for i in range(4):
+        for b in range(thresholds.shape[0]):
+            margins[i, b] -= thresholds[b]
+
+
+@part
+def _four_of(dense, row, j):
+    return dense[row, j], dense[row, j + 1], dense[row, j + 2], dense[row, j + 3]
+
+
+@kernel
 def sign_code(margins, code):
     """Write the signs of `margins` (64 * W,) float32 into `code` (W,) uint64.
 

@@ -16,6 +16,13 @@ import numpy as np
 from divgrpc.builder.assembly import assemble, requested_parameters
 from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import Report, StageReport
+from divgrpc.builder.row_encoder import (
+    CENTRE,
+    CENTRE_MARGINS,
+    CENTRES,
+    COARSE,
+    COARSE_STARTS,
+)
 from divgrpc.columns.reader import PAYLOAD
 from divgrpc.columns.texts import ENDS
 from divgrpc.columns.values import rows_of_column
@@ -53,6 +60,11 @@ _MODEL: Final = (
     "cell_centres",
     "cell_squares",
     "cell_reaches",
+    CENTRE,
+    CENTRE_MARGINS,
+    COARSE,
+    COARSE_STARTS,
+    CENTRES,
 )
 _BLOCK_ROWS: Final = 65_536
 

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from divgrpc.arrays import Array
+from divgrpc.builder.row_encoder import RowEncoder
 from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts, plain
 from divgrpc.columns.values import (
@@ -34,7 +35,6 @@ from divgrpc.vectors import SparseRows, as_rows, prepare
 from divgrpc.writes.annotation_arguments import NOT_GIVEN, AnnotationArguments, complete
 from divgrpc.writes.columns import LiveIds
 from divgrpc.writes.live_annotations import annotations_of
-from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.records import Record, Rows, spread, spread_vectors
 from divgrpc.writes.state import State
 

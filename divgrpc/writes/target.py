@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from divgrpc.builder.row_encoder import RowEncoder
 from divgrpc.columns.ids import as_ids
 from divgrpc.engine import Engine
 from divgrpc.errors import StorageInUseError
@@ -21,7 +22,6 @@ from divgrpc.writes.backlog import check_bytes, check_items, check_rows, has_byt
 from divgrpc.writes.digests import digest_of, first_result
 from divgrpc.writes.layout import Layout, Source, WritesFolder
 from divgrpc.writes.log import LogWriter, lost_write
-from divgrpc.writes.model import RowEncoder
 from divgrpc.writes.point_files import PointWriter
 from divgrpc.writes.records import Record, Rows, pack, unpack
 from divgrpc.writes.requests import Delete, Requests, Upsert
@@ -223,7 +223,7 @@ class WriteTarget:
         """Use a state that has all records of the log."""
         self.layout_engine = LayoutEngine(self.engine, self.generation, state.layout)
         arrays = self.generation.arrays | state.layout.arrays
-        encoder = RowEncoder(self.layout_engine.searcher, arrays, self.engine.manifest)
+        encoder = RowEncoder(arrays, self.engine.manifest.parameters)
         self._requests = Requests(self.engine.manifest, encoder)
         self._state = state
 

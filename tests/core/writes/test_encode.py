@@ -13,17 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from scipy import sparse
 
+from divgrpc import Collection
 from divgrpc.arrays import Array, read_only
 from divgrpc.builder.encoder import centre_of
+from divgrpc.builder.row_encoder import CENTRES, COARSE, COARSE_STARTS, RowEncoder
 from divgrpc.hashing import codes, hyperplanes
 from divgrpc.index import Index
+from divgrpc.kernels import kmeans
 from divgrpc.kernels.encode import pack, put_codes, take_codes
 from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.tiles import put_word, take_word
 from divgrpc.search.arrays import points_of
 from divgrpc.types import FloatArray, HashFamily, Metric
 from divgrpc.vectors import SparseRows, as_rows, prepare
-from divgrpc.writes.model import RowEncoder, model_arrays
+from divgrpc.writes.model import model_arrays
 from reference import kernels
 
 ROWS, DIMS = 250, 24
@@ -63,7 +66,7 @@ def an_index(family: HashFamily, metric: Metric, *, dims: int = DIMS, **options:
 def encoder_of(index: Index) -> tuple[RowEncoder, dict[str, Array]]:
     engine = index.engine
     model = model_arrays(engine.arrays, engine.manifest, points_of(engine.arrays, index.dims))
-    return RowEncoder(engine.searcher, engine.arrays | model, engine.manifest), model
+    return RowEncoder(engine.arrays | model, engine.manifest.parameters), model
 
 
 def rows_for(index: Index, count: int = 40) -> FloatArray:
@@ -110,11 +113,41 @@ def check_levels(
     return levels
 
 
-def check_encoding(index: Index) -> None:
-    """Compare cells, codes and terms with the formulas of the encoder, in float64."""
+def check_cells(
+    index: Index,
+    cells: npt.NDArray[np.int32],
+    margins: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+) -> None:
+    """Check that cells are the nearest ones in the nearest coarse cells, within an error."""
+    arrays = index.engine.arrays
+    starts = arrays[COARSE_STARTS]
+    tops = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    distances = {}
+    for name in (COARSE, CENTRES):
+        centres = arrays[name].astype(np.float64)
+        distances[name] = (centres**2).sum(axis=1) - 2 * margins[:, : centres.shape[1]] @ centres.T
+    for row, cell in enumerate(cells.tolist()):
+        to_coarse, to_cells = distances[COARSE][row], distances[CENTRES][row]
+        room = 20 * error[row]
+        third = np.sort(to_coarse)[: kmeans.COARSE_CELLS][-1]
+        assert to_coarse[tops[cell]] <= third + room
+        # All cells that are surely searched are no nearer.
+        searched = to_cells[(to_coarse <= third - room)[tops]]
+        assert to_cells[cell] <= searched.min(initial=np.inf) + room
+
+
+def check_encoding(index: Index, *, is_old: bool = False) -> None:
+    """Compare cells, codes and terms with the formulas of the encoder, in float64.
+
+    is_old: whether to encode as for an index of an earlier version, which lacks the partition.
+    """
     parameters, arrays = index.engine.manifest.parameters, index.engine.arrays
     rows = rows_for(index)
     encoder, model = encoder_of(index)
+    if is_old:
+        old = {n: a for n, a in arrays.items() if n not in (COARSE, COARSE_STARTS, CENTRES)}
+        encoder = RowEncoder(old, parameters)
     cells, terms, packed = encoder.encode(rows)
     planes64 = arrays["hyperplanes"].astype(np.float64)
     margins = rows.astype(np.float64) @ planes64 - arrays["thresholds"]
@@ -128,8 +161,11 @@ def check_encoding(index: Index) -> None:
         weights = arrays["cell_centres"].astype(np.float64)
         width = weights.shape[1]
         distances = arrays["cell_squares"] - 2 * margins[:, :width] @ weights.T
-        distance = distances[np.arange(len(rows)), cells]
-        assert (distance <= distances.min(axis=1) + 20 * error).all()
+        if is_old:
+            distance = distances[np.arange(len(rows)), cells]
+            assert (distance <= distances.min(axis=1) + 20 * error).all()
+        else:
+            check_cells(index, cells, margins, error)
         shift = (weights @ (planes64[:, :width].T @ planes64))[cells]
         products = np.einsum("ij,ij->i", margins[:, :width], weights[cells])
         offsets = np.maximum(offsets - 2 * products + arrays["cell_squares"][cells], 0)
@@ -151,7 +187,10 @@ def check_encoding(index: Index) -> None:
 def test_rows_are_encoded_by_the_formulas_of_build(
     family: HashFamily, metric: Metric, *, is_centred: bool
 ) -> None:
-    check_encoding(an_index(family, metric, centred=is_centred))
+    index = an_index(family, metric, centred=is_centred)
+    check_encoding(index)
+    if family == "cells":
+        check_encoding(index, is_old=True)
 
 
 @pytest.mark.parametrize("depth", [4, 2, 1])
@@ -164,29 +203,107 @@ def test_codes_of_every_depth(metric: Metric, depth: int) -> None:
     check_encoding(index)
 
 
+def codes_of_build(index: Index) -> tuple[npt.NDArray[np.int32], Array, Array]:
+    """Return the cells, scan terms and codes that Build stored, in the order of the rows.
+
+    Without scan terms, the terms are empty.
+    """
+    arrays = index.engine.arrays
+    places, cells = np.arange(index.rows, dtype=np.int32), np.full(index.rows, -1, np.int32)
+    if "cell_rows" in arrays:
+        places[arrays["cell_rows"]] = places.copy()
+        sizes = np.diff(arrays["cell_starts"])
+        cells = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[places]
+    packed = np.empty((index.rows, index.engine.manifest.code_bits // 8), np.uint8)
+    take_codes(arrays["codes"], read_only(places), packed)
+    terms = arrays["scan_terms"][places] if "scan_terms" in arrays else np.empty(0, np.uint32)
+    return cells, terms, packed
+
+
+def check_encoded_as_by_build(index: Index) -> None:
+    """Check that all points get the cells, scan terms and codes of Build, alone and together."""
+    vectors = points_of(index.engine.arrays, index.dims)
+    encoder, _ = encoder_of(index)
+    cells, terms, packed = codes_of_build(index)
+    single_rows = [encoder.encode(vectors[row : row + 1]) for row in range(0, index.rows, 7)]
+    singles = [np.concatenate(columns) for columns in zip(*single_rows, strict=True)]
+    for encoded, step in ((encoder.encode(vectors), 1), (singles, 7)):
+        np.testing.assert_array_equal(encoded[0], cells[::step])
+        np.testing.assert_array_equal(encoded[2], packed[::step])
+        if len(terms):
+            np.testing.assert_array_equal(encoded[1], terms[::step])
+
+
 @every_index
 def test_points_of_build_are_encoded_as_build_encoded_them(
     family: HashFamily, metric: Metric, *, is_centred: bool
 ) -> None:
-    """Only margins next to a border between levels may differ."""
-    index = an_index(family, metric, centred=is_centred)
-    arrays = index.engine.arrays
-    cells, terms, packed = encoder_of(index)[0].encode(arrays["vectors"])
-    places = np.arange(ROWS, dtype=np.int32)
-    if family == "cells":
-        places[arrays["cell_rows"]] = places.copy()
-        numbers = np.repeat(np.arange(len(arrays["cell_centres"])), np.diff(arrays["cell_starts"]))
-        assert (cells == numbers[places]).mean() > 0.99
-    stored = np.empty_like(packed)
-    take_codes(arrays["codes"], read_only(places), stored)
-    planes = arrays["hyperplanes"].shape[1]
-    is_used = arrays["hyperplanes"].any(axis=0)
-    assert (levels_of(packed, planes) == levels_of(stored, planes))[:, is_used].mean() > 0.995
-    if "scan_terms" in arrays:
-        of_build = kernels.unpack_terms(arrays["scan_terms"][places])
-        np.testing.assert_allclose(
-            kernels.unpack_terms(terms), of_build, rtol=0.02, atol=0.02 * of_build.max()
-        )
+    check_encoded_as_by_build(an_index(family, metric, centred=is_centred))
+
+
+@pytest.mark.parametrize("depth", [4, 2, 1])
+@pytest.mark.parametrize("metric", METRICS)
+def test_points_of_build_have_the_same_codes_at_every_depth(metric: Metric, depth: int) -> None:
+    check_encoded_as_by_build(an_index("cells", metric, dims=150, n_components=COMPONENTS[depth]))
+
+
+@pytest.mark.parametrize("dims", [1, 3, 16, 130])
+def test_points_on_hyperplanes_are_encoded_as_by_build(dims: int) -> None:
+    """A library that sums in another order would give such points other codes."""
+    options: Any = {"hash_family": "lsh_div", "metric": "euclidean", "n_tables": 2, "n_bits": 4}
+    rng = np.random.default_rng(dims)
+    first = Index.build(drawn(ROWS, dims, 1), **options)
+    planes = first.engine.arrays["hyperplanes"].astype(np.float64)
+    points = np.concatenate([np.zeros((1, dims)), 100 * rng.standard_normal((2_000, dims))])
+    for row, point in enumerate(points):
+        normal = planes[:, row % planes.shape[1]]
+        point -= normal * (point @ normal) / (normal @ normal)  # noqa: PLW2901  # changes `points`
+    index = Index.build(points.astype(np.float32), **options)
+    np.testing.assert_array_equal(index.engine.arrays["hyperplanes"], planes)
+    check_encoded_as_by_build(index)
+    vectors = index.engine.arrays["vectors"]
+    by_library = np.packbits(vectors @ planes.astype(np.float32) >= 0, axis=1, bitorder="little")
+    assert (by_library != codes_of_build(index)[2]).any() or dims < 16
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_ties_of_cells_are_decided_as_by_build(metric: Metric) -> None:
+    """Many points of a grid are as near to one centre as to another."""
+    grid = np.stack(np.meshgrid(*[np.arange(1, 6)] * 4), axis=-1).reshape(-1, 4)
+    points = np.repeat(grid, 2, axis=0).astype(np.float32)
+    check_encoded_as_by_build(Index.build(points, hash_family="cells", metric=metric))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_real_points_are_encoded_as_by_build(data_folder: Path, family: HashFamily) -> None:
+    with np.load(data_folder / "cifar100_dense256.npz", allow_pickle=False) as file:
+        images = file["x"][:10_000].astype(np.float32)
+    for metric in METRICS[:2] if family == "cells" else METRICS[:1]:
+        check_encoded_as_by_build(Index.build(images, hash_family=family, metric=metric))
+
+
+@every_index
+def test_points_that_are_deleted_and_written_again_have_the_codes_of_build(
+    family: HashFamily, metric: Metric, *, is_centred: bool, tmp_path: Path
+) -> None:
+    points = drawn(ROWS, DIMS, 1)
+    tables: Any = {"cells": {}, "pca_hash": {"n_tables": 2, "n_bits": 4}}.get(family, {"n_bits": 5})
+    options: Any = {"metric": metric, "hash_family": family, "centred": is_centred} | tables
+    index = Index.build(points, path=tmp_path / "points", **options)
+    cells, terms, packed = codes_of_build(index)
+    with Collection.open(tmp_path / "points", durability="process") as collection:
+        collection.delete(np.arange(ROWS))
+        collection.upsert(np.arange(ROWS), points)
+        for is_merged in (False, True):
+            if is_merged:
+                collection.compact()
+            state = collection.committer.state
+            assert state is not None
+            encoded = state.encoded(state.rows_of_keys(np.arange(ROWS)))
+            np.testing.assert_array_equal(encoded[0], cells)
+            np.testing.assert_array_equal(encoded[2], packed)
+            if len(terms):
+                np.testing.assert_array_equal(encoded[1], terms)
 
 
 @every_index
@@ -223,6 +340,7 @@ def test_sparse_rows_are_encoded_as_dense_ones(
     rows = as_rows("vectors", points, dims)
     prepare("vectors", rows, metric)
     assert isinstance(rows, SparseRows)
+    check_encoded_as_by_build(index)
     cells, terms, packed = encoder.encode(rows)
     dense = np.ascontiguousarray(rows.matrix.toarray())
     of_dense = encoder.encode(dense)
