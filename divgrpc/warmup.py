@@ -31,6 +31,7 @@ from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
+from divgrpc.types.filters import HasId
 from divgrpc.vectors import as_rows
 
 
@@ -133,6 +134,8 @@ def _run_every_kernel() -> None:
             index.query(points, search="tables")
             index.query(sparse.csr_array(points), search="tables")
             index.query(points[0], search="tables", lose_at_most=0.1, k=2)
+            # So many queries with one filter copy the codes that pass.
+            index.query(points, search="tables", filter=HasId((1, 2)), k=1)
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)

@@ -63,6 +63,7 @@ BUILD_ONLY: Final = (
     "n_components",
     "target_recall",
     "zero_vectors",
+    "vectors_optional",
 )
 # Parameters of other libraries whose replacement takes a sentence to explain. The two items of a
 # value are a parameter of divgrpc and the sentence, which is shown only if the call accepts that
