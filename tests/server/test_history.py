@@ -342,6 +342,6 @@ def test_answers_under_load_show_what_was_written(
     reads = [read for caller in callers for read in caller.reads]
     check_history(history, reads)
     # All kinds of reads were made, between writes of several generations.
-    assert min(Counter(read.kind for read in reads).values()) >= 10
+    assert min(Counter(read.kind for read in reads).values()) >= 5
     assert len({read.version.sequence for read in reads}) >= 20
     assert len({read.version.generation for read in reads}) >= 2

@@ -13,7 +13,7 @@ from divgrpc import Collection, Index
 from divgrpc.engine import Engine
 from divgrpc.storage import published
 from divgrpc.types import QueryDefault
-from divgrpc.writes import layout
+from divgrpc.writes import point_files
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
@@ -69,7 +69,7 @@ def test_queries_after_a_merge_do_not_wait_for_checksums(
         collection.delete([0])
         collection.compact()
         read: list[object] = []
-        monkeypatch.setattr(layout, "checksum_of", read.append)
+        monkeypatch.setattr(point_files, "checksum_of", read.append)
         assert found(cache, is_open).rows == 50
         assert not read
 
