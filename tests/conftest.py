@@ -40,7 +40,9 @@ def data_folder() -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Run a server with two workers for the whole session; indexes are in `folder`/data."""
     folder = tmp_path_factory.mktemp("server")
-    with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "2") as running:
+    # The first write starts a process, which may take long while other tests run.
+    options = ("--data-dir", str(folder / "data"), "--workers", "2", "--worker-wait", "30")
+    with RunningServer(folder, *options) as running:
         yield running
 
 
