@@ -1,5 +1,6 @@
 """The points that pass a filter, in the forms that searches read."""
 
+import threading
 from functools import cached_property
 from typing import Final
 
@@ -20,6 +21,8 @@ RowNumbers = IntArray | npt.NDArray[np.int32]
 _COPIED_POINTS_PER_QUERY: Final = 8_192
 # If more than this share of the points passes, a copy saves little.
 _COPIED_SHARE_MAX: Final = 0.75
+# Held while the codes of points that pass are copied.
+_COPYING: Final = threading.Lock()
 
 
 class CodeOrder:
@@ -147,10 +150,13 @@ class PassingRows:
         index: an index with cells; `order` is the order of its codes. `queries`: number of queries
         that are about to be answered.
         """
-        # Threads may lose queries of one another, and may copy the same codes.
+        # Threads may lose queries of one another.
         self._queries += queries
         if self._packed is None and self._copy_pays():
-            self._packed = PackedCells.of(index, self.by_row.rows, self._order or order)
+            with _COPYING:
+                # A kernel of another thread may read a copy, so it is never replaced.
+                if self._packed is None:
+                    self._packed = PackedCells.of(index, self.by_row.rows, self._order or order)
         return self._packed
 
     def _copy_pays(self) -> bool:
@@ -219,5 +225,7 @@ class _FewerRows(PassingRows):
         if self._packed is None and every is not None:
             order = self._order or order
             cells = order.cells_of(order.places_of(self._removed))
-            self._packed = every.without(self._removed, cells)
+            with _COPYING:
+                if self._packed is None:
+                    self._packed = every.without(self._removed, cells)
         return self._packed

@@ -493,7 +493,9 @@ def _fill(store: ArrayFolder, generation: Generation, source: Source, capacity: 
     if terms is not None:
         _copy(store.create("scan_terms", np.uint32, (capacity,)), terms, rows)
     sizes = table_sizes(generation.manifest.parameters)
-    create_tables(codes, source.searchable, sizes, store.create)
+    # The last rows may have no codes, and are in no table then.
+    coded = source.searchable[: len(codes) * TILE_POINTS]
+    create_tables(codes, coded, sizes, store.create)
 
 
 def _copy(target: Array, array: Array, count: int) -> None:

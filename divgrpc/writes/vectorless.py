@@ -189,7 +189,8 @@ class VectorlessPoints:
 
     @staticmethod
     def _check(vectors: object, rows: Mapping[str, Any]) -> None:
-        if isinstance(vectors, SparseRows) or hasattr(vectors, "tocsr"):
+        rows_given = vectors if isinstance(vectors, list | tuple) else [vectors]
+        if any(isinstance(part, SparseRows) or hasattr(part, "tocsr") for part in rows_given):
             raise invalid("vectors_optional", "is for dense vectors")
         names = [n for n in ("labels", "categories", "subtopics") if rows.get(n) is not None]
         if names:

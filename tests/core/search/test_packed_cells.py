@@ -1,6 +1,9 @@
 """A query reads copies of the codes that pass a filter, with the answers it has without copies."""
 
 import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from divgrpc.arrays import Array
 from divgrpc.collection import Collection
 from divgrpc.engine import Engine
 from divgrpc.index import Index
+from divgrpc.kernels import records
 from divgrpc.search import packed_cells
 from divgrpc.search.packed_cells import PackedCells
-from divgrpc.search.passing import PassingRows
+from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.types import Metric, Points
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.vectors import RowsLike
@@ -124,6 +129,29 @@ def test_a_copy_has_the_points_of_each_cell(flags: list[bool], data: st.DataObje
         actual = members.rows[places][shown[places] == 1].tolist()
         assert actual == sorted(expected)
         assert copy.passing.cells[cell] == len(expected)
+
+
+def test_threads_share_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that another one replaced would be freed while a kernel reads it."""
+    searcher = an_index("cells", "euclidean", "dense").engine._searcher
+    copy_slowly = PackedCells.of
+
+    def of(index: records.Index, rows: Array, order: CodeOrder) -> PackedCells | None:
+        time.sleep(0.05)
+        return copy_slowly(index, rows, order)
+
+    monkeypatch.setattr(PackedCells, "of", of)
+    passing = PassingRows(np.arange(ROWS) % 3 == 0)
+    fewer = passing.without(np.array([3]))
+    for rows in (passing, fewer):
+        barrier = threading.Barrier(4)
+
+        def copy(_: int, rows: PassingRows = rows, barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            return id(rows.packed(searcher._index, searcher._order, 100))
+
+        with ThreadPoolExecutor(4) as threads:
+            assert len(set(threads.map(copy, range(4)))) == 1
 
 
 def test_copies_have_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

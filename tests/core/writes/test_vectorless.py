@@ -1,6 +1,7 @@
 """Points without a vector are kept, and searches see nothing of them."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 from scipy import sparse
 
 from divgrpc import Collection, Field, Index
+from divgrpc.arrays import Array
 from divgrpc.columns import ids as id_module
 from divgrpc.doctor import check_folder
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import Grid, evaluate
+from divgrpc.hashing import tables
+from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.types import HashFamily, Metric
-from divgrpc.writes import backlog, vectorless
+from divgrpc.writes import backlog, layout, vectorless
 from support.data.written_points import (
     DIMS,
     Model,
@@ -240,6 +244,38 @@ def test_texts_with_equal_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         vectors, ids=names, payloads=names, vectors_optional=True, path=tmp_path / "points"
     )
     assert [record.payload.decode() for record in index.get(names)] == names
+
+
+def test_tables_read_no_codes_that_do_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = tables.create_tables
+    codes: list[tuple[int, int]] = []
+
+    def create_tables(
+        tiles: Array, alive: Array, sizes: tuple[int, int], store: Callable[..., Array]
+    ) -> None:
+        codes.append((len(alive), len(tiles) * TILE_POINTS))
+        create(tiles, alive, sizes, store)
+
+    monkeypatch.setattr(layout, "create_tables", create_tables)
+    vectors = np.random.default_rng(1).standard_normal((100, 8)).astype(np.float32)
+    with Collection.build(
+        [*vectors, *[None] * 1_000], path=tmp_path / "points", hash_family="lsh_div",
+        vectors_optional=True,
+    ) as collection:  # fmt: skip
+        collection.upsert([5_000], vectors[:1])
+        collection.compact()
+        collection.retrain()
+    assert len(codes) >= 3
+    assert all(read <= stored for read, stored in codes)
+
+
+def test_sparse_rows_are_refused(tmp_path: Path) -> None:
+    row = sparse.csr_array(np.eye(1, 5, dtype=np.float32))
+    for rows in ([row, row], [row, None]):
+        with pytest.raises(InvalidArgumentError, match="is for dense vectors"):
+            Collection.build(rows, path=tmp_path / "points", vectors_optional=True)
 
 
 def test_without_the_option_all_points_need_vectors(tmp_path: Path) -> None:
