@@ -40,9 +40,7 @@ def data_folder() -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Run a server with two workers for the whole session; indexes are in `folder`/data."""
     folder = tmp_path_factory.mktemp("server")
-    # The first write starts a process, which may take long while other tests run.
-    options = ("--data-dir", str(folder / "data"), "--workers", "2", "--worker-wait", "30")
-    with RunningServer(folder, *options) as running:
+    with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "2") as running:
         yield running
 
 

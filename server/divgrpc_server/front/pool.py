@@ -38,6 +38,8 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
 _TICK_SECONDS: Final = 0.25
+# The writer starts at the first write, which may take long on a busy machine.
+_WRITER_START_SECONDS: Final = 30.0
 _TRIES: Final = 2
 _CREDITS: Final[dict[Kind, int]] = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
 _WRITER_ENDED: Final = (
@@ -116,9 +118,12 @@ class Pool:
         is_writer: bool = False,
         writer: "Pool | None" = None,
     ) -> None:
-        # The error message for calls that reach the time limit `worker_wait` while no worker is
+        # The error message for calls that have waited as long as they may while no worker is
         # running.
         self.no_worker = "no worker is up"
+        self._wait_seconds = config.worker_wait
+        if is_writer:
+            self._wait_seconds = max(self._wait_seconds, _WRITER_START_SECONDS)
         self._config = config
         self._log = log
         self._report = report
@@ -437,7 +442,7 @@ class Pool:
                 worker.is_reported = True
                 self._log.warning("worker is silent", worker=worker.serial)
                 self._report(worker.serial)
-        limit = now - self._config.worker_wait
+        limit = now - self._wait_seconds
         if not self._workers and self._empty_since <= limit:
             self._give_up(limit)
         self._dispatch()

@@ -24,19 +24,22 @@ class ProgressEvents:
         # `select.select` takes no descriptor from 1,024 on.
         self._poller = select.poll()
         self._poller.register(link, select.POLLOUT)
-        self._stage = ""
+        # The stage of the last event, and whether all points were done.
+        self._state = ("", False)
         self._sent_seconds = 0.0
 
     def report(self, progress: Progress) -> None:
         """Send the progress, unless progress was sent recently or the socket's buffer is full.
 
-        Raises `OSError` if the front hung up.
+        The beginning and the end of a stage are sent at once. Raises `OSError` if the front hung
+        up.
         """
         now = time.monotonic()
-        if progress.stage == self._stage and now - self._sent_seconds < _EVENT_SECONDS:
+        state = (progress.stage, progress.rows_done == progress.rows_total)
+        if state == self._state and now - self._sent_seconds < _EVENT_SECONDS:
             return
         if not self._poller.poll(0):
             return
-        self._stage, self._sent_seconds = progress.stage, now
+        self._state, self._sent_seconds = state, now
         event = self._response_type(progress=to_message(progress, index_pb2.BuildProgress))
         job_frames.send(self._link, Frame.EVENT, event.SerializeToString())

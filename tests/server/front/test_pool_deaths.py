@@ -182,6 +182,17 @@ async def test_a_call_without_workers_waits_for_a_limited_time(stage: Stage) -> 
     assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
 
 
+@on_stage(is_writer=True, worker_wait=0.1)
+async def test_a_write_waits_longer_for_the_writer_to_start(stage: Stage) -> None:
+    write = stage.ask(b"write")
+    await asyncio.sleep(0.6)
+    stage.pool._tick()
+    assert not write.done()
+    link = stage.attach(1)
+    answer(link, *await packet(link))
+    assert (await write).payload == b"etirw"
+
+
 @on_stage()
 async def test_a_worker_that_tries_a_suspect_is_not_full(stage: Stage) -> None:
     """Calls that wait while a worker tries a suspect call do not change the pace."""

@@ -43,6 +43,20 @@ def test_a_new_stage_is_sent_at_once(links: tuple[socket.socket, socket.socket])
     assert len(stages) < 50
 
 
+def test_the_end_of_a_stage_is_sent_at_once(links: tuple[socket.socket, socket.socket]) -> None:
+    front, process = links
+    events = ProgressEvents(process, index_pb2.BuildResponse)
+    for count in (0, 1, 2, 2):
+        events.report(Progress("merging", count, 2))
+    process.shutdown(socket.SHUT_WR)
+    counts = []
+    with suppress(EOFError):
+        while True:
+            _, payload = job_frames.receive(front)
+            counts.append(index_pb2.BuildResponse.FromString(payload).progress.rows_done)
+    assert counts == [0, 2]
+
+
 def test_a_full_buffer_drops_events(links: tuple[socket.socket, socket.socket]) -> None:
     front, process = links
     process.setblocking(False)

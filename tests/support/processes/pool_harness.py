@@ -18,9 +18,9 @@ Scene = Callable[..., Awaitable[None]]
 
 
 class Stage:
-    """A pool, and the links of the workers that are attached to it."""
+    """A pool, of workers or of the writer, and the links of those that are attached to it."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
+    def __init__(self, *, is_writer: bool = False, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.config = Config(log_level="error", **options)
         self.reports: list[int] = []
         self.stamp = 1
@@ -32,6 +32,7 @@ class Stage:
             report=self._report,
             on_change=lambda: None,
             stamp=lambda _: self.stamp,
+            is_writer=is_writer,
         )
 
     def attach(self, serial: int) -> packets.Link:
