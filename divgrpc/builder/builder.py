@@ -185,6 +185,7 @@ class IndexBuilder:
         """
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
+        self._store.refuse_writes()
         points = self._points.read()
         if self._columns is not None:
             self._columns.finish()

@@ -19,14 +19,13 @@ from divgrpc.errors import (
 )
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import lock_exclusively
+from divgrpc.storage.build_locks import build_lock, build_lock_path
 from divgrpc.storage.generations import (
     POINTER,
     ROOT_LOCK,
     STAGING_INFIX,
     WRITER_LOCK,
     IndexFolder,
-    build_lock,
-    build_lock_path,
     generation_numbers,
     has_generation,
     is_index_file,

@@ -8,10 +8,10 @@ from divgrpc.doctor.files import RESTORE, damage, leftover
 from divgrpc.doctor.generations import GenerationCheck, check_generation
 from divgrpc.doctor.reports import Finding, Meter, Report, Step
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
+from divgrpc.storage.build_locks import build_lock_path
 from divgrpc.storage.generations import (
     POINTER,
     IndexFolder,
-    build_lock_path,
     generation_numbers,
     leftovers,
 )

@@ -58,6 +58,7 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
+from divgrpc.storage.build_locks import BuildLock, build_lock
 from divgrpc.storage.defaults import (
     default_path,
     is_default,
@@ -276,8 +277,8 @@ def indexes_to_recover(root: Path) -> list[str]:
 class Staging(ArrayFolder):
     """A generation that is being written; the context manager `staging` creates it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._target = folder
+    def __init__(self, folder: Path, lock: BuildLock) -> None:
+        self._target, self._lock = folder, lock
         # `discard` removes this folder with all its files, unless `publish` has renamed it.
         super().__init__(staging_path(folder, secrets.token_hex(8)))
         self.generation: Generation | None = None
@@ -308,6 +309,10 @@ class Staging(ArrayFolder):
     def defaults(self) -> Defaults:
         """The defaults that the generation will have."""
         return self._defaults
+
+    def refuse_writes(self) -> None:
+        """Let writers of the index refuse writes, which this generation would not have."""
+        self._lock.refuse_writes()
 
     def scratch(self) -> ArrayFolder:
         """Return a store for arrays that the generation does not keep; discard it at the end."""
@@ -376,12 +381,12 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
     folder = Path(folder).absolute()
     with full_disk_errors():
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with build_lock(folder):
+    with build_lock(folder) as lock:
         if not replace and (folder / POINTER).exists():
             raise IndexExistsError(f"index {folder.name!r} exists; set replace=True to replace it")
         sweep_index(folder)
         with full_disk_errors():
-            stage = Staging(folder)
+            stage = Staging(folder, lock)
         try:
             yield stage
         finally:
@@ -453,39 +458,6 @@ def root_in_use() -> StorageInUseError:
 def staging_path(folder: Path, suffix: str) -> Path:
     """Return the path of a staging folder of the index in `folder`, which `sweep` removes."""
     return folder.parent / f".{folder.name}{STAGING_INFIX}{suffix}"
-
-
-def build_lock_path(folder: Path) -> Path:
-    """Return the file that a process locks while it builds or changes the index in `folder`."""
-    return folder.parent / f".{folder.name}.lock"
-
-
-@contextlib.contextmanager
-def build_lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from building or changing an index.
-
-    Raises `BuildUnderWayError`, and `IndexNotFoundError` if the parent of `folder` is missing.
-    """
-    path = build_lock_path(folder)
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise IndexNotFoundError(f"there is no index {folder.name!r}") from None
-        if not lock_exclusively(descriptor):
-            os.close(descriptor)
-            raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
-        # The previous holder may have unlinked the file that is open here. Then other processes
-        # lock a new file of the same name, so this process must open it too.
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

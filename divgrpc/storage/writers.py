@@ -42,6 +42,9 @@ class MemoryStore:
         self._number = generation.manifest.generation + 1
         self._defaults = generation.defaults
 
+    def refuse_writes(self) -> None:
+        """Do nothing, because nobody writes to the index."""
+
     def scratch(self) -> "MemoryStore":
         """Return a store for arrays that the generation does not keep."""
         return MemoryStore()
@@ -94,7 +97,8 @@ class MemoryStore:
 
 
 # A store holds named arrays while a build writes them, by appending rows or in place. Both classes
-# have the methods begin, append, read, create, share, scratch and publish, with the same meaning.
+# have the methods begin, append, read, create, share, refuse_writes, scratch and publish, with the
+# same meaning.
 Store: TypeAlias = MemoryStore | Staging
 
 

@@ -27,6 +27,7 @@ from divgrpc.errors import (
     UnavailableError,
     UnfitIndexError,
 )
+from divgrpc.storage.build_locks import check_writes
 from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Durability, Progress, WriteResult
@@ -333,6 +334,7 @@ class Committer:
 
     def _commit(self, batch: list[_Pending]) -> list[_Pending]:
         """Commit requests up to the first one that lacks room; return this one and all after it."""
+        check_writes(self._index.path)
         self._check_open()
         self._check_merge()
         if not self._target.was_written:

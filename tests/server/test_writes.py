@@ -22,7 +22,7 @@ from divgrpc.errors import (
 )
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import Progress, QueryResult, WriteResult
-from divgrpc_client import Client
+from divgrpc_client import Client, Delete
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import points_pb2, writes_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -197,6 +197,33 @@ def test_a_renewal_whose_caller_leaves_stops(
     assert generation == 1 or (method, generation) == ("vacuum", 2)
     assert client.count(name) == ROWS + 40_000 - 2
     assert client.retrain(name)
+
+
+def test_writes_are_refused_while_a_build_replaces_the_index(
+    ask: Stack, client: Client, name: str
+) -> None:
+    outcomes: list[int] = []
+
+    def write(_: Progress) -> None:
+        try:
+            client.upsert(name, [5], POINTS[:1])
+            result = next(client.write_stream(name, [Delete([5])]))
+        except BuildUnderWayError:
+            outcomes.append(0)
+        else:
+            outcomes.append(result.generation)
+
+    # The first write starts the writer, which may take longer than the build.
+    client.upsert(name, [5], POINTS[:1])
+    vectors = np.random.default_rng(5).standard_normal((40_000, DIMS), dtype=np.float32)
+    ask("build", name, vectors, replace=True, progress=write)
+    # The first events come during the upload. The last one may come after the build.
+    assert outcomes.count(0) > 1
+    refusals = range(outcomes.index(0), outcomes.index(0) + outcomes.count(0))
+    assert all(outcomes[place] == 0 for place in refusals)
+    assert set(outcomes[: refusals.start]) <= {1}
+    assert set(outcomes[refusals.stop :]) <= {2}
+    assert client.upsert(name, [5], POINTS[:1]).generation == 2
 
 
 def test_a_second_retraining_is_refused_and_other_indexes_do_not_wait(client: Client) -> None:

@@ -1,0 +1,76 @@
+"""Writes to an index that a build replaces are made before it, refused, or made after it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.errors import BuildUnderWayError, IndexChangedError
+from divgrpc.storage.build_locks import build_lock, build_lock_path
+from divgrpc.types import Progress
+
+VECTORS = np.random.default_rng(6).standard_normal((300, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "points"
+
+
+def test_writes_are_refused_from_the_end_of_the_upload_on(path: Path) -> None:
+    stages: dict[str, bool] = {}
+    faults: set[str] = set()
+    with Collection.build(VECTORS, path=path) as collection:
+
+        def write(progress: Progress) -> None:
+            try:
+                collection.upsert([5], VECTORS[:1])
+            except BuildUnderWayError as error:
+                faults.add(str(error))
+                stages[progress.stage] = False
+            else:
+                stages[progress.stage] = True
+
+        Index.build(VECTORS[:100], path=path, replace=True, progress=write)
+        assert stages.pop("receiving")
+        assert len(stages) > 1
+        assert not any(stages.values())
+        assert faults == {"a build is about to replace index 'points'; write to it after the build"}
+        with pytest.raises(IndexChangedError):
+            collection.upsert([5], VECTORS[:1])
+    with Collection.open(path) as collection:
+        assert (len(collection), collection.upsert([5], VECTORS[:1]).sequence) == (100, 1)
+
+
+def test_a_build_that_fails_allows_writes_again(path: Path) -> None:
+    def fail(progress: Progress) -> None:
+        if progress.stage != "receiving":
+            raise KeyboardInterrupt
+
+    with Collection.build(VECTORS, path=path) as collection:
+        with pytest.raises(KeyboardInterrupt):
+            Index.build(VECTORS, path=path, replace=True, progress=fail)
+        assert collection.upsert([5], VECTORS[:1]).sequence == 1
+
+
+def test_a_builder_that_was_killed_refuses_no_writes(path: Path) -> None:
+    with Collection.build(VECTORS, path=path) as collection:
+        build_lock_path(path).write_bytes(b"1")
+        assert collection.upsert([5], VECTORS[:1]).sequence == 1
+        build_lock_path(path).write_bytes(b"1")
+        with build_lock(path):
+            assert collection.upsert([5], VECTORS[:1]).sequence == 2
+        assert not build_lock_path(path).exists()
+
+
+def test_renewals_let_writes_go_on(path: Path) -> None:
+    with Collection.build(VECTORS, path=path) as collection:
+        collection.upsert([5], VECTORS[:1])
+        sequences: list[int] = []
+
+        def write(_: Progress) -> None:
+            sequences.append(collection.upsert([6], VECTORS[:1]).sequence)
+
+        assert collection.retrain(progress=write)
+        assert sequences == list(range(2, len(sequences) + 2))
