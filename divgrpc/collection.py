@@ -116,16 +116,17 @@ class Collection(Index):
 
         ids: one id or m ids, of the kind that the index has; all different, at most 10,000.
         vectors: (m, d) numbers, or a sparse matrix of scipy if the points of the index are sparse,
-            with at most 4,194,304 values. Without `vectors`, existing points keep their vectors,
-            and also the attributes, payloads, labels, categories and sub-topics that are not given.
-            If the index was built with `vectors_optional`, new points then have no vector, and None
-            in a list of vectors is a point without one.
+            with at most 4,194,304 values; (d,) numbers are the vector of one point. Without
+            `vectors`, existing points keep their vectors, and also the attributes, payloads,
+            labels, categories and sub-topics that are not given. If the index was built with
+            `vectors_optional`, new points then have no vector, and None in a list or an array of
+            vectors is a point without one.
         attributes: values by the name of a declared attribute, as for `Index.build`. With
             `vectors`, an attribute that is not given has no value.
         payloads: m bytes or texts; None for a point without a payload.
         labels: (m, L) label sets of an index that was built with some, as for `Index.build`: point
-            i has label j if labels[i, j] is not 0. With `vectors`, points have no labels if none
-            are given.
+            i has label j if labels[i, j] is not 0; (L,) numbers are the labels of one point. With
+            `vectors`, points have no labels if none are given.
         categories, subtopics: m integers, -1 for none, of an index that was built with some. With
             `vectors`, points have none if none are given.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
@@ -224,7 +225,7 @@ class Collection(Index):
 
         attributes: values by the name of an attribute that the index does not have, as for `build`.
         ids: ids of m points, whose m values `attributes` has. Other points have no value. Before
-            the first write, `ids` may be left out, as with an `Index`.
+            the first write, `ids` may be left out, as with an `Index`, if all points have vectors.
         attribute_types: types of some attributes, as for `build`.
         progress: called with a `divgrpc.types.Progress` several times.
 
@@ -234,7 +235,7 @@ class Collection(Index):
         points are removed from the disk, which needs room for both generations.
 
         Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`,
-        `UnfitIndexError` if the index has no point, and the errors of `compact` with `vacuum`.
+        `UnfitIndexError` if no point has a vector, and the errors of `compact` with `vacuum`.
         """
         count = self.engine.rows if ids is None else len(as_ids(ids))
         columns = columns_of(attributes, count, attribute_types)
@@ -265,17 +266,19 @@ class Collection(Index):
         return self._committer.merge(progress)
 
     def retrain(self, progress: Callable[[Progress], None] | None = None) -> bool:
-        """Build the index anew from its points, and return whether any were written since Build.
+        """Build the index anew from its points, and return whether it was.
 
         Build fits hash functions, cells and searches to the points that it has. When most points
         are new, others may suit them better. The result is a new generation, as `build` with the
         same parameters would make it of these points. Queries and writes go on meanwhile, and
         numbers of writes stay the same. Deleted points are removed from the disk, which needs room
-        for both generations.
+        for both generations. Nothing happens if nothing was written since Build, or if no point has
+        a vector.
 
         progress: called with a `divgrpc.types.Progress` several times.
 
-        Raises the errors of `compact` with `vacuum`.
+        Raises the errors of `compact` with `vacuum`, and `UnfitIndexError` if Build trained a label
+        model and no point has a label.
         """
         return self._committer.retrain(progress)
 

@@ -128,7 +128,7 @@ class Index:
         vectors: (n, d) numbers: an array, nested lists, or a sparse matrix of scipy. They are
             converted to float32. Dense vectors have at most 65,536 columns, sparse vectors at most
             2**22. A single vector is refused; `x[None]` is a matrix of one row. With
-            `vectors_optional`, None in a list of vectors is a point without one.
+            `vectors_optional`, None in a list or an array of vectors is a point without one.
         ids: (n,) unique integers of at least 0, or unique texts of at most 256 bytes, that identify
             the points in results. Default: 0 to n - 1.
         attributes: values of the points by the name of an attribute, such as {"brand": [...],
@@ -232,8 +232,8 @@ class Index:
         Raises `InvalidArgumentError` with the field `ids`, `attributes` or `attributes.NAME`. With
         a folder, it also raises `IndexChangedError` if a newer generation is current,
         `BuildUnderWayError`, `StorageFullError`, `StorageInUseError` if the index is open for
-        writing, and `UnsupportedError` if it was written to since it was built: then use
-        `Collection.add_attributes`.
+        writing, and `UnsupportedError` if it was written to since it was built or has points
+        without a vector: then use `Collection.add_attributes`.
         """
         engine = self._engine
         rows = len(as_ids(ids)) if ids is not None else engine.rows

@@ -108,9 +108,9 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
     """Copy `values` to an (n, d) float32 matrix or to `SparseRows`; a list may have sparse rows.
 
     Infinite values and NaN are allowed here; `prepare` refuses them. A single vector becomes a
-    matrix of one row, or is refused if `single` is false. Raises `InvalidArgumentError` with the
-    field `field_name` if `values` is not a matrix of `dims` columns. If `dims` is None, any number
-    of columns is allowed.
+    matrix of one row, and an empty list a matrix without rows; both are refused if `single` is
+    false. Raises `InvalidArgumentError` with the field `field_name` if `values` is not a matrix of
+    `dims` columns. If `dims` is None, any number of columns is allowed.
     """
     if isinstance(values, SparseRows):
         rows: Rows = _check_sparse(field_name, values)
@@ -125,14 +125,17 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
     return rows
 
 
-def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) -> int:
+def prepare(
+    field_name: str, rows: Rows, metric: Metric, *, row_numbers: range | IntArray | None = None
+) -> int:
     """Check `rows`, and under cosine scale them in place to unit length.
 
-    Under cosine, returns the number of the first row of zeros; without such a row and under other
+    Under cosine, returns the place of the first row of zeros; without such a row and under other
     metrics, returns -1. Raises `InvalidArgumentError` with the field `field_name` if a row has a
     value that is not finite or, under metrics other than cosine, is longer than `LENGTH_MAX`. Error
-    messages number the rows from `first_row`.
+    messages name rows by `row_numbers` (n,), by default 0 to n - 1.
     """
+    numbers = range(len(rows)) if row_numbers is None else row_numbers
     if metric == "cosine":
         if isinstance(rows, SparseRows):
             bad, zero = normalise.normalise_sparse(rows.indptr, rows.values)
@@ -141,7 +144,7 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
         if bad >= 0:
             raise invalid(
                 field_name,
-                f"row {first_row + bad} has a value that is not finite"
+                f"row {numbers[bad]} has a value that is not finite"
                 f"{_first_fault(rows[bad : bad + 1])}",
             )
         return int(zero)
@@ -150,7 +153,7 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
         bad = bad_rows[0]
         place = _first_fault(rows[bad : bad + 1])
         fault = "has a value that is not finite" if place else f"is longer than {LENGTH_MAX:.0e}"
-        raise invalid(field_name, f"row {first_row + bad} {fault}{place}")
+        raise invalid(field_name, f"row {numbers[bad]} {fault}{place}")
     return -1
 
 
@@ -352,4 +355,4 @@ def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
         )
     if matrix.ndim != 2:
         raise invalid(field_name, f"must have rows and columns, got {matrix.ndim} axes")
-    return matrix
+    return matrix if numbers.shape != (0,) else np.empty((0, 0), np.float32)

@@ -60,7 +60,7 @@ class AttributeValues:
     attributes: the declarations of the new attributes.
     reader: the columns of the points.
     rows: number of rows of the index.
-    needs_ids: whether values must come with ids, because not every row has a point.
+    needs_ids: whether values must come with ids, because the rows are not in the order of Build.
 
     Raises `InvalidArgumentError` for declarations that are invalid or that the index has already.
     """
@@ -112,11 +112,11 @@ class AttributeValues:
         if self._has_ids != (ids is not None):
             raise invalid("ids", "must come with every row or with none")
         places = self._following(rows) if ids is None else self._places_of(ids, rows)
+        other_bytes = None
         if self._reader.attributes:
             other_bytes = self._reader.bytes_beside_ids(places, attributes=True, payload=False)
-            check_row_bytes(block, rows, self._rows_received, other_bytes)
-        else:
-            check_row_bytes(block, rows, self._rows_received)
+        numbers = range(self._rows_received, self._rows_received + rows)
+        check_row_bytes(block, rows, numbers, other_bytes)
         self._writer.append(slice(None), (), block, ())
         self._rows_received += rows
         self.report("receiving", self._rows_received, self.expected_rows)
@@ -156,7 +156,8 @@ class AttributeValues:
     def _following(self, rows: int) -> IntArray:
         """Return the rows of the index for a block without ids."""
         if self._needs_ids:
-            raise invalid("ids", "must be given, because points were written since Build")
+            rule = "must be given, because points were written since Build or lack a vector"
+            raise invalid("ids", rule)
         start = self._rows_received
         if start + rows > self._rows:
             rule = f"must have one value for each of the {self._rows} points of the index, got more"

@@ -35,7 +35,7 @@ from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
-from divgrpc.types import Progress, WarningInfo
+from divgrpc.types import IntArray, Progress, WarningInfo
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows, SparseRows, any_number, as_rows, prepare
 
@@ -110,6 +110,7 @@ class IndexBuilder:
         labels: object = None,
         columns: Mapping[Attribute, Column] | None = None,
         payloads: object = None,
+        row_numbers: range | IntArray | None = None,
     ) -> None:
         """Add the rows `vectors` (m, d), dense or sparse, converted to float32.
 
@@ -119,7 +120,8 @@ class IndexBuilder:
         `columns` are the values of declared attributes; without a column, an attribute has no
         values in these rows. Raises `InvalidArgumentError` with the name of the argument as the
         field. For a vector that cannot be scaled or is not finite, the message gives the row
-        number, counted over all calls. Raises `LimitExceededError` for too many rows.
+        number: the one in `row_numbers` (m,), by default counted over all calls. Raises
+        `LimitExceededError` for too many rows.
         """
         block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
@@ -130,14 +132,16 @@ class IndexBuilder:
         texts, ids = (_texts(ids, rows), None) if is_texts(ids) else (None, ids)
         numbers = _columns(rows, {"ids": ids, "categories": categories, "subtopics": subtopics})
         attributes = self._check_attributes(columns or {}, rows)
-        check_row_bytes(attributes, rows, self._rows_received)
+        if row_numbers is None:
+            row_numbers = range(self._rows_received, self._rows_received + rows)
+        check_row_bytes(attributes, rows, row_numbers)
         stored_payloads = None if payloads is None else check_payloads(payloads, rows)
         label_sets = None if labels is None else self._labels.check(labels, rows)
         parts = {**numbers, _TEXT_IDS: texts, "payloads": stored_payloads, "labels": label_sets}
         self._check_kinds(block, {name for name, part in parts.items() if part is not None})
         if "ids" not in numbers and self._stores_ids:
             numbers["ids"] = np.arange(self._rows_received, self._rows_received + rows)
-        mask = self._prepare(block)
+        mask = self._prepare(block, row_numbers)
         self._points.append(block[mask])
         for name, values in numbers.items():
             self._store.append(name, values[mask])
@@ -242,15 +246,18 @@ class IndexBuilder:
                 self._store, self._attributes, has_texts=has_texts, has_payloads=has_payloads
             )
 
-    def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
-        """Check and scale `block` in place for the metric; return a mask or slice of kept rows."""
-        zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_received)
+    def _prepare(self, block: Rows, numbers: range | IntArray) -> npt.NDArray[np.bool_] | slice:
+        """Check and scale `block` in place for the metric; return a mask or slice of kept rows.
+
+        numbers: the numbers of the rows in error messages.
+        """
+        zero = prepare("vectors", block, self._parameters.metric, row_numbers=numbers)
         if zero < 0:
             return slice(None)
         if self._parameters.zero_vectors == "reject":
             raise invalid(
                 "vectors",
-                f"row {self._rows_received + zero} is all zeros, which has no direction; "
+                f"row {numbers[zero]} is all zeros, which has no direction; "
                 'zero_vectors="skip" leaves such rows out',
             )
         mask = any_number(block)

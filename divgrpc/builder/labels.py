@@ -171,7 +171,8 @@ def check_label_sets(
     count = block.shape[1]
     if label_count is not None and count != label_count:
         raise invalid("labels", f"must have {label_count} columns, one per label, got {count}")
-    _check_label_count("labels", count)
+    if rows:
+        _check_label_count("labels", count)
     return label_rows(block)
 
 

@@ -420,15 +420,16 @@ def check_column(attribute: Attribute, column: Column, rows: int) -> None:
 def check_row_bytes(
     columns: Mapping[Attribute, Column],
     rows: int,
-    first_row: int = 0,
+    row_numbers: range | IntArray | None = None,
     other_bytes: IntArray | None = None,
 ) -> IntArray:
     """Return the bytes that all attributes of each row take in a message, at most.
 
+    row_numbers: (rows,) the numbers that error messages name rows by; default 0 to `rows` - 1.
     other_bytes: (rows,) bytes of further attributes of these rows.
 
-    Raises `InvalidArgumentError` for a row whose attributes take more than a message has room for;
-    rows are counted from `first_row`.
+    Raises `InvalidArgumentError` with the field `attributes` for a row whose attributes take more
+    than a message has room for.
     """
     sizes = np.zeros(rows, np.int64) if other_bytes is None else other_bytes.copy()
     for attribute, column in columns.items():
@@ -436,7 +437,8 @@ def check_row_bytes(
     most = LIMITS["attribute_bytes_max"]
     if rows and sizes.max() > most:
         row = int(sizes.argmax())
-        text = f"must take at most {most} bytes per row, row {first_row + row} takes {sizes[row]}"
+        number = row if row_numbers is None else row_numbers[row]
+        text = f"must take at most {most} bytes per row, row {number} takes {sizes[row]}"
         raise invalid("attributes", text)
     return sizes
 

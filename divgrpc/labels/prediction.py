@@ -338,8 +338,9 @@ def embed(
     `InvalidArgumentError` with the field documents for values that are not finite and for embedded
     documents that are too long. Error messages number the rows from `first_row`.
     """
-    prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
+    numbers = range(first_row, first_row + len(documents))
+    prepare("documents", documents, "cosine" if unit else "inner_product", row_numbers=numbers)
     embedded = np.empty((len(documents), len(offset)), np.float32)
     projection.embed(pack_queries(documents), read_only(feature_map), read_only(offset), embedded)
-    prepare("documents", embedded, "inner_product", first_row=first_row)
+    prepare("documents", embedded, "inner_product", row_numbers=numbers)
     return embedded

@@ -200,12 +200,18 @@ def stacking_hint(value: object) -> str:
     """Return the end of an error message about a value that is not a matrix, or an empty string.
 
     The text is a hint if the value has rows of different lengths, or if it is a one-dimensional
-    array of arrays, such as a column of a pandas table.
+    array of arrays, such as a column of a pandas table. The column may have None among the arrays.
     """
     try:
         rows = np.asarray(value)
     except ValueError:
         return "; its rows differ in length"
-    if rows.dtype != object or rows.ndim != 1 or not len(rows) or not np.ndim(rows[0]):
+    if rows.dtype != object or rows.ndim != 1:
         return ""
+    absent = [number for number, row in enumerate(rows) if row is None]
+    present = [row for row in rows if row is not None]
+    if not present or not np.ndim(present[0]):
+        return ""
+    if absent:
+        return f", got a column of arrays with None in row {absent[0]}"
     return ", got a column of arrays: np.stack(column) makes them rows of a matrix"

@@ -402,7 +402,7 @@ def extending(folder: Path) -> Iterator[tuple[Staging, Generation]]:
 
     Raises `IndexNotFoundError`, the errors of `open_generation`, `BuildUnderWayError` if another
     process builds or changes the index, and `StorageInUseError` if one has it open for writing.
-    Raises `UnsupportedError` if the index was written to.
+    Raises `UnsupportedError` if the index was written to or has points without a vector.
     """
     index = IndexFolder(folder)
     index.current()
@@ -419,8 +419,8 @@ def _check_unwritten(generation: Path) -> None:
     if was_written(generation):
         raise UnsupportedError(
             "index",
-            f"index {generation.parent.name!r} was written to since it was built: open it with"
-            " Collection.open, and add the attributes there",
+            f"index {generation.parent.name!r} was written to since it was built, or has points"
+            " without a vector: open it with Collection.open, and add the attributes there",
         )
 
 

@@ -116,9 +116,11 @@ class Published:
         self._numbers[0] = sequence
         self._numbers[_BOOT] = boot_number()
 
-    def info(self, folder: Path) -> WritesInfo:
-        """Return the description of the writes in `folder`."""
+    def info(self, folder: Path) -> WritesInfo | None:
+        """Return the description of the writes in `folder`; None if there were none yet."""
         sequence, _, live, rows, unmerged, *_ = self._numbers
+        if not sequence:
+            return None
         return WritesInfo(sequence, unmerged, rows - live, bytes_in(folder / LOG))
 
 
@@ -145,11 +147,12 @@ class Writes(NamedTuple):
     """The numbers of points of a generation and of their values, and a description of its writes.
 
     live, nonzeros: as in `Published`.
+    info: None if nothing was written yet.
     """
 
     live: int
     nonzeros: int
-    info: WritesInfo
+    info: WritesInfo | None
 
 
 def read_writes(generation: Path) -> Writes | None:

@@ -137,7 +137,7 @@ class Committer:
 
     @property
     def state(self) -> State | None:
-        """The state, None if nothing was ever written; read it while nothing is written."""
+        """The state, None if the generation has no layout; read it while nothing is written."""
         return self._target.state if self._target.was_written else None
 
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
@@ -223,10 +223,11 @@ class Committer:
             return self._renew(partial(vacuum_of, stage=stage), on_progress)
 
     def retrain(self, on_progress: Callable[[Progress], None] | None = None) -> bool:
-        """Build the index anew from its points; return whether there are any that were written.
+        """Build the index anew from its points; return whether it was.
 
-        The result is a new generation, as Build would make it of the points in the order of their
-        rows. Queries and writes go on meanwhile. Raises the errors of `vacuum`.
+        Nothing happens if nothing was written since Build, or if no point has a vector. The result
+        is a new generation, as Build would make it of the points in the order of their rows.
+        Queries and writes go on meanwhile. Raises the errors of `vacuum`.
         """
         with staging(self._index.path, replace=True) as stage:
             return self._renew(partial(retraining_of, stage=stage), on_progress)
@@ -239,10 +240,10 @@ class Committer:
     ) -> None:
         """Give the points further attributes, whose values `receive` passes to its argument.
 
-        The result is a new generation. Queries and writes go on meanwhile; before the first write,
-        writes wait while the generation is made. A point that is replaced meanwhile gets its values
-        too. Raises `InvalidArgumentError`, `UnfitIndexError` if the index has no point, and the
-        errors of `vacuum`.
+        The result is a new generation. Queries and writes go on meanwhile; while the generation has
+        no layout, writes wait. A point that is replaced meanwhile gets its values too. Raises
+        `InvalidArgumentError`, `UnfitIndexError` if no point has a vector, and the errors of
+        `vacuum`.
         """
         with staging(self._index.path, replace=True) as stage:
             with self._commit_lock:

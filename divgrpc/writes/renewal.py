@@ -289,16 +289,21 @@ def vacuum_of(state: State, stage: Staging) -> Renewal | None:
 
 
 def retraining_of(state: State, stage: Staging) -> Renewal | None:
-    """Return a retraining with the points of a state; None if none has a vector."""
-    if not state.searched:
+    """Return a retraining with the points of a state.
+
+    None if no point has a vector, or if nothing was written since Build.
+    """
+    if not (state.sequence and state.searched):
         return None
     return Renewal(state.generation, state.layout, state.source(), stage, keeps_model=False)
 
 
 def extension_of(state: State, stage: Staging, addition: Addition) -> Renewal | None:
     """Return what adds attributes to the points of a state; None if no point has a vector."""
-    renewal = retraining_of(state, stage)
-    return None if renewal is None else replace(renewal, keeps_model=True, addition=addition)
+    if not state.searched:
+        return None
+    generation, layout, source = state.generation, state.layout, state.source()
+    return Renewal(generation, layout, source, stage, keeps_model=True, addition=addition)
 
 
 def _blocks(parts: Parts, rows: IntArray) -> Iterator[tuple[Part, IntArray]]:

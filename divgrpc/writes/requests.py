@@ -185,7 +185,7 @@ class Requests:
             vectors, encoded = state.vectors(old_rows), state.encoded(old_rows)
         else:
             has_vector = self._has_vector(request, len(rows))
-            vectors = self._vectors(request.vectors, int(has_vector.sum()))
+            vectors = self._vectors(request.vectors, np.flatnonzero(has_vector))
             encoded = self._encoder.encode(vectors)
         flags = None if has_vector.all() else has_vector
         cells, terms, codes = (spread(array, flags) for array in encoded)
@@ -251,7 +251,13 @@ class Requests:
             raise invalid("vectors", f"row {row} has no vector: {NEEDS_OPTION}{hint}")
         return request.has_vector
 
-    def _vectors(self, values: object, count: int) -> Vectors:
+    def _vectors(self, values: object, numbers: IntArray) -> Vectors:
+        """Return vectors (m, d), scaled for the metric.
+
+        numbers: (m,) the numbers of their points in the request.
+
+        Raises `InvalidArgumentError` with the field `vectors`.
+        """
         if values is None:
             # All points lack a vector, so they are dense.
             return np.empty((0, self._manifest.dims), np.float32)
@@ -259,11 +265,11 @@ class Requests:
         if isinstance(rows, SparseRows) != (self._manifest.points == "sparse"):
             kind = self._manifest.points
             raise invalid("vectors", f"must be {kind}, as the points of this index are")
-        if len(rows) != count:
-            raise invalid("vectors", f"must have one row per id, {count}, got {len(rows)}")
-        zero = prepare("vectors", rows, self._manifest.parameters.metric)
+        if len(rows) != len(numbers):
+            raise invalid("vectors", f"must have one row per id, {len(numbers)}, got {len(rows)}")
+        zero = prepare("vectors", rows, self._manifest.parameters.metric, row_numbers=numbers)
         if zero >= 0:
-            raise invalid("vectors", f"row {zero} is all zeros, which has no direction")
+            raise invalid("vectors", f"row {numbers[zero]} is all zeros, which has no direction")
         return rows
 
     def _columns(

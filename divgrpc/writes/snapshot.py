@@ -136,9 +136,10 @@ class Snapshot(Engine):
     @property
     def info(self) -> IndexInfo:
         """The description of the index."""
-        folder = self._folder
-        size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
-        writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
+        folder, writes = self._folder, None
+        if self.sequence:
+            size = 0 if folder is None else WritesFolder(folder / str(self.generation)).log.bytes
+            writes = WritesInfo(self.sequence, self._unmerged, self._dead, size)
         absent = self.rows - self.rows_searched
         return replace(super().info, rows=self.rows, rows_without_vector=absent, writes=writes)
 

@@ -133,12 +133,13 @@ class VectorlessPoints:
         vectors, rows: as for `take`; None in a list of vectors is a point without one.
         """
         present, has_vector = split_vectors(vectors)
-        if has_vector is None and not hasattr(vectors, "__len__"):
-            builder.append_all(vectors, **rows)  # raises the error that fits
+        if has_vector is None:
+            self._check(vectors, rows)
+            builder.append_all(vectors, **rows)
             return
         present, rows = self.take(present, has_vector, rows)
         if present is not None:
-            builder.append_all(present, **rows)
+            builder.append(present, **rows)
 
     def take(
         self,
@@ -146,28 +147,28 @@ class VectorlessPoints:
         has_vector: Flags | None,
         rows: Mapping[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """Take the points without a vector, and return the vectors and arguments of the stored_ids.
+        """Take the points without a vector; return vectors and arguments of the other points.
 
-        vectors: the vectors that are there. has_vector: (m,) whether each row has one; None if all
-            have.
+        vectors: the vectors that are there; None if there are none.
+        has_vector: (m,) whether each row has one; None if all have.
         rows: the arguments of `IndexBuilder.append` with an entry for each row.
 
         Raises `InvalidArgumentError` with the name of the argument as the field.
         """
-        rows = dict(rows)
-        if not self._is_allowed:
-            if has_vector is not None and not has_vector.all():
-                row = self._rows_taken + int(np.argmin(has_vector))
-                rule = "with vectors_optional, such points are kept"
-                raise invalid("vectors", f"row {row} has no vector: {rule}")
-            return vectors, rows
         self._check(vectors, rows)
         if has_vector is None:
             has_vector = np.ones(len(vectors), np.bool_)
         count = len(has_vector)
+        numbers = np.arange(self._rows_taken, self._rows_taken + count)
+        if not self._is_allowed:
+            for row in numbers[~has_vector][:1].tolist():
+                rule = "with vectors_optional, such points are kept"
+                raise invalid("vectors", f"row {row} has no vector: {rule}")
+            self._rows_taken += count
+            return vectors, dict(rows)
         ids = plain(rows["ids"])
         if ids is None:
-            ids = np.arange(self._rows_taken, self._rows_taken + count)
+            ids = numbers
         if is_texts(ids):
             encode_texts(ids)  # refuse a wrong id before points are divided
         else:
@@ -182,13 +183,17 @@ class VectorlessPoints:
             _kept(ids, ~has_vector),
             {a: column.take(~has_vector, multi=a.multi) for a, column in columns.items()},
             _kept(payloads, ~has_vector),
+            numbers[~has_vector],
         )
         kept_columns = {a: c.take(has_vector, multi=a.multi) for a, c in columns.items()}
         kept = {"ids": _kept(ids, has_vector), "payloads": _kept(payloads, has_vector)}
-        return vectors, rows | kept | {"columns": kept_columns}
+        kept |= {"columns": kept_columns, "row_numbers": numbers[has_vector]}
+        return vectors, {**rows, **kept}
 
-    @staticmethod
-    def _check(vectors: object, rows: Mapping[str, Any]) -> None:
+    def _check(self, vectors: object, rows: Mapping[str, Any]) -> None:
+        """Raise `InvalidArgumentError` for an index that cannot have points without a vector."""
+        if not self._is_allowed:
+            return
         rows_given = vectors if isinstance(vectors, list | tuple) else [vectors]
         if any(isinstance(part, SparseRows) or hasattr(part, "tocsr") for part in rows_given):
             raise invalid("vectors_optional", "is for dense vectors")
@@ -200,8 +205,10 @@ class VectorlessPoints:
         self,
         ids: Sequence[str] | IntArray,
         columns: Mapping[Attribute, Column],
-        payloads: object = None,
+        payloads: object,
+        numbers: IntArray,
     ) -> None:
+        """Store points without a vector; error messages name rows by `numbers` (m,)."""
         count = len(ids)
         if not count:
             return
@@ -220,8 +227,8 @@ class VectorlessPoints:
         block = {a: columns.get(a) or missing_column(a, count) for a in self._attributes}
         for attribute, column in block.items():
             check_column(attribute, column, count)
-        check_row_bytes(block, count)
-        stored_payloads = check_payloads(payloads or [None] * count, count)
+        check_row_bytes(block, count, numbers)
+        stored_payloads = check_payloads([None] * count if payloads is None else payloads, count)
         self._writer.append(slice(None), (), block, stored_payloads)
 
     def begin_writes(self, folder: Path) -> None:

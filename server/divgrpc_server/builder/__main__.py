@@ -92,11 +92,12 @@ def _append(
 ) -> _Layout | None:
     """Append a chunk and return its layout; raise if the layout differs from `first`.
 
-    The chunk may have nothing but points without a vector, and then has no layout.
+    A chunk in which no point has a vector has no layout, so `first` is returned.
     """
     from divgrpc_server.codec import requests  # late, because they load the compiler
 
-    absent, layout, vectors = chunk.rows_without_vector, first, None
+    absent = chunk.rows_without_vector
+    vectors, layout = None, first
     if chunk.HasField("vectors") or not absent:
         vectors = requests.parse_vectors("vectors", chunk.vectors)
         layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
@@ -105,7 +106,7 @@ def _append(
     if not count:
         _check_no_columns(chunk)
         return layout
-    rows = {
+    arguments = {
         "ids": points.chunk_ids(chunk),
         "categories": np.array(chunk.categories, np.int32) if chunk.categories else None,
         "subtopics": np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
@@ -114,14 +115,17 @@ def _append(
         "payloads": list(chunk.payloads) if chunk.payloads else None,
     }
     has_vector = points.parse_presence(absent, count)
-    vectors, rows = vectorless.take(vectors, has_vector, rows)
+    vectors, arguments = vectorless.take(vectors, has_vector, arguments)
     if vectors is not None and len(vectors):
-        builder.append(vectors, **rows)
+        builder.append(vectors, **arguments)
     return layout
 
 
 def _check_layout(layout: _Layout, first: _Layout | None) -> None:
-    """Check the layout of a chunk here, because a chunk without rows is not passed to the core."""
+    """Raise if the layout of a chunk differs from `first`.
+
+    The core does not check it, because a chunk without rows is not passed to the core.
+    """
     if first is not None and layout.kind != first.kind:
         raise invalid("vectors", f"must be {first.kind} in every chunk, got {layout.kind} ones")
     if first is not None and layout.cols != first.cols:

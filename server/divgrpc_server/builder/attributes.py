@@ -29,7 +29,7 @@ def add(link: socket.socket, process: control.Process) -> IndexInfo:
             receive(upload, header, declared, values)
             generation = extend(stage, current, values, values.report)
     except UnsupportedError:
-        # The front looked before the first write.
+        # The front chose a builder before the first write.
         changed = f"index {name!r} was written to meanwhile: add the attributes again"
         raise IndexChangedError(changed) from None
     return generation.manifest.info(name, generation.defaults)
@@ -41,9 +41,11 @@ def receive(
     declared: Sequence[Attribute],
     values: AttributeValues,
 ) -> None:
-    """Pass the values of an upload, whose header was read, to `values`."""
-    expected_rows = header.expected_rows if header.HasField("expected_rows") else None
-    values.expected_rows = expected_rows or 0
+    """Pass the values of an upload to `values`; `header` is its first message.
+
+    Raises `InvalidArgumentError` with the name of the field.
+    """
+    values.expected_rows = header.expected_rows
     upload.accept()
     rows = 0
     for chunk in upload.chunks():
@@ -52,5 +54,5 @@ def receive(
         if count:
             values.append(columns, count, points.chunk_ids(chunk))
         rows += count
-    if expected_rows not in (None, rows):
-        raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
+    if header.HasField("expected_rows") and rows != header.expected_rows:
+        raise invalid("header.expected_rows", f"was {header.expected_rows}, and {rows} rows came")

@@ -83,7 +83,9 @@ def chunk_ids(chunk: index_pb2.BuildChunk | attributes_pb2.AddAttributesChunk) -
 
 
 def parse_presence(places: Sequence[int], rows: int) -> npt.NDArray[np.bool_] | None:
-    """Return for each of `rows` rows whether it has a vector, None if `places` names no row.
+    """Return (rows,) whether each row has a vector, or None if all have.
+
+    places: the rows without a vector, ascending.
 
     Raises `InvalidArgumentError` with the field `rows_without_vector`.
     """
@@ -125,7 +127,7 @@ def pack_records(records: Records, kind: IdKind) -> points_pb2.PointRecords:
     field = message.string_ids if kind == "string" else message.ids
     field.extend(records.ids.tolist())
     vectors = records.vectors
-    if records.has_vector is not None and not isinstance(vectors, SparseVectors | None):
+    if records.has_vector is not None and isinstance(vectors, np.ndarray):
         vectors = vectors[records.has_vector]
         message.rows_without_vector.extend(np.flatnonzero(~records.has_vector).tolist())
     if vectors is not None:

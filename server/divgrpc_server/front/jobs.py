@@ -68,8 +68,8 @@ class Job:
         self.read = read
         self.write = write
 
-    def check(self, message: object, root: Path) -> None:
-        """Check the first message; raises the error that the process would raise."""
+    def check(self, message: bytes, root: Path) -> None:
+        """Check the first message, b"" if none came; raises the error of the process."""
 
     def finish(self, response: bytes) -> None:
         """Handle the last response."""
@@ -99,12 +99,11 @@ class Renewal(Job):
     def __init__(self, frame: Frame, request: bytes, write: Write) -> None:
         super().__init__(frame, _reader_of(request), write)
 
-    def check(self, message: object, root: Path) -> None:
+    def check(self, message: bytes, root: Path) -> None:
         """Check the request; raises `InvalidArgumentError` and `IndexNotFoundError`."""
         is_retraining = self.frame == Frame.RETRAIN
         kind = writes_pb2.RetrainRequest if is_retraining else writes_pb2.CompactRequest
-        payload = message if isinstance(message, bytes) else b""
-        self.index = check_index_name(kind.FromString(payload).index)
+        self.index = check_index_name(kind.FromString(message).index)
         IndexFolder(root / self.index).current()
 
 
@@ -120,9 +119,9 @@ class Build(Job):
         self.subject = NO_SUBJECT
         self.result = index_pb2.IndexInfo()
 
-    def check(self, message: object, root: Path) -> None:
+    def check(self, message: bytes, root: Path) -> None:
         """Check the first message; raises the core's error if a builder would refuse its header."""
-        header = self._header(message if isinstance(message, bytes) else b"")
+        header = self._header(message)
         name = check_index_name(header.index)
         self.subject = Subject(name)
         parse_build_parameters(header.parameters)
@@ -164,13 +163,12 @@ class AddAttributes(Build):
     def __init__(self, read: Read, write: Write) -> None:
         super().__init__(read, write, Frame.ATTRIBUTES)
 
-    def check(self, message: object, root: Path) -> None:
-        """Check the first message; raises the core's error if a builder would refuse its header.
+    def check(self, message: bytes, root: Path) -> None:
+        """Check the first message; raises the core's error if the process would refuse its header.
 
-        Whether the index has the attributes already is left to the builder.
+        The process itself checks whether the index has the attributes already.
         """
-        payload = message if isinstance(message, bytes) else b""
-        request = attributes_pb2.AddAttributesRequest.FromString(payload)
+        request = attributes_pb2.AddAttributesRequest.FromString(message)
         if request.WhichOneof("step") != "header":
             raise InvalidArgumentError("header", "the first message must be a header")
         name = check_index_name(request.header.index)
@@ -236,7 +234,7 @@ class Jobs:
         link = packets.adopt(descriptor)
         link.setblocking(False)
         if future is None or future.done():
-            link.close()  # the caller is gone; its process ends with the link
+            link.close()  # the caller is gone; its job ends with the link
         else:
             future.set_result(link)
 
@@ -244,15 +242,15 @@ class Jobs:
         """Serve one call until it ends.
 
         An invalid header is refused before a builder is requested, because starting a builder takes
-        seconds. If the caller leaves or the deadline passes, the call is cancelled, and its process
-        exits.
+        seconds. If the caller leaves or the deadline passes, the call is cancelled. A builder or an
+        evaluator then exits, and the writer ends the job.
 
         Raises `RefusedError` with the status that the process returned, or an error of the front
         itself, such as `LateError` or `UnavailableError`.
         """
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
-        job.check(header, self._root)
+        job.check(header if isinstance(header, bytes) else b"", self._root)
         try:
             for _ in range(job.tries):
                 with await self._start(job, request_id) as link:

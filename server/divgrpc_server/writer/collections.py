@@ -12,6 +12,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.published import was_written
 from divgrpc.types import Durability, IndexInfo, Progress
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.target import Request
@@ -85,7 +86,7 @@ class Collections:
         folder = IndexFolder(self._root / check_index_name(header.index))
         declared = parse_declarations(header.declarations)
         with self._lock:
-            if folder.read_info().writes is None:
+            if not was_written(folder.path / str(folder.current())):
                 # A builder adds them to an index without writes.
                 changed = f"index {folder.name!r} was replaced: add the attributes again"
                 raise IndexChangedError(changed)

@@ -1,4 +1,4 @@
-"""The calls that make new generations or merges in the writer, each in a thread of its own."""
+"""Compact, Retrain and AddAttributes, which may take hours: the writer serves them in threads."""
 
 import socket
 import threading
@@ -16,26 +16,30 @@ from divgrpc_server.ipc.progress import ProgressEvents
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.writer.collections import Collections
 
-# Maximum number of calls of Compact that only merge.
+# Maximum number of calls of Compact that only merge, at the same time.
 _MERGES_MAX: Final = 16
 
 
 class Renewals:
-    """Serves Compact, Retrain and AddAttributes, for a limited number of callers at a time."""
+    """Serves Compact, Retrain and AddAttributes, for a limited number of callers at a time.
 
-    def __init__(self, collections: Collections, limit: int, log: Logger) -> None:
-        """Take the maximum number of calls that make a new generation at the same time."""
+    generations_max: maximum number of calls that make a new generation at the same time.
+    """
+
+    def __init__(self, collections: Collections, generations_max: int, log: Logger) -> None:
         self._collections, self._log = collections, log
-        self._room = threading.Semaphore(limit)
-        self._room_of_merges = threading.Semaphore(_MERGES_MAX)
+        self._generation_places = threading.Semaphore(generations_max)
+        self._merge_places = threading.Semaphore(_MERGES_MAX)
 
     def begin(self, link: socket.socket, tag: str) -> None:
-        """Serve the call that comes on `link`; `tag` is its request id."""
-        # A process that ends does not wait for these threads.
+        """Serve the call that comes on `link` in a new thread; `tag` is its request id.
+
+        The process may exit before the thread ends.
+        """
         threading.Thread(target=self._serve, args=(link, tag), daemon=True).start()
 
     def _serve(self, link: socket.socket, tag: str) -> None:
-        # If the front hangs up, nobody waits for the outcome.
+        # A front hangs up when its caller leaves. Then nobody waits for the outcome.
         with link, suppress(EOFError, OSError):
             job_frames.send(link, *self._outcome(link, tag))
 
@@ -60,7 +64,7 @@ class Renewals:
         return self._compact(link, writes_pb2.CompactRequest.FromString(payload))
 
     def _add(self, link: socket.socket) -> attributes_pb2.AddAttributesResponse:
-        with _taken(self._room):
+        with _occupy(self._generation_places):
             info = self._collections.add_attributes(AttributeUpload(link))
         return attributes_pb2.AddAttributesResponse(done=to_message(info, index_pb2.IndexInfo))
 
@@ -68,7 +72,7 @@ class Renewals:
         self, link: socket.socket, request: writes_pb2.CompactRequest
     ) -> writes_pb2.CompactResponse:
         report = ProgressEvents(link, writes_pb2.CompactResponse).report
-        with _taken(self._room if request.vacuum else self._room_of_merges):
+        with _occupy(self._generation_places if request.vacuum else self._merge_places):
             outcome = self._collections.compact(request.index, report, vacuum=request.vacuum)
         result = writes_pb2.CompactResult(
             generation=outcome.generation, sequence=outcome.sequence, merged=outcome.is_done
@@ -79,7 +83,7 @@ class Renewals:
         self, link: socket.socket, request: writes_pb2.RetrainRequest
     ) -> writes_pb2.RetrainResponse:
         report = ProgressEvents(link, writes_pb2.RetrainResponse).report
-        with _taken(self._room):
+        with _occupy(self._generation_places):
             outcome = self._collections.retrain(request.index, report)
         result = writes_pb2.RetrainResult(
             generation=outcome.generation, sequence=outcome.sequence, retrained=outcome.is_done
@@ -88,11 +92,11 @@ class Renewals:
 
 
 @contextmanager
-def _taken(room: threading.Semaphore) -> Iterator[None]:
-    """Take a place for the `with` block; raises `BuildsFullError` if there is none."""
-    if not room.acquire(blocking=False):
+def _occupy(places: threading.Semaphore) -> Iterator[None]:
+    """Occupy a place during the `with` block; raises `BuildsFullError` if none is free."""
+    if not places.acquire(blocking=False):
         raise BuildsFullError
     try:
         yield
     finally:
-        room.release()
+        places.release()

@@ -248,7 +248,12 @@ def rebuilt(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (written, UnsupportedError, "written to since it was built: open it with Collection.open"),
+        (
+            written,
+            UnsupportedError,
+            "written to since it was built, or has points without a vector:"
+            " open it with Collection.open",
+        ),
         (rebuilt, IndexChangedError, "was replaced meanwhile"),
     ],
 )

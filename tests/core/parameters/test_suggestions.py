@@ -179,6 +179,8 @@ def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))
     assert "np.stack(column)" in str(fault(index.query, queries=column))
     assert (index.query(np.stack(column), k=1).ids[:, 0] == np.arange(4)).all()
+    column[2] = None
+    assert "got a column of arrays with None in row 2" in str(fault(index.query, queries=column))
     for no_column in (["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []):
         assert "np.stack" not in str(fault(Index.build, vectors=no_column))
     for vector in (POINTS[2], POINTS[2].tolist(), POINTS[2].astype(np.float64)):

@@ -23,7 +23,7 @@ from divgrpc import Collection, Field, Index
 from divgrpc.doctor import check_folder
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError, UnfitIndexError
 from divgrpc.metrics import Labels, Topics
-from divgrpc.types import HashFamily, IntArray, LabelResult, Vote
+from divgrpc.types import HashFamily, IntArray, LabelResult, Vote, WriteResult
 from reference import labels as reference
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -375,6 +375,7 @@ def test_a_retraining_without_labels_is_refused(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"labels": np.ones((2, LABELS))}, "labels must have one row per id, 1, got 2"),
+        ({"labels": []}, "labels must have one row per id, 1, got 0"),
         ({"labels": np.ones((1, 7))}, "labels must have 6 columns, one per label, got 7"),
         ({"labels": np.full((1, LABELS), np.nan)}, "labels must be finite"),
         ({"labels": [["art"]]}, "labels must be a matrix of numbers"),
@@ -406,6 +407,29 @@ def test_annotations_must_be_of_a_kind_that_the_index_has(name: str, tmp_path: P
         del columns["attributes"]
         collection.upsert([10], **{key: columns[key][:1] for key in columns})
         assert collection.sequence == 1
+
+
+def test_no_records_need_no_labels(tmp_path: Path) -> None:
+    with build(Collection, MODEL, path=tmp_path / "points") as collection:
+        no_labels: tuple[Any, ...] = (None, [], np.empty((0, LABELS)))
+        for labels in no_labels:
+            assert collection.upsert_records([], labels=labels) == WriteResult(1, 0, 0)
+        with pytest.raises(InvalidArgumentError, match="one row per record, 0, got 1"):
+            collection.upsert_records([], labels=[[0] * LABELS])
+
+
+def test_labels_of_one_point_may_be_one_row(tmp_path: Path) -> None:
+    row = [0, 0, 1, 0, 0, 1]
+    index = Index.build(np.eye(1, 4), labels=row)
+    assert index.engine.label_sets is not None
+    with build(Collection, MODEL, path=tmp_path / "points") as collection:
+        collection.upsert([10], labels=row)
+        assert collection.engine.label_sets is not None
+        sets = [
+            index.engine.label_sets[np.array([0])],
+            collection.engine.label_sets[collection.engine.find([10])],
+        ]
+        assert [s.indices.tolist() for s in sets] == [[2, 5], [2, 5]]
 
 
 def test_sparse_label_sets_are_those_of_dense_ones(tmp_path: Path) -> None:

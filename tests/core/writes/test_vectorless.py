@@ -14,12 +14,16 @@ from divgrpc import Collection, Field, Index
 from divgrpc.arrays import Array
 from divgrpc.columns import ids as id_module
 from divgrpc.doctor import check_folder
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError, UnsupportedError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.hashing import tables
 from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.parameters import BuildParameters
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import HashFamily, Metric
 from divgrpc.writes import backlog, layout, vectorless
+from divgrpc.writes.vectorless import VectorlessPoints
 from support.data.written_points import (
     DIMS,
     Model,
@@ -180,6 +184,81 @@ def test_an_index_all_of_whose_points_lack_vectors(tmp_path: Path) -> None:
         assert collection.query(QUERIES, k=3).counts.tolist() == [1, 1, 1]
         assert collection.compact(vacuum=True)
         check_points(collection, model | {7: POINTS[0]})
+
+
+def test_build_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "points"
+    model: Model = dict(enumerate(POINTS[:30]))
+    with a_collection(path, model) as collection:
+        assert not collection.retrain()
+        assert not collection.compact()
+        assert not collection.compact(vacuum=True)
+        assert (collection.generation, collection.sequence) == (1, 0)
+        for info in (collection.info, Index.open(path).info, IndexFolder(path).read_info()):
+            assert info.writes is None
+            assert info.rows_without_vector == 10
+        with pytest.raises(InvalidArgumentError, match="since Build or lack a vector") as fault:
+            collection.add_attributes({"a": range(30)})
+        assert fault.value.field == "ids"
+        with pytest.raises(UnsupportedError, match="or has points without a vector"):
+            Index.open(path).add_attributes({"a": range(30)}, ids=range(30))
+        collection.upsert([2], payloads=[b"x"])
+        for info in (collection.info, Index.open(path).info, IndexFolder(path).read_info()):
+            assert info.writes is not None
+            assert (info.writes.sequence, info.writes.rows_dead) == (1, 1)
+        assert collection.retrain()
+
+
+@pytest.mark.parametrize(
+    ("vector", "words"),
+    [([np.nan, 1.0], "row 3 has a value that is not finite"), ([0.0, 0.0], "row 3 is all zeros")],
+)
+def test_errors_count_points_without_a_vector(
+    vector: list[float], words: str, tmp_path: Path
+) -> None:
+    vectors = [[1.0, 0.0], None, None, vector]
+    with pytest.raises(InvalidArgumentError, match=words):
+        Index.build(vectors, vectors_optional=True, path=tmp_path / "none")
+    arguments: Any = {"vectors_optional": True, "path": tmp_path / "points"}
+    with Collection.build(np.eye(2), **arguments) as collection:
+        with pytest.raises(InvalidArgumentError, match=words):
+            collection.upsert([5, 6, 7, 8], vectors)
+        assert collection.sequence == 0
+
+
+@pytest.mark.parametrize("row", [2, 3])
+def test_an_error_about_attributes_counts_all_points(row: int, tmp_path: Path) -> None:
+    vectors = [[1.0, 0.0], None, None, [0.0, 1.0]]
+    words: list[Any] = [["a"]] * 4
+    words[row] = [f"{number:04}" + "x" * 1_000 for number in range(999)] + ["y" * 900] * 1
+    words[row] = [word + "z" * 20 for word in words[row]]
+    more = [[word[::-1] for word in texts] for texts in words]
+    with pytest.raises(InvalidArgumentError, match=f"row {row} takes"):
+        Index.build(
+            vectors, attributes={"words": words, "more": more}, vectors_optional=True,
+            path=tmp_path / "points",
+        )  # fmt: skip
+
+
+def test_rows_are_counted_over_all_blocks() -> None:
+    points = VectorlessPoints(MemoryStore(), BuildParameters(), ())
+    points.take(np.eye(3), None, {})
+    with pytest.raises(InvalidArgumentError, match="row 4 has no vector"):
+        points.take(np.eye(1, 3), np.array([True, False]), {})
+
+
+def test_arrays_may_have_none(tmp_path: Path) -> None:
+    column = np.array([np.array([1.0, 0.0]), None, None], dtype=object)
+    payloads: Any = np.array([b"a", b"b", b"c"], dtype=object)
+    with Collection.build(
+        column, payloads=payloads, vectors_optional=True, path=tmp_path / "points"
+    ) as collection:
+        records = collection.get([0, 1, 2], with_vectors=True)
+        assert records.has_vector is not None
+        assert records.has_vector.tolist() == [True, False, False]
+        assert records.payloads == (b"a", b"b", b"c")
+        collection.upsert([1, 0, 3], column)
+        assert collection.query([1.0, 0.0], k=4).ids.tolist() == [[1, -1, -1, -1]]
 
 
 def test_attributes_that_come_later(tmp_path: Path) -> None:
