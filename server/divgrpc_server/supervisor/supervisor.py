@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -203,34 +203,49 @@ class Supervisor:
         if len(self._busy(role)) >= limit or self._stopping:
             front.send(Message("refused", request.number))
             return
-        try:
+
+        def choose() -> Child:
             job = next(iter(self._ready(role)), None) or self._start(role)
             job.ready = False
             job.cancel_expiry()
-            self._hand_over(job, front, request)
-        except OSError as error:
-            self._log.warning("cannot start a child", role=role, reason=str(error))
-            self._refuse(role, front, request)
+            return job
 
-    def _hand_over(self, job: Child, front: Child, request: Message) -> None:
-        """Connect a front to the process of its job; raises OSError."""
-        front_end, job_end = job_frames.pair()
-        job.send(Message("call", 0, request.text), job_end)
-        front.send(Message("job", request.number), front_end)
-
-    def _refuse(self, role: Role, front: Child, request: Message) -> None:
-        reason = f"the server cannot start {role} processes just now"
-        front.send(Message("refused", request.number, reason))
+        self._hand_over(role, front, request, choose)
 
     def _renew(self, front: Child, request: Message) -> None:
         """Connect a front to the writer for a job, or refuse the job."""
         self._has_writes = True
         self._fill("writer")
+
+        def choose() -> Child:
+            for writer in self._of("writer"):
+                return writer
+            raise OSError("the writer has ended, and starts again later")
+
+        self._hand_over("writer", front, request, choose)
+
+    def _hand_over(
+        self, role: Role, front: Child, request: Message, choose: Callable[[], Child]
+    ) -> None:
+        """Connect a front to the process of its job, or refuse the job.
+
+        choose: returns the process, or raises OSError. It is called once there are sockets, so that
+            no process waits for a job that never comes.
+        """
         try:
-            (writer,) = self._of("writer")
-            self._hand_over(writer, front, request)
-        except (OSError, ValueError):
-            self._refuse("writer", front, request)
+            front_end, job_end = job_frames.pair()
+            with contextlib.ExitStack() as undo:
+                undo.callback(front_end.close)
+                undo.callback(job_end.close)
+                job = choose()
+                undo.pop_all()
+        except OSError as error:
+            self._log.warning("cannot start a child", role=role, reason=str(error))
+            reason = f"the server cannot start {role} processes just now"
+            front.send(Message("refused", request.number, reason))
+            return
+        job.send(Message("call", 0, request.text), job_end)
+        front.send(Message("job", request.number), front_end)
 
     def _retire(self, evaluator: Child) -> None:
         """End an evaluator after a long idle time."""

@@ -1,13 +1,15 @@
-"""How the supervisor keeps an idle evaluator for the next call."""
+"""How the supervisor finds processes for jobs, and keeps an idle evaluator for the next call."""
 
 import asyncio
+import errno
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from divgrpc_server.config import Config
-from divgrpc_server.ipc.control import Message
+from divgrpc_server.ipc import job_frames
+from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.supervisor import supervisor as module
 from divgrpc_server.supervisor.child import Child
 from divgrpc_server.supervisor.supervisor import Supervisor
@@ -45,5 +47,27 @@ def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used:
         await asyncio.sleep(2 * idle_seconds)
         assert evaluator.hang_up.called != is_used
         assert not evaluator.ready
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("request_kind", ["evaluate", "renew"])
+def test_a_job_without_a_socket_is_refused_and_keeps_no_process(
+    monkeypatch: pytest.MonkeyPatch, request_kind: Kind
+) -> None:
+    monkeypatch.setattr(job_frames, "pair", Mock(side_effect=OSError(errno.EMFILE, "too many")))
+
+    async def scene() -> None:
+        supervisor = Supervisor(Config(), Path("/nowhere"), Mock())
+        child, front = waiting(), Mock(role="front")
+        child.role = "evaluator" if request_kind == "evaluate" else "writer"
+        child.ready = True
+        supervisor._children[child.serial] = child
+        supervisor._handle(front, Message(request_kind, 3, "tag"))
+        await asyncio.sleep(0)
+        refusal = front.send.call_args.args[0]
+        assert (refusal.kind, refusal.number) == ("refused", 3)
+        assert child.ready
+        assert not child.send.called
 
     asyncio.run(scene())
