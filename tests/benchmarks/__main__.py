@@ -24,6 +24,7 @@ _IN_PROCESS: Final = (
     "large",
     "growth",
     "peers",
+    "diversity",
 )
 _SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate", "writes", "write_streams")
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):

@@ -167,6 +167,11 @@ def _start(tables: list[Table]) -> None:
     assert first(queries) == ["lsh_div"]
 
 
+def _diversity(tables: list[Table]) -> None:
+    """Check the tables of all parts, by title."""
+    assert all(table.rows for table in tables)
+
+
 _PEERS: Final = (
     "--k 5 --queries 6 --tuning 3 --diversity 0.3 --gap 0.7 --links 8 --ef-construction 50"
 )
@@ -187,6 +192,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),
     "evaluate": ("--workers 1 --queries 40 --dials 2 --rounds 1", _evaluate),
+    "diversity": ("--small", _diversity),
     "start": ("--families lsh_div --rounds 1 --cold 0 --indexes 3 --points 2000", _start),
 }
 # Benchmarks that other files test. `service` is tested only without the libraries that it compares
