@@ -8,6 +8,7 @@ import gc
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 import numba
 import numpy as np
@@ -20,6 +21,8 @@ from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records
 from divgrpc.kernels.batch import scan_batch, score_batch
+from divgrpc.kernels.buckets import add_later
+from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
@@ -31,8 +34,13 @@ from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
+from divgrpc.search.stepwise import StepwiseSelection
+from divgrpc.types import Selector
 from divgrpc.types.filters import HasId
 from divgrpc.vectors import as_rows
+
+# Selectors that call all kernels of stepwise selection.
+_STEPWISE: Final[tuple[Selector, ...]] = ("nearest", "mmr", "max_sum", "dpp")
 
 
 def warm_kernels() -> None:
@@ -138,7 +146,9 @@ def _run_every_kernel() -> None:
             index.query(points, search="tables", filter=HasId((1, 2)), k=1)
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
+    _add_rows()
     _predict_and_train(points)
+    _select_stepwise(_candidates_of(read_only(points)))
     _compile_together()
 
 
@@ -146,20 +156,42 @@ def compile_rest() -> None:
     """Compile the kernels of selectors, labels, k-means and batches, beside those of queries."""
     points = np.eye(8, dtype=np.float32)
     learn(points, 4, np.random.default_rng(0))
-    memory = Memory(8, (8, 64))
-    memory.fit_points(8)
-    memory.fit_selection(8, 2)
-    candidates, index = memory.scratch.candidates, record_of(records.Index, {}, {"d": 8, "m": 8})
-    candidates.rows[:], candidates.distances[:] = np.arange(8), 1
-    vectors = read_only(points)
-    candidate_set = CandidateSet(
-        index.points._replace(vectors=vectors), *candidates, memory.scratch.selection
-    )
+    candidate_set = _candidates_of(read_only(points))
     for selector in ONE_BY_ONE:
         parameters = QueryParameters(k=2, selector=selector).resolve(8, "exact")
         select(candidate_set, parameters, "cosine")
     _predict_and_train(points.copy())
+    _select_stepwise(candidate_set)
     _compile_together()
+
+
+def _candidates_of(vectors: npt.NDArray[np.float32]) -> CandidateSet:
+    """Return all points as candidates."""
+    count, dims = vectors.shape
+    memory = Memory(dims, (dims, 64))
+    memory.fit_points(count)
+    memory.fit_selection(count, 2)
+    candidates = memory.scratch.candidates
+    candidates.rows[:], candidates.distances[:] = np.arange(count), 1
+    index = record_of(records.Index, {}, {"d": dims, "m": dims})
+    points = index.points._replace(vectors=vectors)
+    return CandidateSet(points, *candidates, memory.scratch.selection)
+
+
+def _add_rows() -> None:
+    """Add a row to a cell and to a chain of a hash table, as a write does."""
+    no_tiles, row = tuple(np.full(1, -1, np.int32) for _ in range(5)), np.zeros(1, np.int32)
+    overflow = (*no_tiles, np.ones(1, np.int64))
+    add_places(read_only(row.copy()), read_only(row.copy()), 0, overflow, row)
+    codes = read_only(np.zeros((1, 8), np.uint8))
+    add_later(codes, 0, 2, np.full(2, -1, np.int32), np.empty((1, 2), np.int32))
+
+
+def _select_stepwise(candidate_set: CandidateSet) -> None:
+    for selector in _STEPWISE:
+        parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
+        selection = StepwiseSelection(candidate_set, parameters, "cosine", np.arange(1))
+        selection.pick(selection.best()[0])
 
 
 def _predict_and_train(points: npt.NDArray[np.float32]) -> None:

@@ -90,7 +90,7 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
     cost. The other arguments are as for `max_sum`.
     """
     k = min(k, count)
-    unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
+    unit = mean_cost(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
     remainders, logs = np.ones(count, np.float64), np.zeros(count, np.float64)
     factor, pivots, roots = np.empty((count, k)), np.empty(k, np.int64), np.empty(k, np.float64)
     n_projected, is_pick = np.zeros(count, np.int32), np.zeros(count, np.bool_)
@@ -134,8 +134,9 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
     return k
 
 
-@part
-def _mean(costs, count):
+@kernel
+def mean_cost(costs, count):
+    """Return the float64 mean of `costs` (count,), or 1 if their sum is not above 0."""
     total = 0.0
     for i in range(count):
         total += np.float64(costs[i])

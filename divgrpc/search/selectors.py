@@ -28,7 +28,8 @@ from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Sel
 # The selectors that `select` runs for one query at a time.
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
-_SIMILARITY: Final = {
+# The similarity of two points that `dpp` uses under a metric.
+SIMILARITY: Final = {
     "cosine": max_sum_dpp.COSINE_OF_CHORD,
     "euclidean": max_sum_dpp.RATIONAL_QUADRATIC,
     "inner_product": max_sum_dpp.COSINE_OF_ANGLE,
@@ -69,7 +70,7 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
         nearest = np.arange(min(parameters.k, count))
         return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
-        candidates = replace(candidates, costs=_shares(distances))
+        candidates = replace(candidates, costs=distance_shares(distances))
     if parameters.selector == "rerank":
         return rerank(candidates, parameters.k, parameters.diversity)
     if parameters.selector == "max_sum":
@@ -111,7 +112,7 @@ def _greedy_within(
 ) -> Picks:
     """Do what `select_within` does for `greedy` and `mmr`."""
     distances, k = candidates.costs, parameters.k
-    costs = _shares(distances) if metric == "inner_product" else distances
+    costs = distance_shares(distances) if metric == "inner_product" else distances
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     step = dials.pick_within(
         candidates.points, records.Candidates(candidates.rows, distances), costs, len(candidates),
@@ -177,7 +178,7 @@ def _mean(numbers: FloatArray) -> float:
     return math.fsum(numbers.tolist()) / len(numbers)
 
 
-def _shares(distances: FloatArray) -> FloatArray:
+def distance_shares(distances: FloatArray) -> FloatArray:
     """Scale distances linearly from 0 to 1, as `kernels.greedy.scale_costs` does."""
     width = distances[-1] - distances[0]
     if width > 0:
@@ -254,7 +255,7 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = max_sum_dpp.determinant(
         candidates.points, candidates.rows, candidates.costs, len(candidates), k, 1 - diversity,
-        _SIMILARITY[metric], places, values,
+        SIMILARITY[metric], places, values,
     )  # fmt: skip
     return Picks(places[:count], values[:count])
 

@@ -1,0 +1,89 @@
+"""Single steps of selection, for `divgrpc.search.stepwise`.
+
+The kernels in `kernels.greedy` and `kernels.max_sum_dpp` make all picks of a query in one call, and
+skip distances that cannot change a pick. The kernels here make one step, and compute the distances
+of a new pick from all candidates. Both sum the same numbers in the same order, so both give the
+same picks and values.
+"""
+
+import math
+
+import numpy as np
+
+from divgrpc.kernels.greedy import add_pick
+from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.max_sum_dpp import (
+    COSINE_OF_CHORD,
+    RATIONAL_QUADRATIC,
+    REMAINDER_MIN,
+    logarithm,
+)
+from divgrpc.kernels.pairwise import far_from, how_far
+
+
+@kernel
+def least_value(costs, apart, count, relevance, weight, selectable, allowed):
+    """Return the first candidate of smallest relevance * cost - weight * apart, and this value.
+
+    Only candidates whose flags in `selectable` and `allowed`, both (count,) uint8, are not 0 are
+    considered. If there is none, -1 is returned instead of a candidate. `costs` and `apart`
+    (count,) have the same float type, or `apart` is float64.
+    """
+    best, least = -1, np.float32(np.inf)
+    for i in range(count):
+        if selectable[i] and allowed[i]:
+            value = relevance * costs[i] - weight * apart[i]
+            if best < 0 or value < least:
+                best, least = i, value
+    return best, least
+
+
+@allocating
+def add_distances(points, rows, count, place, selection, least_counts, far, apart):
+    """Update `apart` (count,) float32 with the distances of candidates from `rows[place]`.
+
+    `far` is float32 scratch memory with as many entries as `rows`. With `least_counts`, `apart`
+    becomes the minimum of itself and the distances. Otherwise the distances are added.
+    """
+    far_from(points, rows, count, place, selection, far)
+    add_pick(far, count, least_counts, apart)
+
+
+@allocating
+def add_roots(points, rows, count, place, selection, far, sums):
+    """Add the square roots of the distances from `rows[place]` to `sums` (count,) float64."""
+    far_from(points, rows, count, place, selection, far)
+    for i in range(count):
+        sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
+
+
+@kernel
+def add_pivot(points, rows, place, unit, similarity, factor, n_pivots, remainders, logs):
+    """Project all rows onto the pick `rows[place]`, for a DPP; return the new number of pivots.
+
+    `factor` (rows, picks) float64 is the Cholesky factor, whose first `n_pivots` columns are set.
+    `remainders` and `logs` (rows,) float64 are the remainders and their logarithms. `unit` and
+    `similarity` are as in `max_sum_dpp.determinant`. A pick whose remainder is at most
+    REMAINDER_MIN changes nothing.
+    """
+    if remainders[place] <= REMAINDER_MIN:
+        return n_pivots
+    root = math.sqrt(remainders[place])
+    for i in range(rows.shape[0]):
+        far = np.float64(how_far(points, rows[i], rows[place]))
+        if similarity == RATIONAL_QUADRATIC:
+            share = unit / (unit + far)
+        else:
+            share = 1.0 - 0.5 * far if similarity == COSINE_OF_CHORD else 1.0 - far
+        for j in range(n_pivots):
+            share -= factor[i, j] * factor[place, j]
+        # The row of the pick itself is changed last, because the other rows need it.
+        if i != place:
+            share /= root
+            factor[i, n_pivots] = share
+            remainders[i] -= share * share
+            logs[i] = logarithm(max(remainders[i], REMAINDER_MIN))
+    factor[place, n_pivots] = root
+    remainders[place] = 0.0
+    logs[place] = logarithm(REMAINDER_MIN)
+    return n_pivots + 1
