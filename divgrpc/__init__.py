@@ -4,8 +4,8 @@
     index = Index.build(vectors)
     result = index.query(queries, k=10, diversity=0.3)
 
-The first use of `Index` imports the compiled engine. Importing `divgrpc.types` or `divgrpc.errors`
-imports nothing heavier than numpy.
+The first use of `Index`, `Collection` or `diversify` imports the compiled engine. Importing
+`divgrpc.types` or `divgrpc.errors` imports nothing heavier than numpy.
 
 The folders form layers, from lowest to highest: `kernels`; `types`; `parameters` and `metrics`;
 `columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`; `writes`. A folder
@@ -23,6 +23,7 @@ from divgrpc.types.filters import Field, Filter, HasId
 
 if TYPE_CHECKING:
     from divgrpc.collection import Collection
+    from divgrpc.diversifier import diversify
     from divgrpc.index import Index
 
 __all__ = [
@@ -35,12 +36,17 @@ __all__ = [
     "IndexInfo",
     "QueryResult",
     "__version__",
+    "diversify",
 ]
 
 __version__ = "0.1.0"
 
-# Modules of the classes that import the compiled engine.
-_COMPILED: Final = {"Collection": "divgrpc.collection", "Index": "divgrpc.index"}
+# Modules of the classes and functions that import the compiled engine.
+_COMPILED: Final = {
+    "Collection": "divgrpc.collection",
+    "Index": "divgrpc.index",
+    "diversify": "divgrpc.diversifier",
+}
 
 former_paths.install()
 

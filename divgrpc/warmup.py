@@ -17,6 +17,7 @@ from scipy import sparse
 
 from divgrpc import compilation
 from divgrpc.arrays import read_only
+from divgrpc.diversifier import diversify
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records
@@ -149,12 +150,14 @@ def _run_every_kernel() -> None:
     _add_rows()
     _predict_and_train(points)
     _select_stepwise(_candidates_of(read_only(points)))
+    _diversify(points)
     _compile_together()
 
 
 def compile_rest() -> None:
     """Compile the kernels of selectors, labels, k-means and batches, beside those of queries."""
     points = np.eye(8, dtype=np.float32)
+    _diversify(points)
     learn(points, 4, np.random.default_rng(0))
     candidate_set = _candidates_of(read_only(points))
     for selector in ONE_BY_ONE:
@@ -192,6 +195,10 @@ def _select_stepwise(candidate_set: CandidateSet) -> None:
         parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
         selection = StepwiseSelection(candidate_set, parameters, "cosine", np.arange(1))
         selection.pick(selection.best()[0])
+
+
+def _diversify(points: npt.NDArray[np.float32]) -> None:
+    diversify(points, points[0], diversity="auto", duplicate_threshold=0.5, k=2)
 
 
 def _predict_and_train(points: npt.NDArray[np.float32]) -> None:

@@ -9,7 +9,7 @@ from divgrpc.kernels import records
 from divgrpc.kernels.records import Plan
 from divgrpc.parameters.query import POOL_GROWTH, POOL_WORK
 from divgrpc.search.dials import METRICS, choice_of, factor_of, rule_of
-from divgrpc.search.selectors import ONE_BY_ONE
+from divgrpc.search.selectors import ONE_BY_ONE, returns_nearest
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
@@ -80,15 +80,11 @@ class QueryPlan:
         (`candidates_max` is then up to `pool_max`). `stored`: number of points of the index;
         default `points`.
         """
-        copy_limit = _copy_limit(parameters.duplicate_threshold, metric)
+        copy_limit = copy_limit_of(parameters.duplicate_threshold, metric)
         candidates_max, pool_max = _candidate_limits(
             parameters, points, pool_limit if copy_limit >= 0 else 0, grow=grow
         )
-        # At diversity 0 every selector returns the nearest neighbours, except in variant "printed".
-        printed_rule = parameters.variant == "printed"
-        as_printed = printed_rule and parameters.selector in {"greedy", "qp_relax"}
-        at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
-        nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
+        nearest = returns_nearest(parameters)
         # The loss that `lose_at_most` bounds depends on which candidates remain without
         # near-copies. The kernel does not know these candidates.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
@@ -169,7 +165,7 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
     )
 
 
-def _copy_limit(threshold: float | None, metric: Metric) -> float:
+def copy_limit_of(threshold: float | None, metric: Metric) -> float:
     """Return the maximum distance between near-copies, as `kernels.pairwise` measures distances."""
     if threshold is None:
         return float(records.NO_COPIES)

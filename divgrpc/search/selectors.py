@@ -1,7 +1,8 @@
-"""The selectors `rerank`, `max_sum`, `dpp` and `qp_relax`, which run for one query at a time.
+"""Selectors of the candidates of one query, nearest first.
 
-The other selectors, `nearest`, `greedy` and `mmr`, are part of the kernel `query.answer`. The
-selectors of this module get the candidates that this kernel finds, nearest first. In all formulas:
+The kernel `query.answer` runs the selectors `nearest`, `greedy` and `mmr` itself. For a query with
+another selector, this kernel finds the candidates, and `select_different` picks from them. If there
+is no index, `select_different` runs every selector, with the same results. In all formulas:
 
 - lambda is 1 - diversity.
 - c(r) is the cost of candidate r: its squared distance from the query. Under inner product, it is
@@ -19,15 +20,17 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.kernels import dials, max_sum_dpp, pairwise, records
+from divgrpc.arrays import read_only
+from divgrpc.kernels import dials, greedy, max_sum_dpp, pairwise, records
 from divgrpc.kernels.greedy import CROWDED_RATIO
-from divgrpc.search.dials import METRICS, rule_of
+from divgrpc.search.dials import METRICS, factor_of, rule_of
 from divgrpc.search.relaxation import CandidateSet, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
 
 # The selectors that `select` runs for one query at a time.
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
+_NO_IDS: Final = read_only(np.empty(0, np.int64))
 # The similarity of two points that `dpp` uses under a metric.
 SIMILARITY: Final = {
     "cosine": max_sum_dpp.COSINE_OF_CHORD,
@@ -54,10 +57,43 @@ class Picks:
     reason: int = 0
 
 
+def returns_nearest(parameters: EffectiveParameters) -> bool:
+    """Whether every query gets its nearest candidates, whatever the selector.
+
+    At diversity 0 every selector picks them, except in the variant `printed`.
+    """
+    as_printed = parameters.variant == "printed" and parameters.selector in {"greedy", "qp_relax"}
+    at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
+    return parameters.selector == "nearest" or (bool(at_zero) and not as_printed)
+
+
+def fall_off_dial(
+    candidates: CandidateSet,
+    pool: int,
+    copy_limit: float,
+    parameters: EffectiveParameters,
+    metric: Metric,
+) -> tuple[float, int]:
+    """Choose the dial for `diversity="auto"` from the first `pool` candidates.
+
+    Returns the dial and a number as in `Results.reasons`. The kernel `query.answer` chooses the
+    same. The arguments are as for `select_different`.
+    """
+    if pool <= parameters.k:
+        return 0.0, records.NO_CHOICE
+    step = dials.fall_off_step(
+        candidates.points, records.Candidates(candidates.rows, candidates.costs), pool,
+        parameters.k, np.float32(copy_limit), candidates.scratch, factor_of(parameters),
+        METRICS[metric],
+    )  # fmt: skip
+    return step / dials.DIAL_STEPS, records.FALL_OFF
+
+
 def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric) -> Picks:
     """Pick k of the candidates, or all candidates if there are fewer than k.
 
-    `candidates.costs` are the distances from the query.
+    `candidates.costs` are the distances from the query. The selector is in `ONE_BY_ONE`, or
+    `lose_at_most` is set.
     """
     distances, count = candidates.costs, len(candidates)
     if not count:
@@ -145,13 +181,20 @@ def select_different(
     parameters: EffectiveParameters,
     metric: Metric,
 ) -> tuple[Picks, int, int, int]:
-    """Pick k of the first `pool` candidates without near-copies, as `kernels.greedy.pick` does.
+    """Pick k of the first `pool` candidates without near-copies, with any selector.
 
-    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`); below 0, all
-    candidates are kept. While near-copies crowd the pool, `pool` is doubled, up to all candidates.
-    Returns the picks, the size of the pool, the number of near-copies of picks in the pool, and the
-    number of near-copies among the picks.
+    `candidates.costs` are the distances from the query, ascending. `copy_limit` is the maximum
+    distance between near-copies (`kernels.pairwise`); below 0, all candidates are kept. While
+    near-copies crowd the pool, `pool` is doubled, up to all candidates. Returns the picks, the size
+    of the pool, the number of near-copies of picks in the pool, and the number of near-copies among
+    the picks.
     """
+    is_plain = returns_nearest(parameters)
+    if is_plain and copy_limit < 0:
+        nearest = -candidates.costs[: min(parameters.k, pool)]
+        return Picks(np.arange(len(nearest)), nearest, 0.0), pool, 0, 0
+    if is_plain or (parameters.selector not in ONE_BY_ONE and parameters.lose_at_most is None):
+        return _pick_greedily(candidates, pool, copy_limit, parameters, metric)
     if copy_limit < 0:
         return select(candidates.take(np.arange(pool)), parameters, metric), pool, 0, 0
     limit, owners = np.float32(copy_limit), np.empty(len(candidates), np.int64)
@@ -171,6 +214,34 @@ def select_different(
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
+
+
+def _pick_greedily(
+    candidates: CandidateSet,
+    pool: int,
+    copy_limit: float,
+    parameters: EffectiveParameters,
+    metric: Metric,
+) -> tuple[Picks, int, int, int]:
+    """Do what `select_different` does for `nearest`, `greedy` and `mmr`."""
+    rule, relevance, k = rule_of(parameters), np.float32(1 - parameters.diversity), parameters.k
+    if returns_nearest(parameters):
+        rule, relevance = records.CORRECTED_RULE, np.float32(1)
+    objective = records.Objective(
+        k, relevance, rule, metric == "inner_product", np.float32(copy_limit)
+    )
+    among = records.Candidates(candidates.rows, candidates.costs)
+    places, values = np.empty(k, np.int64), np.empty(k, np.float32)
+    costs = np.empty(len(candidates), np.float32)
+    while True:
+        # The candidates are in order, so the kernel need not sort any, and needs no ids.
+        count, fillers, copies, _ = greedy.pick(
+            candidates.points, _NO_IDS, among, costs, records.Pool(pool, pool, pool), objective,
+            candidates.scratch, places, values,
+        )  # fmt: skip
+        if pool == len(candidates) or CROWDED_RATIO * copies < pool:
+            return Picks(places[:count], values[:count], 0.0), pool, copies, fillers
+        pool = min(2 * pool, len(candidates))
 
 
 def _mean(numbers: FloatArray) -> float:

@@ -1,0 +1,331 @@
+"""`diversify` picks diverse results from candidates that the caller has, without an index.
+
+A candidate has a vector, by which it is compared with other candidates, and a score. The scores are
+converted to costs, which are what selectors weigh against distances. Costs are on the scale of
+distances, so that a value of `diversity` means the same for all scores:
+
+- Under `cosine` and `inner_product`, the distance of two candidates is 1 - cosine. Costs are scaled
+  linearly: the best score costs 0 and the worst costs 1. An index with the metric `inner_product`
+  does the same.
+- Under `euclidean`, the distance is the squared Euclidean distance, which has no natural scale. The
+  worst score costs as much as the mean distance of two candidates.
+- With a query instead of scores, costs are what an index with the same metric computes. All picks
+  and values are then those of a query on an index that finds these candidates.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Unpack, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc import compilation
+from divgrpc.arrays import read_only
+from divgrpc.errors import invalid
+from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse
+from divgrpc.kernels.records import Points, Query, SelectionScratch
+from divgrpc.parameters import LIMITS, MetricWord
+from divgrpc.parameters.diversify import (
+    DiversifyOptions,
+    DiversifyParameters,
+    diversify_parameters,
+)
+from divgrpc.parameters.signatures import spell_out_options
+from divgrpc.search.dials import reason_words
+from divgrpc.search.plan import copy_limit_of
+from divgrpc.search.relaxation import CandidateSet
+from divgrpc.search.selectors import fall_off_dial, relevance, select_different
+from divgrpc.types import DialReason, FloatArray, IntArray, Metric
+from divgrpc.types.diversification import Diversification
+from divgrpc.vectors import (
+    LENGTH_MAX,
+    Rows,
+    RowsLike,
+    SparseRows,
+    as_rows,
+    lengths,
+    prepare,
+    query_rows,
+)
+
+# Greater scores are refused, so that differences of scores do not overflow float32.
+SCORE_MAX: Final = 1e30
+_NO_PLACES: Final = np.empty(0, np.int64)
+_NO_INDPTR: Final = read_only(np.empty(0, np.int64))
+_NO_INDICES: Final = read_only(np.empty(0, np.int32))
+_NO_VALUES: Final = read_only(np.empty(0, np.float32))
+_NO_SQUARES: Final = read_only(np.empty(0))
+_NO_MARKS: Final = np.empty(0, np.uint64)
+_NOT_SPREAD: Final = np.empty((1, 0), np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """n candidates, prepared for selectors.
+
+    candidates: the candidates in the order of their costs, lowest first. The row of a candidate is
+        its place in the caller's order.
+    metric: the metric that gives selectors the costs of `divgrpc.diversifier`.
+    scores: (n,) float32 in the caller's order, as in `Diversification.scores`.
+    width: maximum number of values that a candidate stores.
+    """
+
+    candidates: CandidateSet
+    metric: Metric
+    scores: FloatArray
+    width: int
+
+
+def diversify(
+    vectors: RowsLike,
+    scores: npt.ArrayLike | None = None,
+    *,
+    query: RowsLike | None = None,
+    **options: Unpack[DiversifyOptions],
+) -> Diversification:
+    """Pick candidates that are relevant and differ from one another; no index is needed.
+
+    vectors: (n, d) numbers, the vectors of the candidates: an array, nested lists, or a sparse
+        matrix of scipy. A float32 array is read where it is, and not copied.
+    scores: (n,) numbers, higher for more relevant candidates, on any scale, such as those of a
+        reranker. They are scaled linearly, so that only their proportions matter. Default: all
+        candidates are equally relevant, and equal ones are picked in their order.
+    query: (d,) numbers, from which relevance is computed as an index does. Instead of `scores`.
+
+    Under `cosine` and `inner_product`, two candidates differ by 1 - cosine, the best score costs 0
+    and the worst 1. Under `euclidean`, they differ by the squared distance, and the worst score
+    costs the mean distance of two candidates.
+
+    The same candidates give the same result on every processor. Raises `InvalidArgumentError` with
+    the name of the argument as its `field`.
+    """
+    parameters = _cached_parameters(options)
+    prepared = prepare_candidates(vectors, scores, parameters, query=query)
+    return pick_from(prepared, parameters)
+
+
+def _cached_parameters(options: DiversifyOptions) -> DiversifyParameters:
+    key = (*options, *options.values(), *map(type, options.values()))
+    try:
+        return _parameters_by_key(key)
+    except TypeError:
+        # A value cannot be hashed.
+        return diversify_parameters(options)
+
+
+@lru_cache(maxsize=1024)
+def _parameters_by_key(key: tuple[Any, ...]) -> DiversifyParameters:
+    """Return the parameters of options: their names, their values, and the types of their values.
+
+    The types are part of the key because True equals 1 and is no valid `k`.
+    """
+    count = len(key) // 3
+    values = dict(zip(key[:count], key[count : 2 * count], strict=True))
+    return diversify_parameters(cast(DiversifyOptions, values))
+
+
+def prepare_candidates(
+    vectors: RowsLike,
+    scores: npt.ArrayLike | None,
+    parameters: DiversifyParameters,
+    *,
+    query: RowsLike | None = None,
+) -> Candidates:
+    """Check what a caller passes, as `diversify` does, and return the candidates in order."""
+    compilation.ensure()
+    rows, metric = _as_vectors(vectors), parameters.metric
+    if query is not None:
+        if scores is not None:
+            raise invalid("query", "stands for the scores: give one of the two")
+        return _scored_by_query(rows, query, metric)
+    numbers = _as_scores(scores, len(rows))
+    row_lengths = lengths(rows)
+    if not (row_lengths <= LENGTH_MAX).all():
+        prepare("vectors", rows, "inner_product")  # raises
+    if metric == "euclidean":
+        points = _points(rows, _NO_VALUES)
+        return _ordered(points, rows, _by_spread(points, numbers), metric, numbers)
+    inverses = np.zeros(len(rows), np.float32)
+    # A vector of zeros has no direction: its distance from all others is 1.
+    np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
+    points = _points(rows, inverses)
+    return _ordered(points, rows, -numbers, "inner_product", numbers)
+
+
+def _as_vectors(vectors: RowsLike) -> Rows:
+    """Return the rows as float32; a dense matrix of float32 is not copied."""
+    is_ready = type(vectors) is np.ndarray and vectors.ndim == 2 and vectors.dtype == np.float32
+    if is_ready and vectors.flags.c_contiguous and vectors.flags.aligned:  # type: ignore[union-attr]
+        rows: Rows = vectors  # type: ignore[assignment]
+    else:
+        # Without candidates, a list is empty.
+        is_empty = isinstance(vectors, list) and not vectors
+        rows = as_rows("vectors", vectors, None, single=is_empty)
+    most = LIMITS["sparse_dims_max" if isinstance(rows, SparseRows) else "dims_max"]
+    if rows.shape[1] > most:
+        raise invalid("vectors", f"must have at most {most} columns, got {rows.shape[1]}")
+    return rows
+
+
+def _as_scores(scores: npt.ArrayLike | None, count: int) -> FloatArray:
+    """Return the scores as (count,) float32, 0 if there are none."""
+    if scores is None:
+        return np.zeros(count, np.float32)
+    try:
+        numbers = np.asarray(scores)
+        if numbers.dtype.kind not in "fiub" and numbers.size:
+            raise TypeError(numbers.dtype)  # noqa: TRY301  # handled like a failed conversion
+        numbers = numbers.astype(np.float64)
+    except (TypeError, ValueError):
+        raise invalid("scores", "must be numbers, one for each vector") from None
+    if numbers.shape != (count,):
+        shape = " x ".join(map(str, numbers.shape)) or "a single number"
+        raise invalid("scores", f"must be one number for each of {count} vectors, got {shape}")
+    within = np.abs(numbers) <= SCORE_MAX
+    if not within.all():
+        bad = np.flatnonzero(~within)
+        text = f"must be finite, at most {SCORE_MAX:.0e}: number {bad[0]} is {numbers[bad[0]]:g}"
+        raise invalid("scores", text)
+    return numbers.astype(np.float32)
+
+
+def _points(rows: Rows, inverses: FloatArray) -> Points:
+    """Return the rows in the form that kernels take."""
+    if not isinstance(rows, SparseRows):
+        return Points(
+            read_only(rows), _NO_INDPTR, _NO_INDICES, _NO_VALUES, _NO_SQUARES, read_only(inverses)
+        )
+    squares = np.empty(len(rows))
+    normalise.squares_sparse(read_only(rows.indptr), read_only(rows.values), squares)
+    return Points(
+        read_only(np.empty((0, rows.dims), np.float32)),
+        read_only(rows.indptr),
+        read_only(rows.indices),
+        read_only(rows.values),
+        read_only(squares),
+        read_only(inverses),
+    )
+
+
+def _scored_by_query(rows: Rows, query: RowsLike, metric: Metric) -> Candidates:
+    if metric == "cosine":
+        # A caller's array is not changed.
+        rows = rows if isinstance(rows, SparseRows) else rows.copy()
+    zero = prepare("vectors", rows, metric)
+    if zero >= 0:
+        raise invalid("vectors", f"row {zero} is all zeros, which has no direction")
+    prepared = query_rows("query", query, rows.shape[1], metric)
+    if len(prepared) != 1:
+        raise invalid("query", f"must be one vector, got {len(prepared)}")
+    dense = prepared.matrix.toarray() if isinstance(prepared, SparseRows) else prepared
+    inverses = np.zeros(len(rows) if metric == "inner_product" else 0, np.float32)
+    if metric == "inner_product":
+        row_lengths = lengths(rows)
+        np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
+    points, distances = _points(rows, inverses), np.empty(len(rows), np.float32)
+    square = sparse.dense_square(dense, 0) if isinstance(rows, SparseRows) else 0.0
+    order = np.arange(len(rows), dtype=np.int32)
+    of_query = Query(dense, 0, square, metric == "inner_product")
+    exact.score_rows(points, of_query, order, len(rows), distances)
+    return _ordered(points, rows, distances, metric, relevance(distances, metric))
+
+
+def _by_spread(points: Points, scores: FloatArray) -> FloatArray:
+    """Scale scores to costs from 0 for the best to the mean distance of two points for the worst.
+
+    The mean squared distance of two points is 2 n / (n - 1) times the mean squared distance of a
+    point from the mean of all.
+    """
+    count = len(scores)
+    if count < 2 or scores.min() == scores.max():
+        return np.zeros(count, np.float32)
+    rows, far = np.arange(count, dtype=np.int32), np.empty(count, np.float32)
+    mean = qp.mean_of(points, rows, count, np.ones(count), count)
+    square = sparse.dense_square(mean, 0) if len(points.indptr) else 0.0
+    exact.score_rows(points, Query(mean, 0, square, False), rows, count, far)
+    spread = np.float32(2 * math.fsum(far.tolist()) / (count - 1))
+    shares = (scores.max() - scores) / (scores.max() - scores.min())
+    costs: FloatArray = shares * spread
+    return costs
+
+
+def _ordered(
+    points: Points, rows: Rows, distances: FloatArray, metric: Metric, scores: FloatArray
+) -> Candidates:
+    """Return the candidates by ascending distance; equal ones keep their order."""
+    order, width, dense = np.argsort(distances, kind="stable"), rows.shape[1], _NOT_SPREAD
+    if isinstance(rows, SparseRows):
+        dense = np.zeros((1, width), np.float32)
+        width = int(np.diff(rows.indptr).max(initial=0))
+    far, apart = np.empty(len(order), np.float32), np.empty(len(order), np.float32)
+    scratch = SelectionScratch(far, apart, dense, _NO_MARKS)
+    candidates = CandidateSet(points, order.astype(np.int32), distances[order], scratch)
+    return Candidates(candidates, metric, scores, width)
+
+
+def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversification:
+    """Pick from prepared candidates, as `diversify` does."""
+    candidates, metric, count = prepared.candidates, prepared.metric, len(prepared.scores)
+    if not count:
+        return _nothing(parameters)
+    effective = parameters.resolve(count, prepared.width)
+    limit = copy_limit_of(effective.duplicate_threshold, metric)
+    reason = 0
+    if effective.diversity_auto:
+        dial, reason = fall_off_dial(candidates, count, limit, effective, metric)
+        effective = replace(effective, diversity=dial)
+    picks, *_, duplicates = select_different(candidates, count, limit, effective, metric)
+    dial = effective.diversity
+    if effective.lose_at_most is not None:
+        dial, reason = picks.dial, picks.reason
+    places = candidates.rows[picks.places].astype(np.int64)
+    collapsed = (_NO_PLACES, _NO_PLACES)
+    if limit >= 0:
+        collapsed = _collapsed(candidates, picks.places, limit)
+    return Diversification(
+        places,
+        prepared.scores[places],
+        picks.values,
+        dial,
+        _word(reason),
+        duplicates,
+        picks.gap if effective.selector == "qp_relax" else None,
+        *collapsed,
+    )
+
+
+def _nothing(parameters: DiversifyParameters) -> Diversification:
+    """Return the result for no candidates; raises if the caller wants some."""
+    if parameters.k is not None:
+        raise invalid("k", f"must be at most the number of candidates, 0, got {parameters.k}")
+    numbers, fixed = np.empty(0, np.float32), parameters.fixed_dial
+    reason = None if fixed is not None else _word(records.NO_CHOICE)
+    gap = 0.0 if parameters.selector == "qp_relax" else None
+    return Diversification(_NO_PLACES, numbers, numbers, fixed or 0.0, reason, duality_gap=gap)
+
+
+def _word(reason: int) -> DialReason | None:
+    """Return the value of `DialReason` for a number as in `Results.reasons`, None for 0."""
+    if not reason:
+        return None
+    return cast(DialReason, str(reason_words(np.array([reason], np.uint8))[0]))
+
+
+def _collapsed(
+    candidates: CandidateSet, picks: IntArray, limit: float
+) -> tuple[IntArray, IntArray]:
+    """Return `collapsed_places` and `collapsed_offsets`; `picks` are positions in `candidates`."""
+    count = len(candidates)
+    owners = np.empty(count, np.int64)
+    pairwise.assign_copies(
+        candidates.points, candidates.rows, count, picks, len(picks), np.float32(limit), owners
+    )
+    order = np.argsort(owners, kind="stable")
+    order = order[np.searchsorted(owners[order], 0) :]
+    counts = np.bincount(owners[order], minlength=len(picks))
+    return candidates.rows[order].astype(np.int64), np.concatenate(([0], np.cumsum(counts)))
+
+
+spell_out_options(diversify, (DiversifyParameters,), {RowsLike: "RowsLike", MetricWord: "Metric"})

@@ -1,0 +1,64 @@
+"""The result of `divgrpc.diversify`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from divgrpc.types.parameters import DialReason, FloatArray, IntArray
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diversification:
+    """The m candidates that a selector picked, in the order of picking; m is `len(result)`.
+
+    places: (m,) int64 places of the picks among the candidates, as the caller passed them.
+    scores: (m,) float32 scores of the picks, as the caller passed them. With a query, they are the
+        cosine, the inner product or the squared Euclidean distance. Without scores and query, 0.
+    selection_scores: (m,) float32 values that the selector maximised at each pick.
+    diversity: the dial that was used.
+    dial_reason: why this dial was chosen, as in `QueryResult`; None unless the call had
+        `diversity="auto"` or `lose_at_most`.
+    duplicates: number of near-copies among the picks. They fill the last places if fewer than k
+        candidates are distinct.
+    duality_gap: as in `QueryResult.duality_gaps`; None unless the selector is `qp_relax`.
+    collapsed_places, collapsed_offsets: (c,) and (m + 1,) int64. The candidates
+        `collapsed_places[collapsed_offsets[i] : collapsed_offsets[i + 1]]` are near-copies of pick
+        i, best first. Both are empty without `duplicate_threshold`.
+    """
+
+    places: IntArray
+    scores: FloatArray
+    selection_scores: FloatArray
+    diversity: float
+    dial_reason: DialReason | None = None
+    duplicates: int = 0
+    duality_gap: float | None = None
+    collapsed_places: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __repr__(self) -> str:
+        picks = ", ".join(map(str, self.places[:10].tolist()))
+        more = ", ..." if len(self) > 10 else ""
+        dial = f"at diversity {self.diversity:g}"
+        return f"Diversification: {len(self):,} picks {dial}: {picks}{more}"
+
+    def collapsed(self, rank: int) -> IntArray:
+        """Return the places (c,) of the candidates that were collapsed into pick `rank`, from 0 up.
+
+        The array is empty unless the call had `duplicate_threshold`.
+        """
+        if not len(self.collapsed_offsets):
+            return self.collapsed_places
+        start, stop = self.collapsed_offsets[rank : rank + 2]
+        return self.collapsed_places[start:stop]
+
+    def take(self, items: Sequence[ItemT]) -> list[ItemT]:
+        """Return the items of the picks, in the order of picking; `items` has one per candidate."""
+        return [items[place] for place in self.places.tolist()]
