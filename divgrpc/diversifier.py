@@ -37,8 +37,7 @@ from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import copy_limit_of
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import fall_off_dial, relevance, select_different
-from divgrpc.types import DialReason, FloatArray, IntArray, Metric
-from divgrpc.types.diversification import Diversification
+from divgrpc.types import DialReason, Diversification, FloatArray, IntArray, Metric
 from divgrpc.vectors import (
     LENGTH_MAX,
     Rows,

@@ -12,6 +12,7 @@ from divgrpc.parameters.build import (
     MetricWord,
     as_metric,
 )
+from divgrpc.parameters.diversify import DiversifyOptions, DiversifyParameters
 from divgrpc.parameters.limits import INDEX_NAME, LIMITS, SEED_MAX, check_index_name
 from divgrpc.parameters.predict import PredictOptions, PredictParameters
 from divgrpc.parameters.query import (
@@ -37,6 +38,8 @@ __all__ = [
     "SEED_MAX",
     "BuildOptions",
     "BuildParameters",
+    "DiversifyOptions",
+    "DiversifyParameters",
     "LabelParameters",
     "MetricWord",
     "PredictOptions",

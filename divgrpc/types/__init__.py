@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.types.diversification import Diversification
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
 from divgrpc.types.parameters import (
@@ -51,6 +52,7 @@ __all__ = [
     "CountArray",
     "Defaults",
     "DialReason",
+    "Diversification",
     "Durability",
     "EffectiveLabelParameters",
     "EffectiveParameters",

@@ -20,8 +20,7 @@ from scipy import sparse
 from divgrpc import diversify
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.types import FloatArray, Metric, Points, QueryResult, Selector
-from divgrpc.types.diversification import Diversification
+from divgrpc.types import Diversification, FloatArray, Metric, Points, QueryResult, Selector
 from reference.definitions import unit
 from support.data.mixed_indexes import KINDS, METRICS, SELECTIONS, drawn, stored_as
 
