@@ -50,6 +50,7 @@ from divgrpc.types import (
     IndexInfo,
     IntArray,
     LabelResult,
+    Metric,
     Mode,
     QueryDefault,
     QueryResult,
@@ -123,6 +124,11 @@ class Engine(StoredPoints):
     def searcher(self) -> Searcher:
         """The searcher of the generation."""
         return self._searcher
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the index."""
+        return self._searcher.metric
 
     @property
     def _points(self) -> Rows:
@@ -371,9 +377,7 @@ class Engine(StoredPoints):
 
         A query does not return its own point.
         """
-        points = self._searcher.points
-        visible = self._searched(self._all_rows if passing is None else passing)
-        assert visible is not None  # noqa: S101  # the argument is not None
+        points, visible = self._searcher.points, self.searched_rows(passing)
         results = []
         for row in rows.tolist():
             vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
@@ -392,6 +396,12 @@ class Engine(StoredPoints):
         for place in np.flatnonzero(rows < 0)[:1].tolist():
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
+
+    def searched_rows(self, passing: PassingRows | None) -> PassingRows:
+        """Return the points in `passing`, None for all, that have a vector."""
+        visible = self._searched(self._all_rows if passing is None else passing)
+        assert visible is not None  # noqa: S101  # the argument is not None
+        return visible
 
     def _searched(self, passing: PassingRows | None) -> PassingRows | None:
         """Return the points that pass and that searches see."""
@@ -549,13 +559,20 @@ class Engine(StoredPoints):
     def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
         """Measure distances of results `ids` (nq, k) to their queries and to one another."""
         query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
-        points, matrix = (
-            rows.matrix if isinstance(rows, SparseRows) else rows
-            for rows in (self._points, query_points)
-        )
         # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
         has_texts = ids.dtype.kind == "O"
         places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids.astype(np.int64))
+        return self.distances_of_rows(query_points, places)
+
+    def distances_of_rows(self, queries: Rows, places: IntArray) -> ListDistances:
+        """Measure distances of results in the rows `places` (nq, k) as `distances` does.
+
+        queries: rows that are prepared for the metric.
+        """
+        points, matrix = (
+            rows.matrix if isinstance(rows, SparseRows) else rows
+            for rows in (self._points, queries)
+        )
         return list_distances(points, matrix, places, self._searcher.metric)
 
 

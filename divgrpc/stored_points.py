@@ -12,7 +12,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
+from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
 from divgrpc.vectors import SparseRows
 
 # Number of points that are tested at once for a page of the points that pass a filter.
@@ -115,6 +115,15 @@ class StoredPoints:
             generation=self.generation,
             sequence=self.sequence,
         )
+
+    def attribute_values(
+        self, rows: IntArray, names: Sequence[str]
+    ) -> dict[str, tuple[AttributeValue, ...]]:
+        """Return the values of some attributes for the points in `rows` (m,), by name."""
+        if not names:
+            return {}
+        values = self._reader.values(rows)
+        return {name: values[name] for name in names}
 
     def _has_vector(self, rows: IntArray) -> npt.NDArray[np.bool_] | None:  # noqa: ARG002  # see the docstring
         """Return whether each of `rows` (m,) has a vector; None if all have."""

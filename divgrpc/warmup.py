@@ -147,6 +147,7 @@ def _run_every_kernel() -> None:
             index.query(points, search="tables", filter=HasId((1, 2)), k=1)
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
+            index.diagnose()
     _add_rows()
     _predict_and_train(points)
     _select_stepwise(_candidates_of(read_only(points)))

@@ -35,6 +35,8 @@ LIMITS: Final = {
     # Maximum of settings times queries (or documents) in an evaluation. Each such pair takes about
     # 150 bytes.
     "evaluate_queries_max": 1_000_000,
+    # Maximum number of sampled points of a diagnosis.
+    "diagnose_sample_max": 10_000,
     # Limits of ids, attributes and payloads.
     "id_bytes_max": 256,
     "attributes_max": 64,

@@ -97,6 +97,11 @@ class Searcher:
         return points.vectors
 
     @property
+    def point_records(self) -> records.Points:
+        """The arrays of the points, for kernels."""
+        return self._index.points
+
+    @property
     def register(self) -> IntArray:
         """The register of the arrays, for kernels."""
         return self._register

@@ -13,6 +13,13 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.types.diagnosis import (
+    Advice,
+    CopyShare,
+    DefaultEffect,
+    Diagnosis,
+    ValueCopies,
+)
 from divgrpc.types.diversification import Diversification
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
@@ -44,13 +51,17 @@ from divgrpc.types.parameters import (
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
 
 __all__ = [
+    "Advice",
     "ArrayInfo",
     "Attribute",
     "AttributeValue",
     "Auto",
     "Choice",
+    "CopyShare",
     "CountArray",
+    "DefaultEffect",
     "Defaults",
+    "Diagnosis",
     "DialReason",
     "Diversification",
     "Durability",
@@ -86,6 +97,7 @@ __all__ = [
     "Selector",
     "Sought",
     "TrainingProgress",
+    "ValueCopies",
     "Variant",
     "Vote",
     "WarningInfo",

@@ -112,3 +112,14 @@ def answer(
         copies=copies,
         duplicates=duplicates,
     )
+
+
+def count_copies(
+    points: Points, rows: Sequence[int], row: int, limit: float, error: float
+) -> tuple[int, int]:
+    """Return the least and the greatest number of points of `rows` that are near-copies of `row`.
+
+    The two differ if distances differ from `limit` by at most `error`.
+    """
+    distances = [apart(points, row, other) for other in rows if other != row]
+    return sum(d <= limit - error for d in distances), sum(d <= limit + error for d in distances)
