@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import divgrpc
@@ -15,6 +15,7 @@ from divgrpc.parameters.suggestions import instead
 from divgrpc_client.cli import (
     attributes,
     commands,
+    conformance,
     doctor,
     interrupts,
     options,
@@ -53,7 +54,7 @@ Exit codes:
   2    the command itself is wrong: an unknown option, an unreadable file
   3    a load test missed a required bound
   4    a load test was void: its generator, not the server, was the bottleneck
-  5    divgrpc doctor found that something is wrong with an index
+  5    divgrpc doctor found something wrong with an index, or a check of divgrpc conformance failed
   130  interrupted; a build in progress was cancelled
 """
 # Tables of options whose names occur in messages of the server.
@@ -169,7 +170,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=divgrpc.__version__)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for run, add_arguments in (
+    for run, add_arguments in _calls():
+        verb = options.add(verbs, run)
+        options.add_common(verb)
+        if add_arguments is not None:
+            add_arguments(verb)
+    attributes.add_group(verbs)
+    doctor.add_doctor(options.add(verbs, doctor.doctor))
+    options.add_flags(
+        options.add(verbs, commands.warm),
+        ("--quiet", "", "Show no progress, only the outcome."),
+        ("--json", "", "Print the outcome as JSON."),
+    )
+    return parser
+
+
+def _calls() -> Iterator[tuple[Callable[..., object], Callable[..., None] | None]]:
+    """Yield the functions of the commands that call a server, and those that add arguments."""
+    yield from (
         (commands.build, _add_build),
         (commands.query, _add_query),
         (commands.predict, _add_predict),
@@ -187,19 +205,8 @@ def _parser() -> argparse.ArgumentParser:
         (writing.compact, writing.add_compact),
         (writing.retrain, writing.add_retrain),
         (load, add_load),
-    ):
-        verb = options.add(verbs, run)
-        options.add_common(verb)
-        if add_arguments is not None:
-            add_arguments(verb)
-    attributes.add_group(verbs)
-    doctor.add_doctor(options.add(verbs, doctor.doctor))
-    options.add_flags(
-        options.add(verbs, commands.warm),
-        ("--quiet", "", "Show no progress, only the outcome."),
-        ("--json", "", "Print the outcome as JSON."),
+        (conformance.conformance, conformance.add_conformance),
     )
-    return parser
 
 
 def _add_build(verb: argparse.ArgumentParser) -> None:

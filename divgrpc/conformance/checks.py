@@ -1,0 +1,270 @@
+"""The checks, by name, and the function that runs them.
+
+A check is a function of a `Trial`. It returns what it measured, or raises `CheckFailure`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Final, TypeAlias, get_args
+
+import numpy as np
+
+from divgrpc.conformance.data import COLOURS, make_data
+from divgrpc.conformance.protocol import Answer, Feature, Store
+from divgrpc.conformance.report import CheckResult, Report
+from divgrpc.conformance.trial import TOLERANCE, CheckFailure, Trial, require_same
+from divgrpc.parameters.suggestions import refuse_word
+
+Run: TypeAlias = Callable[[Trial], str]
+
+_DIALS: Final = (0.0, 0.5, 1.0)
+_SIZES: Final = (1, 10, 50)
+# Least mean recall of a plain search, so that approximate stores pass.
+_RECALL_MIN: Final = 0.9
+_PAGES: Final = 5
+_PAGE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: its name, what it requires, the features that it needs, and its function."""
+
+    name: str
+    title: str
+    needs: tuple[Feature, ...]
+    run: Run
+
+
+# All checks in the order of reports.
+CHECKS: Final[dict[str, Check]] = {}
+
+
+def _check(name: str, title: str, *needs: Feature) -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
+        CHECKS[name] = Check(name, title, needs, run)
+        return run
+
+    return register
+
+
+def check_store(store: Store, names: Iterable[str] | None = None) -> Report:
+    """Check a store, and return the results.
+
+    store: an adapter of the store. It indexes 480 points of 16 dimensions once or twice, and
+        answers some hundred requests.
+    names: names of the checks to run, keys of `CHECKS`. Default: all.
+
+    If the adapter does not name a feature that a check needs, the result is "not supported". If the
+    adapter raises an error during a check, the check has failed. Errors of the first `build` are
+    raised. Raises `InvalidArgumentError` with the field `features` or `names` for unknown words.
+    """
+    selected = list(CHECKS) if names is None else list(names)
+    _refuse_unknown("names", selected, CHECKS)
+    _refuse_unknown("features", store.features, get_args(Feature))
+    trial = Trial(store, make_data())
+    trial.build()
+    return Report(store.name, tuple(_run(CHECKS[name], trial) for name in selected))
+
+
+def _refuse_unknown(field: str, words: Iterable[str], known_words: Collection[str]) -> None:
+    for word in words:
+        if word not in known_words:
+            refuse_word(field, word, known_words)
+
+
+def _run(check: Check, trial: Trial) -> CheckResult:
+    missing = [feature for feature in check.needs if feature not in trial.store.features]
+    if missing:
+        detail = f"the adapter does not name {' and '.join(missing)}"
+        return CheckResult(check.name, check.title, "not supported", detail)
+    try:
+        return CheckResult(check.name, check.title, "passed", check.run(trial))
+    except CheckFailure as failure:
+        detail = str(failure)
+    except Exception as error:  # noqa: BLE001  # whatever a store raises is a failure of the store
+        detail = f"the store raised {type(error).__name__}: {error}"
+    return CheckResult(check.name, check.title, "failed", detail)
+
+
+def _dials(trial: Trial) -> Sequence[float | None]:
+    """Return the dials to test, with None for a plain search."""
+    return (None, *_DIALS) if "diversity" in trial.store.features else (None,)
+
+
+def _case(row: int, dial: float | None, k: int = 10) -> str:
+    search = "plain search" if dial is None else f"diversity {dial:g}"
+    return f"query {row}, {search}, k = {k}"
+
+
+def _require_full(answer: Answer, size: int, case: str) -> None:
+    """Raise `CheckFailure` unless an answer has `size` results, all of them different."""
+    if len(set(answer.ids)) < len(answer.ids):
+        raise CheckFailure(f"{case}: a point occurs twice")
+    if len(answer.ids) < size:
+        raise CheckFailure(f"{case}: {len(answer.ids)} results, and {size} exist")
+
+
+@_check("complete", "A search returns k different points, or all points if there are fewer.")
+def _check_complete(trial: Trial) -> str:
+    cases = list(product(trial.rows, _dials(trial), _SIZES))
+    for row, dial, k in cases:
+        _require_full(trial.ask(row, k, diversity=dial), k, _case(row, dial, k))
+    count = len(trial.points.ids)
+    _require_full(trial.ask(0, count + 20), count, _case(0, None, count + 20))
+    return f"{len(cases) + 1} answers"
+
+
+@_check("nearest", "A plain search returns the nearest points, the nearest first.")
+def _check_nearest(trial: Trial) -> str:
+    recalls = []
+    for row, k in product(trial.rows, _SIZES):
+        similarities = trial.similarities(row, trial.ask(row, k).ids)
+        if (np.diff(similarities) > TOLERANCE).any():
+            raise CheckFailure(f"{_case(row, None, k)}: a nearer point follows a farther one")
+        least = trial.least_similarity(row, k) - TOLERANCE
+        recalls.append((similarities >= least).sum() / k)
+    recall = f"mean recall {np.mean(recalls):.3f}"
+    if np.mean(recalls) < _RECALL_MIN:
+        raise CheckFailure(f"{recall}, below {_RECALL_MIN}")
+    return recall
+
+
+@_check("zero", "Diversity 0 equals the plain search, byte for byte.", "diversity")
+def _check_zero(trial: Trial) -> str:
+    has_scores = {"scores", "diverse_scores"} <= set(trial.store.features)
+    for row, k in product(trial.rows, _SIZES):
+        require_same(trial.ask(row, k), trial.ask(row, k, diversity=0.0), _case(row, 0.0, k))
+    return "ids and scores are the same" if has_scores else "ids are the same; there are no scores"
+
+
+@_check("dial", "A greater diversity makes results more diverse and less near.", "diversity")
+def _check_dial(trial: Trial) -> str:
+    distances, similarities = [], []
+    for diversity in _DIALS:
+        answers = [trial.ask(row, diversity=diversity).ids for row in trial.rows]
+        distances.append(np.mean([trial.mean_distance(ids) for ids in answers]))
+        means = [trial.similarities(row, ids).mean() for row, ids in enumerate(answers)]
+        similarities.append(np.mean(means))
+    detail = (
+        f"at diversity {', '.join(f'{diversity:g}' for diversity in _DIALS)}: "
+        f"mean distance of results {', '.join(f'{value:.2f}' for value in distances)}, "
+        f"mean cosine with the query {', '.join(f'{value:.2f}' for value in similarities)}"
+    )
+    if min(distances[1:]) <= distances[0] or max(similarities[1:]) >= similarities[0]:
+        raise CheckFailure(detail)
+    return detail
+
+
+@_check(
+    "filter",
+    "A filter holds at every diversity, and k results come back if k points pass.",
+    "filter",
+    "diversity",
+)
+def _check_filter(trial: Trial) -> str:
+    sizes = []
+    for colour in COLOURS:
+        conditions = {"colour": colour}
+        passing = trial.passing(conditions)
+        sizes.append(len(passing))
+        for row, diversity in product(trial.rows, _dials(trial)):
+            case = f"{_case(row, diversity)}, {len(passing)} points pass"
+            answer = trial.ask(row, diversity=diversity, filter=conditions)
+            if set(answer.ids) - passing:
+                raise CheckFailure(f"{case}: a result does not pass the filter")
+            _require_full(answer, min(10, len(passing)), case)
+    return f"filters that {', '.join(map(str, sizes))} points pass"
+
+
+@_check("filter_off", "A filter that all points pass changes nothing.", "filter")
+def _check_filter_off(trial: Trial) -> str:
+    cases = list(product(trial.rows, _dials(trial)))
+    for row, diversity in cases:
+        plain = trial.ask(row, diversity=diversity)
+        answer = trial.ask(row, diversity=diversity, filter={"kind": "point"})
+        require_same(plain, answer, _case(row, diversity))
+    return f"{len(cases)} answers"
+
+
+@_check("pages", "Pages are full and repeat no point.", "pages")
+def _check_pages(trial: Trial) -> str:
+    for row, diversity in product(trial.rows, _dials(trial)):
+        ranks: dict[str, int] = {}
+        page: object = None
+        for number in range(1, _PAGES + 1):
+            case = f"{_case(row, diversity, _PAGE)}, page {number}"
+            answer = trial.ask(row, _PAGE, diversity=diversity, page=page)
+            repeated = [id_ for id_ in answer.ids if id_ in ranks]
+            if repeated:
+                raise CheckFailure(f"{case}: {repeated[0]} was on page {ranks[repeated[0]]}")
+            _require_full(answer, _PAGE, case)
+            ranks |= dict.fromkeys(answer.ids, number)
+            page = answer.next_page
+            if page is None and number < _PAGES:
+                raise CheckFailure(f"{case}: there is no next page")
+    return f"{_PAGES} pages of {_PAGE}"
+
+
+def _require_scores(trial: Trial, row: int, diversity: float | None) -> None:
+    """Raise `CheckFailure` unless the scores are there and order the results by nearness."""
+    case = _case(row, diversity)
+    answer = trial.ask(row, diversity=diversity)
+    if answer.scores is None or len(answer.scores) != len(answer.ids):
+        raise CheckFailure(f"{case}: not every result has a score")
+    scores = np.array(answer.scores, np.float64)
+    if not np.isfinite(scores).all():
+        raise CheckFailure(f"{case}: a score is no finite number")
+    similarities = trial.similarities(row, answer.ids)
+    order = np.argsort(similarities)
+    sign = 1 if trial.store.higher_is_nearer else -1
+    for farther, nearer in pairwise(order):
+        differs = similarities[nearer] - similarities[farther] > TOLERANCE
+        if differs and sign * (scores[nearer] - scores[farther]) <= 0:
+            raise CheckFailure(
+                f"{case}: of scores {scores[farther]:.4g} and {scores[nearer]:.4g}, the second is "
+                "that of a nearer point"
+            )
+
+
+@_check("scores", "A plain search returns scores, which are better for nearer points.", "scores")
+def _check_scores(trial: Trial) -> str:
+    for row in trial.rows:
+        _require_scores(trial, row, None)
+    return f"{len(trial.rows)} answers"
+
+
+@_check(
+    "diverse_scores",
+    "A search with a diversity returns scores, which are better for nearer points.",
+    "diversity",
+    "diverse_scores",
+)
+def _check_diverse_scores(trial: Trial) -> str:
+    for row, diversity in product(trial.rows, _DIALS):
+        _require_scores(trial, row, diversity)
+    return f"{len(trial.rows) * len(_DIALS)} answers"
+
+
+def _answers(trial: Trial) -> list[tuple[str, Answer]]:
+    """Return an answer for each query and dial, with a description of the request."""
+    cases = product(trial.rows, _dials(trial))
+    return [(_case(*case), trial.ask(case[0], diversity=case[1])) for case in cases]
+
+
+@_check("repeat", "The same request gets the same answer.")
+def _check_repeat(trial: Trial) -> str:
+    first = _answers(trial)
+    for _ in range(2):
+        for (case, answer), (_, again) in zip(first, _answers(trial), strict=True):
+            require_same(answer, again, case)
+    return f"{len(first)} requests, three times each"
+
+
+@_check("rebuild", "The same points, indexed again, give the same answer.")
+def _check_rebuild(trial: Trial) -> str:
+    before = _answers(trial)
+    trial.build()
+    for (case, answer), (_, again) in zip(before, _answers(trial), strict=True):
+        require_same(answer, again, case)
+    return f"{len(before)} requests"

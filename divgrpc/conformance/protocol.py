@@ -1,0 +1,85 @@
+"""What an adapter has to provide, and what the checks exchange with it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from divgrpc.types import FloatArray
+
+# What a store may support beside a plain search:
+# scores: plain searches return scores.
+# diversity: searches take a dial.
+# diverse_scores: searches with a dial return scores.
+# filter: searches take conditions on attributes.
+# pages: searches return what the next page needs.
+Feature = Literal["scores", "diversity", "diverse_scores", "filter", "pages"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """The points that a store indexes.
+
+    ids: n unique texts.
+    vectors: (n, d) float32 of unit length, so that cosine, inner product and Euclidean distance
+        have the same order.
+    attributes: n texts by the name of the attribute.
+    """
+
+    ids: Sequence[str]
+    vectors: FloatArray
+    attributes: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One search. A store gets only values other than None for the features that it supports.
+
+    vector: (d,) float32 of unit length.
+    k: number of results, 1 or more.
+    diversity: None for a plain search of the nearest points, else a dial: 0 for the nearest points,
+        1 for the most diverse ones.
+    filter: values by attribute; only points that have all of these values may be returned.
+    page: `next_page` of the answer before, to continue it; None for the first page.
+    """
+
+    vector: FloatArray
+    k: int
+    diversity: float | None = None
+    filter: Mapping[str, str] | None = None
+    page: object = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The results of a search, in the order in which the store returns them.
+
+    ids: at most k ids.
+    scores: as many numbers as ids; None if the store returns no scores.
+    next_page: what a request for the next page needs; None after the last page.
+    """
+
+    ids: Sequence[str]
+    scores: Sequence[float] | None = None
+    next_page: object = None
+
+
+class Store(Protocol):
+    """An adapter of a store. The checks for features that it does not name do not run."""
+
+    @property
+    def name(self) -> str:
+        """The name and version of the store, as reports show it."""
+
+    @property
+    def features(self) -> Collection[Feature]:
+        """What the store supports."""
+
+    @property
+    def higher_is_nearer(self) -> bool:
+        """Whether nearer points have higher scores, as the store documents it."""
+
+    def build(self, points: Points) -> None:
+        """Index these points, instead of all earlier ones."""
+
+    def query(self, request: Request) -> Answer:
+        """Answer a request."""
