@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast crash dist processors bench bench-large docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast crash dist processors bench bench-large conformance docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -112,6 +112,15 @@ bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minute
 	-$(INSTALL) $(LOCKED) -r requirements-rivals.lock
 	touch $@
 
+# In an environment of its own, because the other stores bring some hundred packages.
+.conformance/ready: requirements-conformance.lock
+	$(PYTHON) -m venv .conformance
+	.conformance/bin/python -m pip --quiet --disable-pip-version-check install --no-compile $(LOCKED) -r $<
+	touch $@
+
+conformance: .conformance/ready  ## check what divgrpc and other stores promise about diverse results
+	PYTHONPATH=tests:client:protos .conformance/bin/python -m benchmarks.conformance $(ARGS)
+
 # An environment of its own, so that neither the tests nor the demonstration install what only the
 # pages need. The package itself is not installed: its docstrings are read from the source.
 .docs/ready: requirements-docs.lock
@@ -167,8 +176,10 @@ lock: .venv/ready    ## resolve the dependencies anew
 	$(LOCK) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
 	$(LOCK) --extra rivals --constraint requirements.lock \
 	    --output-file requirements-rivals.lock pyproject.toml
+	$(LOCK) --extra server --extra conformance --constraint requirements.lock \
+	    --output-file requirements-conformance.lock pyproject.toml
 	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .docs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .docs .conformance site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -22,7 +22,7 @@ PACKAGES = (
     *("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server"),
     *("client/divgrpc_client", "client/divgrpc_lab"),
 )
-EXTRAS = ("cli", "server", "report", "dev", "bench", "docs", "rivals")
+EXTRAS = ("cli", "server", "report", "dev", "bench", "docs", "rivals", "conformance")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40
 KERNEL_LINES_MAX = 60

@@ -8,11 +8,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from math import isnan
 from pathlib import Path
 from typing import Final, NamedTuple
-
-from divgrpc_lab.verdicts import Effect, Verdict, p_text
 
 _ROOT: Final = Path(__file__).parents[2]
 # Options that a recorded command leaves out. Names of files differ from machine to machine, and a
@@ -58,16 +55,6 @@ def record_text(record: Record, command: str, notes: Sequence[str]) -> str:
     return "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"]) + "\n"
 
 
-def claims_record(name: str, title: str, verdicts: Sequence[Verdict]) -> Record:
-    """Return a record with a row for each claim, and a column for each place of an effect."""
-    places = list(dict.fromkeys(e.place for verdict in verdicts for e in verdict.effects))
-    rows = []
-    for verdict in verdicts:
-        effects = {effect.place: _effect_text(effect) for effect in verdict.effects}
-        rows.append([verdict.claim, verdict.word, *(effects.get(place, "") for place in places)])
-    return Record(name, title, ["claim", "verdict", *places], rows)
-
-
 def number(value: float, digits: int = 3) -> str:
     """Return a number without a leading zero."""
     return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
@@ -76,17 +63,6 @@ def number(value: float, digits: int = 3) -> str:
 def signed(value: float) -> str:
     """Return a number with its sign and without a leading zero."""
     return f"{value:+.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:+.3f}"
-
-
-def _effect_text(effect: Effect) -> str:
-    if isnan(effect.size.value):
-        return "no value"
-    form = "{:.3g}".format if effect.is_ratio else signed
-    text = ("x " if effect.is_ratio else "") + form(effect.size.value)
-    if effect.groups == 1:
-        return f"{text}, one group"
-    low, high = map(form, effect.size[1:])
-    return f"{text} ({low} to {high}), p {p_text(effect.corrected_p)}"
 
 
 def command(words: Sequence[str], *, has_data: bool) -> str:

@@ -134,7 +134,13 @@ def _check_nearest(trial: Trial) -> str:
 def _check_zero(trial: Trial) -> str:
     has_scores = {"scores", "diverse_scores"} <= set(trial.store.features)
     for row, k in product(trial.rows, _SIZES):
-        require_same(trial.ask(row, k), trial.ask(row, k, diversity=0.0), _case(row, 0.0, k))
+        plain, answer = trial.ask(row, k), trial.ask(row, k, diversity=0.0)
+        try:
+            require_same(plain, answer, _case(row, 0.0, k))
+        except CheckFailure as failure:
+            if trial.are_equally_near(row, plain.ids, answer.ids):
+                raise CheckFailure(f"{failure}; the points there are equally near") from None
+            raise
     return "ids and scores are the same" if has_scores else "ids are the same; there are no scores"
 
 
@@ -156,19 +162,28 @@ def _check_dial(trial: Trial) -> str:
     return detail
 
 
+@_check("filter", "A filter holds, and k results come back if k points pass.", "filter")
+def _check_filter(trial: Trial) -> str:
+    return _require_filtered(trial, [None])
+
+
 @_check(
-    "filter",
+    "diverse_filter",
     "A filter holds at every diversity, and k results come back if k points pass.",
     "filter",
     "diversity",
 )
-def _check_filter(trial: Trial) -> str:
+def _check_diverse_filter(trial: Trial) -> str:
+    return _require_filtered(trial, _DIALS)
+
+
+def _require_filtered(trial: Trial, dials: Sequence[float | None]) -> str:
     sizes = []
     for colour in COLOURS:
         conditions = {"colour": colour}
         passing = trial.passing(conditions)
         sizes.append(len(passing))
-        for row, diversity in product(trial.rows, _dials(trial)):
+        for row, diversity in product(trial.rows, dials):
             case = f"{_case(row, diversity)}, {len(passing)} points pass"
             answer = trial.ask(row, diversity=diversity, filter=conditions)
             if set(answer.ids) - passing:

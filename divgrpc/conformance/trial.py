@@ -64,6 +64,13 @@ class Trial:
         cosines: npt.NDArray[np.float64] = self._similarities[row, self._at(ids)]
         return cosines
 
+    def are_equally_near(self, row: int, one: Collection[str], two: Collection[str]) -> bool:
+        """Return whether the points of each rank are equally near to query `row`."""
+        if len(one) != len(two):
+            return False
+        difference = self.similarities(row, one) - self.similarities(row, two)
+        return bool(np.abs(difference).max(initial=0) < TOLERANCE**2)
+
     def least_similarity(self, row: int, count: int) -> float:
         """Return the cosine of query `row` and the point that is its `count`-th nearest."""
         return float(np.sort(self._similarities[row])[-count])

@@ -7,7 +7,7 @@ from typing import Final
 
 from divgrpc.types import Interval
 from divgrpc_lab.experiment import interval_text
-from divgrpc_lab.records import Record, claims_record, number, signed
+from divgrpc_lab.records import Record, number, signed
 from divgrpc_lab.table1.bench import Growth, Spread, Timed
 from divgrpc_lab.table1.claims import Gain, Raised
 from divgrpc_lab.table1.methods import (
@@ -22,6 +22,7 @@ from divgrpc_lab.table1.methods import (
 from divgrpc_lab.table1.page import Report
 from divgrpc_lab.table1.paper import FAMILIES as PAPERS
 from divgrpc_lab.table1.paper import KS, METHODS, printed
+from divgrpc_lab.verdicts import Effect, Verdict, p_text
 
 _HASHING: Final = tuple(
     (family, stage) for stage in (HASH_SEARCH, TUNED_BUCKETS) for family in FAMILIES
@@ -30,17 +31,35 @@ _HASHING: Final = tuple(
 
 def records(report: Report) -> Iterator[Record]:
     """Yield the records of a run."""
-    yield claims_record(
-        "table1-claims",
-        "Table 1: claims, effects with intervals by categories and hash seeds, and corrected p",
-        report.claims,
-    )
+    yield _claims(report.claims)
     yield _h(report.rows)
     yield _home(report.home_buckets)
     yield _gain(report.gain)
     yield _uniformity(report.uniformity)
     yield _growth(report.growth)
     yield _times(report.times)
+
+
+def _claims(verdicts: Sequence[Verdict]) -> Record:
+    """Return a record with a row for each claim, and a column for each place of an effect."""
+    places = list(dict.fromkeys(e.place for verdict in verdicts for e in verdict.effects))
+    rows = []
+    for verdict in verdicts:
+        effects = {effect.place: _effect_text(effect) for effect in verdict.effects}
+        rows.append([verdict.claim, verdict.word, *(effects.get(place, "") for place in places)])
+    title = "Table 1: claims, effects with intervals by categories and hash seeds, and corrected p"
+    return Record("table1-claims", title, ["claim", "verdict", *places], rows)
+
+
+def _effect_text(effect: Effect) -> str:
+    if isnan(effect.size.value):
+        return "no value"
+    form = "{:.3g}".format if effect.is_ratio else signed
+    text = ("x " if effect.is_ratio else "") + form(effect.size.value)
+    if effect.groups == 1:
+        return f"{text}, one group"
+    low, high = map(form, effect.size[1:])
+    return f"{text} ({low} to {high}), p {p_text(effect.corrected_p)}"
 
 
 def _h(rows: Sequence[Row]) -> Record:

@@ -140,8 +140,10 @@ WRONG: list[tuple[str, MemoryStore]] = [
         "dial",
         Wrong(lambda r: r if r.diversity is None else replace(r, diversity=1 - r.diversity)),
     ),
-    ("filter", Wrong(_only(_is_diverse, filter=None))),
+    ("filter", Wrong(lambda request: replace(request, filter=None))),
     ("filter", PostFiltered()),
+    ("diverse_filter", Wrong(_only(_is_diverse, filter=None))),
+    ("diverse_filter", PostFiltered()),
     ("filter_off", Wrong(_only(lambda r: r.filter is not None and _is_diverse(r), diversity=0.6))),
     ("pages", Wrong(lambda request: replace(request, page=None))),
     ("pages", Wrong(_only(lambda request: request.page == 30, page=29))),
@@ -230,6 +232,22 @@ def test_unknown_words_are_refused() -> None:
     store.features = ("pagination",)  # type: ignore[assignment]  # the point of the test
     with refused("features", "pages"):
         check_store(store)
+
+
+def test_a_swap_of_equally_near_points_is_named() -> None:
+    """Diversity 0 must keep the order of exact copies, too."""
+
+    def swap(request: Request, answer: Answer) -> Answer:
+        ids, scores = list(answer.ids), list(answer.scores or ())
+        for rank in range(len(ids) - 1):
+            if request.diversity == 0 and scores[rank] == scores[rank + 1]:
+                ids[rank : rank + 2] = ids[rank : rank + 2][::-1]
+                break
+        return replace(answer, ids=ids)
+
+    (result,) = check_store(Wrong(on_answer=swap), ["zero"])
+    assert result.outcome == "failed"
+    assert result.detail.endswith("; the points there are equally near")
 
 
 def test_a_report_reads_as_a_table() -> None:
