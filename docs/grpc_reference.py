@@ -38,6 +38,7 @@ FILES = (
     "predict",
     "evaluate",
     "evaluate_labels",
+    "diagnose",
 )
 PACKAGE = ".divgrpc.v1."
 # Field numbers of descriptor.proto. A path in the source info consists of such field numbers and of

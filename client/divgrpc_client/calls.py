@@ -10,18 +10,19 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import IndexInfo
+from divgrpc.types import Diagnosis, IndexInfo
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
 from divgrpc_client.messages.attributes import AttributeUpload
 from divgrpc_client.messages.batches import Exchange, Pipeline
+from divgrpc_client.messages.diagnose import diagnosis_of
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.options import OnProgress
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import points_pb2, writes_pb2
+from divgrpc_protos.v1 import diagnose_pb2, points_pb2, writes_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
@@ -299,6 +300,27 @@ async def pipe(
             window.release()
     if feed.failure or pipeline.unanswered:
         raise feed.failure or call.broken("the stream ended before every message was answered")
+
+
+async def diagnose(
+    link: Link, call: RpcCall, request: diagnose_pb2.DiagnoseRequest, progress: OnProgress
+) -> Diagnosis:
+    """Make a call of Diagnose, report its progress, and return the diagnosis."""
+    async with link.stack.Watchdog(link.idle_timeout, lambda: True) as watchdog:
+        rpc = call.start(link.method(call), request)
+        try:
+            async for response in watchdog.watched(rpc):
+                if response.WhichOneof("event") == "done":
+                    return diagnosis_of(response.done)
+                if progress is not None:
+                    progress(responses.progress(response.progress))
+        except StallError as stall:
+            raise call.stalled(link.idle_timeout) from stall
+        except grpc.RpcError as error:
+            raise call.failed(error) from error
+        finally:
+            rpc.cancel()
+    raise call.broken("the call ended without a result")
 
 
 async def evaluate(

@@ -43,6 +43,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client import calls
 from divgrpc_client.attribute_methods import AttributeMethods
+from divgrpc_client.diagnosing import DiagnosisMethods
 from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
@@ -101,11 +102,11 @@ class _Methods:
             process of the server that accepts connections). So a server with several front
             processes needs several connections.
         timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build,
-            AddAttributes, streams and evaluations have no deadline by default.
+            AddAttributes, Diagnose, streams and evaluations have no deadline by default.
             `wait_until_ready` has its own default.
-        idle_timeout: Build, AddAttributes, streams and evaluations fail with DEADLINE_EXCEEDED if
-            no message is sent or received for this many seconds while the client waits for the
-            server.
+        idle_timeout: Build, AddAttributes, Diagnose, streams and evaluations fail with
+            DEADLINE_EXCEEDED if no message is sent or received for this many seconds while the
+            client waits for the server.
         retries: whether calls that only read, and writes, are repeated if the server is
             unavailable. A call has at most three attempts. A write is also repeated until its
             deadline if the server has no room for it yet.
@@ -552,12 +553,13 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout, self._retries)
 
 
-class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
+class Client(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Blocking):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
     of the whole call in seconds. Its default is the client's `timeout`, except that Build,
-    AddAttributes, streams and evaluations have no deadline and `wait_until_ready` has 30 s.
+    AddAttributes, Diagnose, streams and evaluations have no deadline and `wait_until_ready` has
+    30 s.
     `request_id` is printable ASCII text that identifies the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
@@ -574,7 +576,7 @@ class Client(_Methods, WriteMethods, AttributeMethods, Blocking):
         self.close()
 
 
-class AsyncClient(_Methods, WriteMethods, AttributeMethods, Awaited):
+class AsyncClient(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Awaited):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
@@ -590,7 +592,7 @@ class AsyncClient(_Methods, WriteMethods, AttributeMethods, Awaited):
         await self.close()
 
 
-for _methods in (_Methods, WriteMethods, AttributeMethods):
+for _methods in (_Methods, WriteMethods, AttributeMethods, DiagnosisMethods):
     copy_methods(Client, _methods)
     copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

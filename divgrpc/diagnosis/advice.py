@@ -78,4 +78,5 @@ def _of_collapsing(
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    # Adding 0 turns -0.0 into 0.0.
+    return f"{round(100 * share, 2) + 0.0:.2g} %"

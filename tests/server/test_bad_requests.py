@@ -12,7 +12,14 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import Mode
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2, predict_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import (
+    diagnose_pb2,
+    evaluate_labels_pb2,
+    evaluate_pb2,
+    predict_pb2,
+    query_pb2,
+    vectors_pb2,
+)
 from divgrpc_protos.v1.diverse_index_pb2 import DESCRIPTOR
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.checks.refusals import cases_of, failing, refused
@@ -55,6 +62,7 @@ def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's 
 
 # For each method, the message type and the fields of a valid request.
 REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Diagnose": (diagnose_pb2.DiagnoseRequest, {"index": "served"}),
     "Query": (query_pb2.QueryRequest, {"index": "served", "queries": ONE_ROW}),
     "PredictLabels": (
         predict_pb2.PredictLabelsRequest,
@@ -91,7 +99,7 @@ def refusal(stub: DiverseIndexStub, method: str = "Query", **fields: Any) -> Det
     """Return the details of a call that must fail; `fields` replace fields of a valid request."""
     kind, right = REQUESTS[method]
     request, call = kind(**right | fields), getattr(stub, method)
-    if method.startswith("Evaluate"):
+    if method.startswith(("Diagnose", "Evaluate")):
         return failure(list, call(request, timeout=30))
     return failure(call, request, timeout=30)
 
@@ -208,7 +216,18 @@ LABEL_EVALUATIONS = [
     ({"set_default": True, "thresholds": [{"threshold": 0}], "top_ks": [2, 3]}, "set_default"),
     ({"documents": {"dense": {"rows": 2, "cols": 3}}}, "documents.dense.data"),
 ]
-WRONG = {
+DIAGNOSES: list[tuple[dict[str, Any], str]] = [
+    ({"index": "../x"}, "index"),
+    ({"sample": 0}, "sample"),
+    ({"sample": 10_001}, "sample"),
+    ({"attributes": ["absent"]}, "attributes"),
+    ({"attributes": ["a"] * 65}, "attributes"),
+    ({"filter": {"must": [{}]}}, "filter"),
+    ({"filter": {"must": [{"field": {"attribute": "absent", "exists": True}}]}}, "filter"),
+    ({"filter": {"must": [{"has_id": {"ids": [-7]}}]}}, "filter"),
+]
+WRONG: dict[str, list[Any]] = {
+    "Diagnose": DIAGNOSES,
     "Query": QUERIES,
     "PredictLabels": PREDICTIONS,
     "Evaluate": EVALUATIONS,

@@ -50,10 +50,14 @@ _ERRORS: Final = {
     "error.details": "they hold a random request id and the text",
 }
 # Methods whose progress reports are left out.
-_WITHOUT_PROGRESS: Final = ("Build", "AddAttributes", "Compact", "Retrain")
+_WITHOUT_PROGRESS: Final = ("Build", "AddAttributes", "Compact", "Diagnose", "Retrain")
 # The fields of each method that differ between runs or machines, each with the reason. In a path, a
 # name in brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
+    "Diagnose": {
+        "done.effects.gain": "a difference of sums, whose last digits depend on the processor",
+        "done.effects.loss": "the same",
+    },
     "Evaluate": _EVALUATION,
     "EvaluateLabels": _EVALUATION,
     "QueryStream": _ERRORS,
@@ -84,6 +88,8 @@ _NOT_RECORDED: Final = {
     "BuildResponse.progress": "left out",
     "CompactResponse.progress": "left out",
     "RetrainResponse.progress": "left out",
+    "DiagnoseResponse.progress": "left out",
+    **dict.fromkeys(("DefaultEffect.gain", "DefaultEffect.loss"), "cleared"),
     "BuildProgress": "left out",
     "EvaluateRow.empty": "a query of a golden index always has a result",
     "LabelPlan.parameters": "the numbers of a training differ between processors",

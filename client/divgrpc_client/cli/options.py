@@ -33,6 +33,7 @@ _TIMEOUTS: Final = {
     "add": ("the whole call", "none"),
     "compact": ("the call", "none"),
     "retrain": ("the call", "none"),
+    "diagnose": ("the whole call", "none"),
     "evaluate": ("the whole evaluation", "none"),
     "evaluate-labels": ("the whole evaluation", "none"),
     "load": ("a call", "10"),

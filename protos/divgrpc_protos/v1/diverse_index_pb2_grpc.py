@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from divgrpc_protos.v1 import attributes_pb2 as divgrpc__protos_dot_v1_dot_attributes__pb2
+from divgrpc_protos.v1 import diagnose_pb2 as divgrpc__protos_dot_v1_dot_diagnose__pb2
 from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
@@ -121,6 +122,11 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/EvaluateLabels',
                 request_serializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.FromString,
+                _registered_method=True)
+        self.Diagnose = channel.unary_stream(
+                '/divgrpc.v1.DiverseIndex/Diagnose',
+                request_serializer=divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
         self.GetIndex = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/GetIndex',
@@ -285,6 +291,15 @@ class DiverseIndexServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Diagnose(self, request, context):
+        """Reports how much the points of an index crowd: the shares of points with near-copies at several
+        thresholds, what each default of Query gains and loses, and whether to use it. Cancelling the
+        call stops the work. Small queries do not wait for it. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetIndex(self, request, context):
         """Describes an index, including its parameters and the values that Build chose and measured.
         """
@@ -396,6 +411,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.EvaluateLabels,
                     request_deserializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_stream_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseResponse.SerializeToString,
             ),
             'GetIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.GetIndex,
@@ -851,6 +871,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/EvaluateLabels',
             divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Diagnose',
+            divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_diagnose__pb2.DiagnoseResponse.FromString,
             options,
             channel_credentials,
             insecure,

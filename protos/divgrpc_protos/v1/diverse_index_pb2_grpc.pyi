@@ -6,6 +6,7 @@ isort:skip_file
 import abc
 import collections.abc
 import divgrpc_protos.v1.attributes_pb2
+import divgrpc_protos.v1.diagnose_pb2
 import divgrpc_protos.v1.evaluate_labels_pb2
 import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.index_pb2
@@ -288,6 +289,22 @@ _DiverseIndexEvaluateLabelsType = typing_extensions.TypeVar(
     ],
 )
 
+_DiverseIndexDiagnoseType = typing_extensions.TypeVar(
+    '_DiverseIndexDiagnoseType',
+    grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
+    ],
+)
+
 _DiverseIndexGetIndexType = typing_extensions.TypeVar(
     '_DiverseIndexGetIndexType',
     grpc.UnaryUnaryMultiCallable[
@@ -352,7 +369,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexDiagnoseType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -418,6 +435,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.UnaryStreamMultiCallable[
             divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
             divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+            divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -503,6 +524,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
             divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+            divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
             divgrpc_protos.v1.index_pb2.GetIndexResponse,
@@ -552,6 +577,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
     Evaluate: _DiverseIndexEvaluateType
 
     EvaluateLabels: _DiverseIndexEvaluateLabelsType
+
+    Diagnose: _DiverseIndexDiagnoseType
 
     GetIndex: _DiverseIndexGetIndexType
 
@@ -625,6 +652,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
         divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+        divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -756,6 +787,13 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse]]: ...
+
+    @abc.abstractmethod
+    def Diagnose(
+        self,
+        request: divgrpc_protos.v1.diagnose_pb2.DiagnoseRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.diagnose_pb2.DiagnoseResponse]]: ...
 
     @abc.abstractmethod
     def GetIndex(

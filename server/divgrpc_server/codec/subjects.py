@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from divgrpc.parameters import DEFAULT_K
 from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc_protos.v1 import (
+    diagnose_pb2,
     evaluate_labels_pb2,
     evaluate_pb2,
     index_pb2,
@@ -49,6 +50,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "PredictLabels": (predict_pb2.PredictLabelsRequest, "documents", "top_k", DEFAULT_TOP_K),
     "Evaluate": (evaluate_pb2.EvaluateRequest, "queries", "", 0),
     "EvaluateLabels": (evaluate_labels_pb2.EvaluateLabelsRequest, "documents", "", 0),
+    "Diagnose": (diagnose_pb2.DiagnoseRequest, "", "", 0),
     "Get": (points_pb2.GetRequest, "", "", 0),
     "Count": (points_pb2.CountRequest, "", "", 0),
     "Scroll": (points_pb2.ScrollRequest, "", "", 0),

@@ -1,11 +1,11 @@
 """The evaluator process: it takes a call from a front, sends the rows, and waits for the next call.
 
-Theory of operation. The supervisor starts an evaluator for an Evaluate or EvaluateLabels call if no
-evaluator is idle. The evaluator opens the current generation of the index and keeps it open until
-the call ends, so a concurrent build or deletion has no effect. It measures on as many threads as
-the server has workers, but at most one per core; the main thread only sends progress. The process
-has a low priority, so that queries in workers run first. After a call it stays idle for the next
-call, because starting a process takes a second.
+Theory of operation. The supervisor starts an evaluator for an Evaluate, EvaluateLabels or Diagnose
+call if no evaluator is idle. The evaluator opens the current generation of the index and keeps it
+open until the call ends, so a concurrent build or deletion has no effect. It measures on as many
+threads as the server has workers, but at most one per core; the main thread only sends progress.
+The process has a low priority, so that queries in workers run first. After a call it stays idle for
+the next call, because starting a process takes a second.
 """
 
 import contextlib
@@ -17,10 +17,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
+from divgrpc.diagnosis.survey import Survey
 from divgrpc.evaluation.study import Study
 from divgrpc.platforms import count_cores
 from divgrpc.warmup import warm_kernels
 from divgrpc.writes.opening import open_engine
+from divgrpc_server.codec.diagnose import DiagnoseCall
 from divgrpc_server.codec.evaluate import LabelCall, QueryCall
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc import control, job_calls, job_frames
@@ -32,7 +34,8 @@ _PROGRESS_SECONDS: Final = 0.2
 # Seconds between progress events while the rows are computed. The events show the caller that the
 # server is alive.
 _ALIVE_SECONDS: Final = 2.0
-_CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
+_CALLS: Final[dict[Frame, type[QueryCall | LabelCall | DiagnoseCall]]] = {
+    Frame.DIAGNOSE: DiagnoseCall,
     Frame.EVALUATE: QueryCall,
     Frame.EVALUATE_LABELS: LabelCall,
 }
@@ -43,7 +46,7 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
     call: Any = _CALLS[kind](payload)
-    study: Study[Any] = call.study(open_engine(process.root / call.index))
+    study: Study[Any] | Survey = call.study(open_engine(process.root / call.index))
 
     def report() -> None:
         # Send this event only if the socket's buffer has space. Otherwise the call would block.
@@ -62,7 +65,7 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
         job_frames.send(link, Frame.EVENT, response)
 
 
-def _exhaust(study: Study[Any]) -> None:
+def _exhaust(study: Study[Any] | Survey) -> None:
     for _ in study.work():
         pass
 

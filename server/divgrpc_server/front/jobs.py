@@ -1,8 +1,8 @@
 """Jobs: calls that run in a separate process, and the relay between that process and the caller.
 
-Build, BuildOnce and AddAttributes run in a builder, Evaluate and EvaluateLabels in an evaluator,
-Compact and Retrain in the writer. If an index was written to, AddAttributes runs in the writer too,
-because only it may write. The front relays messages as bytes.
+Build, BuildOnce and AddAttributes run in a builder, Evaluate, EvaluateLabels and Diagnose in an
+evaluator, Compact and Retrain in the writer. If an index was written to, AddAttributes runs in the
+writer too, because only it may write. The front relays messages as bytes.
 
 When a builder has staged a generation, every worker opens it. The builder then publishes the
 generation with a single rename, which takes effect in all workers at once. So no query waits for a
@@ -76,7 +76,7 @@ class Job:
 
 
 class Evaluation(Job):
-    """One Evaluate or EvaluateLabels call."""
+    """One Evaluate, EvaluateLabels or Diagnose call."""
 
     request = "evaluate"
     # If the evaluator dies, a second evaluator can start over, because the caller receives only

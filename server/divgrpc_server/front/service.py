@@ -136,6 +136,7 @@ class Service:
                 "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
                 "Compact": self._job("Compact", partial(Renewal, Frame.COMPACT)),
                 "Retrain": self._job("Retrain", partial(Renewal, Frame.RETRAIN)),
+                "Diagnose": self._job("Diagnose", partial(Evaluation, Frame.DIAGNOSE)),
                 "Evaluate": self._job("Evaluate", partial(Evaluation, Frame.EVALUATE)),
                 "EvaluateLabels": self._job(
                     "EvaluateLabels", partial(Evaluation, Frame.EVALUATE_LABELS)

@@ -31,6 +31,7 @@ class Frame(IntEnum):
     ATTRIBUTES = 12  # to a builder or the writer: an AddAttributesRequest, as MESSAGE frames
     COMPACT = 13  # to the writer: a CompactRequest
     RETRAIN = 14  # to the writer: a RetrainRequest
+    DIAGNOSE = 15  # to an evaluator: a DiagnoseRequest
 
 
 class StagedGeneration(NamedTuple):

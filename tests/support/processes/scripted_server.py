@@ -20,6 +20,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import (
     attributes_pb2,
+    diagnose_pb2,
     evaluate_pb2,
     index_pb2,
     points_pb2,
@@ -336,6 +337,14 @@ class ScriptedIndex(DiverseIndexServicer):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     BuildOnce = PredictLabels = EvaluateLabels = _unimplemented
+
+    def Diagnose(
+        self, request: diagnose_pb2.DiagnoseRequest, context: grpc.ServicerContext
+    ) -> Iterator[diagnose_pb2.DiagnoseResponse]:
+        """Report progress, and return a diagnosis of as many points as were to be sampled."""
+        self._begin("Diagnose", context)
+        yield diagnose_pb2.DiagnoseResponse(progress=index_pb2.BuildProgress(stage="counting"))
+        yield diagnose_pb2.DiagnoseResponse(done=diagnose_pb2.Diagnosis(sampled=request.sample))
 
     def Evaluate(
         self, request: evaluate_pb2.EvaluateRequest, context: grpc.ServicerContext

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from core.storage.test_golden_families import labelling, points
 from divgrpc_protos.v1 import (
     attributes_pb2,
+    diagnose_pb2,
     evaluate_labels_pb2,
     evaluate_pb2,
     filters_pb2,
@@ -486,7 +487,20 @@ def _named_queries() -> Calls:
         "query like a number": ("Query", [of_numbers]),
         "evaluate relevant texts": ("Evaluate", [evaluation]),
         "evaluate with a filter": ("Evaluate", [evaluation_of_some]),
+        **_diagnoses(),
     }
+
+
+def _diagnoses() -> Calls:
+    some = diagnose_pb2.DiagnoseRequest(
+        index="named_written",
+        attributes=["brand", "price", "sold"],
+        sample=20,
+        seed=3,
+        filter=a_filter(),
+    )
+    every = diagnose_pb2.DiagnoseRequest(index="cells")
+    return {"diagnose some": ("Diagnose", [some]), "diagnose all": ("Diagnose", [every])}
 
 
 def a_filter() -> filters_pb2.Filter:

@@ -42,7 +42,7 @@ FORBIDDEN: Final = {
     *("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"),
     "unanswered",
 }
-# Number of requests of each method among 1,105 requests. Builds are few because each one starts a
+# Number of requests of each method among 1,125 requests. Builds are few because each one starts a
 # process.
 SHARES: Final = {
     "Query": 400,
@@ -50,7 +50,7 @@ SHARES: Final = {
     **dict.fromkeys(("PredictLabels", "Evaluate", "EvaluateLabels"), 40),
     "GetIndex": 80,
     **dict.fromkeys(("Get", "Scroll"), 40),
-    "Count": 20,
+    **dict.fromkeys(("Count", "Diagnose"), 20),
     **dict.fromkeys(("ListIndexes", "DeleteIndex"), 60),
     "GetServerInfo": 45,
     **dict.fromkeys(("Check", "Watch"), 20),
@@ -130,7 +130,7 @@ class Caller:
         payload = mutated(draw, self._seeds.request(method, draw))
         if method == "Watch":
             self._first(path, payload)
-        elif method in ("Evaluate", "EvaluateLabels"):
+        elif method in ("Diagnose", "Evaluate", "EvaluateLabels"):
             many: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
             list(many(payload, timeout=_SECONDS))
         else:
