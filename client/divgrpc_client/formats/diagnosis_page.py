@@ -29,8 +29,8 @@ def show(diagnosis: Diagnosis, name: str) -> None:
     for part in _tables(diagnosis):
         out.print()
         out.print(part)
-    counted = f"{diagnosis.sampled:,} of {diagnosis.rows:,} points were sampled"
-    out.print(Text(f"\n{counted}, and {diagnosis.queries:,} of them were used as queries."))
+    sampling = f"{diagnosis.sampled:,} of {diagnosis.rows:,} points were sampled"
+    out.print(Text(f"\n{sampling}, and {diagnosis.queries:,} of them were used as queries."))
 
 
 def _answer(diagnosis: Diagnosis, name: str) -> str:

@@ -47,9 +47,9 @@ def test_the_page_of_points_that_do_not_crowd(run: Run, index: str) -> None:
 def test_json_is_the_diagnosis(run: Run, client: Client, index: str) -> None:
     words = ("--attribute", "brand", "--sample", "50", "--seed", "3", "--json")
     diagnosis = client.diagnose(index, attributes=["brand"], sample=50, seed=3)
-    printed: dict[str, Any] = run("diagnose", index, *words).json
-    assert printed == json.loads(json.dumps(json_output.plain(diagnosis)))
-    assert printed["sampled"] == 50
+    content: dict[str, Any] = run("diagnose", index, *words).json
+    assert content == json.loads(json.dumps(json_output.plain(diagnosis)))
+    assert content["sampled"] == 50
 
 
 def test_bad_arguments(run: Run, index: str) -> None:
