@@ -27,6 +27,7 @@ _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_serv
 # for all public names if the module has no `__all__`.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
+    "divgrpc.conformance": (),
     "divgrpc.errors": (
         *("BuildUnderWayError", "ConditionFailedError", "DivgrpcError", "IndexChangedError"),
         *(
@@ -39,6 +40,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("OtherFormatError", "StorageFullError", "StorageInUseError", "UnavailableError"),
         *("UnfitIndexError", "UnsupportedError"),
     ),
+    "divgrpc.estimators": ("DiverseNeighbors", "NotFittedError"),
     "divgrpc.evaluation": (),
     "divgrpc.evaluation.grid": ("Grid", "Limits"),
     "divgrpc.evaluation.label_grid": ("LabelGrid",),

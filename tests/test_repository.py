@@ -66,12 +66,15 @@ def _length(function: Function) -> int:
 
 
 def _undocumented(tree: ast.Module) -> Iterator[str]:
-    """Yield the public modules, classes, functions and methods that have no docstring."""
+    """Yield the public modules, classes, functions and methods that have no docstring.
+
+    An overload is a signature of a function that has a docstring.
+    """
     if ast.get_docstring(tree) is None:
         yield "module"
     public = [n for n in tree.body if isinstance(n, ast.ClassDef | Function)]
     for thing in public:
-        if thing.name.startswith("_"):
+        if thing.name.startswith("_") or "overload" in map(ast.unparse, thing.decorator_list):
             continue
         if ast.get_docstring(thing) is None:
             yield thing.name

@@ -106,7 +106,7 @@ def test_blocks_of_a_page_run(page: str, docs_server: RunningServer, folder: Pat
             PARSERS[block.language](block.text)
         elif block.language == "text" and re.search(r"^It prints\b[^\n]*\Z", block.before, re.M):
             assert output == block.text, block.place
-        if block.title and block.language in PARSERS:
+        if block.title and block.language in {*PARSERS, "python"}:
             (folder / block.title).write_text(block.text)
 
 
