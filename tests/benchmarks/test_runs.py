@@ -169,7 +169,12 @@ def _start(tables: list[Table]) -> None:
 
 def _diversity(tables: list[Table]) -> None:
     """Check the tables of all parts, by title."""
-    assert all(table.rows for table in tables)
+    by_title = {table.title.split(" ")[0]: table for table in tables}
+    [times] = by_title["Diagnose"].rows
+    assert min(times["ratio"], times["diagnose s"], times["exact s"]) > 0
+    assert all(row["greatest difference"] <= row["goal"] for row in by_title["Shares"].rows)
+    assert len(by_title["Gain"].rows) == 3 * len(by_title["Shares"].rows)
+    assert all(row["r"] <= 1 for row in by_title["Correlation"].rows)
 
 
 _PEERS: Final = (
