@@ -37,11 +37,11 @@ def rows(small: bool) -> Iterator[Output]:
     gains: list[Row] = []
     for name, rows_of_set, options in _sets(points, small=small):
         order = np.random.default_rng(0).permutation(rows_of_set.shape[0])
-        held = order[: min(_HELD_OUT, len(order) // 5)]
-        index = Index.build(rows_of_set[order[len(held) :]], **options)
+        query_rows = order[: min(_HELD_OUT, len(order) // 5)]
+        index = Index.build(rows_of_set[order[len(query_rows) :]], **options)
         diagnosis = index.diagnose()
         yield _share_row(name, index, diagnosis)
-        gains += _gain_rows(name, index, diagnosis, rows_of_set[held])
+        gains += _gain_rows(name, index, diagnosis, rows_of_set[query_rows])
     yield Table("Gain that Diagnose predicts, beside the gain of points that were kept out")
     yield from gains
     yield Table("Correlation of predicted and measured gain over the sets")
