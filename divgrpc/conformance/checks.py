@@ -6,14 +6,20 @@ A check is a function of a `Trial`. It returns what it measured, or raises `Chec
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Final, TypeAlias, get_args
+from typing import Final, TypeAlias, Unpack, get_args
 
 import numpy as np
 
 from divgrpc.conformance.data import COLOURS, make_data
 from divgrpc.conformance.protocol import Answer, Feature, Store
 from divgrpc.conformance.report import CheckResult, Report
-from divgrpc.conformance.trial import TOLERANCE, CheckFailure, Trial, require_same
+from divgrpc.conformance.trial import (
+    TOLERANCE,
+    CheckFailure,
+    Options,
+    Trial,
+    require_same,
+)
 from divgrpc.parameters.suggestions import refuse_word
 
 Run: TypeAlias = Callable[[Trial], str]
@@ -194,12 +200,109 @@ def _require_filtered(trial: Trial, dials: Sequence[float | None]) -> str:
 
 @_check("filter_off", "A filter that all points pass changes nothing.", "filter")
 def _check_filter_off(trial: Trial) -> str:
+    return _require_no_effect(trial, Options(filter={"kind": "point"}))
+
+
+def _require_no_effect(trial: Trial, options: Options) -> str:
     cases = list(product(trial.rows, _dials(trial)))
     for row, diversity in cases:
         plain = trial.ask(row, diversity=diversity)
-        answer = trial.ask(row, diversity=diversity, filter={"kind": "point"})
+        answer = trial.ask(row, diversity=diversity, **options)
         require_same(plain, answer, _case(row, diversity))
     return f"{len(cases)} answers"
+
+
+@_check("max_each", "A limit for each value holds, and k results come back.", "max_each")
+def _check_max_each(trial: Trial) -> str:
+    return _require_limits(trial, [None])
+
+
+@_check(
+    "diverse_max_each",
+    "A limit for each value holds at every diversity, and k results come back.",
+    "max_each",
+    "diversity",
+)
+def _check_diverse_max_each(trial: Trial) -> str:
+    return _require_limits(trial, _DIALS)
+
+
+def _require_limits(trial: Trial, dials: Sequence[float | None]) -> str:
+    cases = list(product([("brand", 2), ("brand", 1), ("colour", 3)], trial.rows, dials))
+    for (attribute, limit), row, diversity in cases:
+        _require_quotas(trial, row, diversity, max_each={attribute: limit})
+    return f"{len(cases)} answers"
+
+
+@_check("at_least", "A minimum for a rare value is met, and k results come back.", "at_least")
+def _check_at_least(trial: Trial) -> str:
+    return _require_minimums(trial, [None])
+
+
+@_check(
+    "diverse_at_least",
+    "A minimum for a rare value is met at every diversity, and k results come back.",
+    "at_least",
+    "diversity",
+)
+def _check_diverse_at_least(trial: Trial) -> str:
+    return _require_minimums(trial, _DIALS)
+
+
+def _require_minimums(trial: Trial, dials: Sequence[float | None]) -> str:
+    cases = list(product((1, 3), trial.rows, dials))
+    for minimum, row, diversity in cases:
+        _require_quotas(trial, row, diversity, at_least={"colour": {COLOURS[-1]: minimum}})
+    return f"{len(cases)} answers"
+
+
+@_check(
+    "quotas",
+    "A limit, a minimum and a filter hold together, on several attributes.",
+    "filter",
+    "max_each",
+    "at_least",
+)
+def _check_quotas(trial: Trial) -> str:
+    cases = list(product(trial.rows, _dials(trial)))
+    for row, diversity in cases:
+        limits = {"brand": 3, "colour": 6}
+        minimums = {"colour": {COLOURS[-1]: 2}}
+        _require_quotas(trial, row, diversity, max_each=limits, at_least=minimums)
+        limits = {"brand": 3}
+        minimums = {"brand": {"brand 7": 2}}
+        conditions = {"colour": COLOURS[1]}
+        options = Options(filter=conditions, max_each=limits, at_least=minimums)
+        answer = _require_quotas(trial, row, diversity, **options)
+        if set(answer.ids) - trial.passing(conditions):
+            raise CheckFailure(f"{_case(row, diversity)}: a result does not pass the filter")
+    return f"{2 * len(cases)} answers"
+
+
+def _require_quotas(
+    trial: Trial, row: int, diversity: float | None, **options: Unpack[Options]
+) -> Answer:
+    """Raise `CheckFailure` unless ten results meet the limits and minimums of a request."""
+    answer = trial.ask(row, diversity=diversity, **options)
+    for attribute, limit in options.get("max_each", {}).items():
+        case = f"{_case(row, diversity)}, at most {limit} of each {attribute}"
+        _require_full(answer, 10, case)
+        value, count = trial.values(attribute, answer.ids).most_common(1)[0]
+        if count > limit:
+            raise CheckFailure(f"{case}: {count} results are {value}")
+    for attribute, minimums in options.get("at_least", {}).items():
+        counts = trial.values(attribute, answer.ids)
+        for value, minimum in minimums.items():
+            case = f"{_case(row, diversity)}, at least {minimum} of {attribute} {value}"
+            _require_full(answer, 10, case)
+            if counts[value] < minimum:
+                raise CheckFailure(f"{case}: {counts[value]} results are {value}")
+    return answer
+
+
+@_check("max_each_off", "A limit that no answer can reach changes nothing.", "max_each")
+def _check_max_each_off(trial: Trial) -> str:
+    return _require_no_effect(trial, Options(max_each={"brand": 10}))
 
 
 @_check("pages", "Pages are full and repeat no point.", "pages")

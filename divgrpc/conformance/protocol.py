@@ -12,7 +12,11 @@ from divgrpc.types import FloatArray
 # diverse_scores: searches with a dial return scores.
 # filter: searches take conditions on attributes.
 # pages: searches return what the next page needs.
-Feature = Literal["scores", "diversity", "diverse_scores", "filter", "pages"]
+# max_each: searches limit the number of results with the same value of an attribute.
+# at_least: searches return at least so many results with a value of an attribute.
+Feature = Literal[
+    "scores", "diversity", "diverse_scores", "filter", "pages", "max_each", "at_least"
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +43,8 @@ class Request:
     diversity: None for a plain search of the nearest points, else a dial: 0 for the nearest points,
         1 for the most diverse ones.
     filter: values by attribute; only points that have all of these values may be returned.
+    max_each: by attribute, the maximum number of results with the same value.
+    at_least: by attribute and value, the minimum number of results with this value.
     page: `next_page` of the answer before, to continue it; None for the first page.
     """
 
@@ -46,6 +52,8 @@ class Request:
     k: int
     diversity: float | None = None
     filter: Mapping[str, str] | None = None
+    max_each: Mapping[str, int] | None = None
+    at_least: Mapping[str, Mapping[str, int]] | None = None
     page: object = None
 
 

@@ -1,7 +1,8 @@
 """A store with the points of the checks: asks it, and measures its answers."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,15 @@ from divgrpc.conformance.protocol import Answer, Request, Store
 
 # Cosines that differ by less are equal: stores compute in different precisions.
 TOLERANCE: Final = 1e-4
+
+
+class Options(TypedDict, total=False):
+    """The fields of a `Request` that ask for a feature other than a diversity."""
+
+    filter: Mapping[str, str]
+    max_each: Mapping[str, int]
+    at_least: Mapping[str, Mapping[str, int]]
+    page: object
 
 
 class CheckFailure(Exception):  # noqa: N818  # the failure of a check is no error of the program
@@ -35,22 +45,24 @@ class Trial:
         self.store.build(self.points)
 
     def ask(
-        self,
-        row: int,
-        k: int = 10,
-        *,
-        diversity: float | None = None,
-        filter: Mapping[str, str] | None = None,  # noqa: A002  # the field of the request
-        page: object = None,
+        self, row: int, k: int = 10, diversity: float | None = None, **options: Unpack[Options]
     ) -> Answer:
-        """Send query `row`. Raises `CheckFailure` for more than k ids, or ids that do not exist."""
-        answer = self.store.query(Request(self.queries[row], k, diversity, filter, page))
+        """Send query `row`. Raises `CheckFailure` for more than k ids, or ids that do not exist.
+
+        options: further fields of the request.
+        """
+        answer = self.store.query(Request(self.queries[row], k, diversity, **options))
         if len(answer.ids) > k:
             raise CheckFailure(f"query {row} returned {len(answer.ids)} results for k = {k}")
         strangers = [id_ for id_ in answer.ids if id_ not in self._places]
         if strangers:
             raise CheckFailure(f"query {row} returned an id that no point has: {strangers[0]!r}")
         return answer
+
+    def values(self, attribute: str, ids: Iterable[str]) -> Counter[str]:
+        """Return how many of these points have each value of an attribute."""
+        column = self.points.attributes[attribute]
+        return Counter(column[place] for place in self._at(ids))
 
     def passing(self, conditions: Mapping[str, str]) -> set[str]:
         """Return the ids of the points that have these values."""

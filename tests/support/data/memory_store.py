@@ -24,7 +24,7 @@ class MemoryStore:
         similarities = self.points.vectors.astype(float) @ request.vector.astype(float)
         candidates = self.candidates(request, np.argsort(-similarities, kind="stable"))
         start = request.page if isinstance(request.page, int) else 0
-        order = self.select(candidates, similarities, request.diversity or 0.0, start + request.k)
+        order = self.select(candidates, similarities, request, start + request.k)
         picks = order[start:]
         return Answer(
             [self.points.ids[place] for place in picks],
@@ -46,19 +46,36 @@ class MemoryStore:
         self,
         candidates: list[int],
         similarities: npt.NDArray[np.float64],
-        diversity: float,
+        request: Request,
         count: int,
     ) -> list[int]:
         """Return at most `count` picks among the candidates."""
         vectors = self.points.vectors[candidates].astype(float)
-        relevance = similarities[candidates]
+        relevance, diversity = similarities[candidates], request.diversity or 0.0
         nearest_pick = np.zeros(len(candidates))
         picks: list[int] = []
         for _ in range(min(count, len(candidates))):
             gains = (1 - diversity) * relevance - diversity * nearest_pick
             gains[picks] = -np.inf
+            if request.max_each or request.at_least:
+                places, room = [candidates[pick] for pick in picks], count - len(picks) - 1
+                refused = [not self.allows(request, [*places, c], room) for c in candidates]
+                gains[refused] = -np.inf
             pick = int(np.argmax(gains))
             closeness = vectors @ vectors[pick]
             nearest_pick = np.maximum(nearest_pick, closeness) if picks else closeness
             picks.append(pick)
         return [candidates[pick] for pick in picks]
+
+    def allows(self, request: Request, places: list[int], room: int) -> bool:
+        """Return whether these picks keep the limits, and leave room for the minimums."""
+        columns = self.points.attributes
+        for name, limit in (request.max_each or {}).items():
+            last = columns[name][places[-1]]
+            if sum(columns[name][place] == last for place in places) > limit:
+                return False
+        missing = 0
+        for name, minimums in (request.at_least or {}).items():
+            values = [columns[name][place] for place in places]
+            missing += sum(max(0, least - values.count(v)) for v, least in minimums.items())
+        return missing <= room
