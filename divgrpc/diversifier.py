@@ -14,6 +14,7 @@ distances, so that a value of `diversity` means the same for all scores:
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Unpack, cast
@@ -37,7 +38,16 @@ from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import copy_limit_of
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import fall_off_dial, relevance, select_different
-from divgrpc.types import DialReason, Diversification, FloatArray, IntArray, Metric
+from divgrpc.search.stepwise import StepwiseSelection
+from divgrpc.types import (
+    DialReason,
+    Diversification,
+    EffectiveParameters,
+    FloatArray,
+    IntArray,
+    Metric,
+    Pick,
+)
 from divgrpc.vectors import (
     LENGTH_MAX,
     Rows,
@@ -293,6 +303,55 @@ def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversif
         picks.gap if effective.selector == "qp_relax" else None,
         *collapsed,
     )
+
+
+def iterate_picks(prepared: Candidates, parameters: DiversifyParameters) -> Iterator[Pick]:
+    """Return an iterator that makes the picks of `pick_from` one at a time.
+
+    Raises `InvalidArgumentError` for parameters that decide by all picks together.
+    """
+    if parameters.selector == "qp_relax":
+        raise invalid("selector", "qp_relax makes all picks together, so it cannot stream them")
+    if parameters.lose_at_most is not None:
+        raise invalid("lose_at_most", "tries all picks for each dial, so picks cannot be streamed")
+    candidates, metric, count = prepared.candidates, prepared.metric, len(prepared.scores)
+    if not count:
+        _nothing(parameters)
+        return iter(())
+    effective = parameters.resolve(count, prepared.width)
+    limit = copy_limit_of(effective.duplicate_threshold, metric)
+    if effective.diversity_auto:
+        dial, _ = fall_off_dial(candidates, count, limit, effective, metric)
+        effective = replace(effective, diversity=dial, diversity_auto=False)
+    return _stepwise(prepared, effective, limit)
+
+
+def _stepwise(
+    prepared: Candidates, parameters: EffectiveParameters, limit: float
+) -> Iterator[Pick]:
+    candidates, count = prepared.candidates, len(prepared.scores)
+    originals = np.arange(count)
+    if limit >= 0:
+        n_different = pairwise.keep_different(
+            candidates.points, candidates.rows, count, np.float32(limit), candidates.scratch,
+            originals,
+        )  # fmt: skip
+        originals = originals[:n_different]
+
+    def pick_at(place: int, value: float) -> Pick:
+        row = int(candidates.rows[place])
+        return Pick(row, float(prepared.scores[row]), float(np.float32(value)))
+
+    selection = StepwiseSelection(candidates.take(originals), parameters, prepared.metric)
+    places = []
+    for _ in range(min(parameters.k, len(originals))):
+        at, value = selection.best()
+        places.append(int(originals[at]))
+        yield pick_at(places[-1], value)
+        selection.pick(at)
+    # Near-copies fill the last places, as in `select_different`.
+    for place in np.setdiff1d(np.arange(count), places)[: parameters.k - len(places)].tolist():
+        yield pick_at(place, -float(candidates.costs[place]))
 
 
 def _nothing(parameters: DiversifyParameters) -> Diversification:

@@ -13,7 +13,7 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
-from divgrpc.vectors import SparseRows
+from divgrpc.vectors import Rows, SparseRows
 
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
@@ -65,6 +65,27 @@ class StoredPoints:
             raise invalid("ids", f"must be at most {LIMITS['get_rows_max']}, got {len(ids)}")
         rows = self._reader.ids.rows_of(ids)
         return rows[rows >= 0]
+
+    def vectors_of(self, ids: Sequence[int] | Sequence[str] | IdArray) -> Rows:
+        """Return the vectors of the points with these ids, at most 10,000, in their order.
+
+        Under cosine they have unit length. Raises `InvalidArgumentError` with the field `ids` for
+        an id that no point has, and for a point without a vector.
+        """
+        most = LIMITS["get_rows_max"]
+        if len(ids) > most:
+            raise invalid("ids", f"must be at most {most}, got {len(ids)}")
+        rows = self._reader.ids.rows_of(ids)
+        for place in np.flatnonzero(rows < 0)[:1].tolist():
+            raise invalid("ids", f"has {ids[place]!r}, which is no id of the index")
+        has_vector = self._has_vector(rows)
+        if has_vector is not None:
+            for place in np.flatnonzero(~has_vector)[:1].tolist():
+                raise invalid("ids", f"has {ids[place]!r}, whose point has no vector")
+        vectors = self._vectors(rows)
+        if isinstance(vectors, SparseVectors):
+            return SparseRows(vectors.indptr, vectors.indices, vectors.values, vectors.dims)
+        return vectors
 
     def following(
         self, key: int, count: int, passing: PassingRows | None = None

@@ -34,6 +34,7 @@ FILES = (
     "filters",
     "writes",
     "query",
+    "diversify",
     "labels",
     "predict",
     "evaluate",

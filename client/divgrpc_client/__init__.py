@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import (
+    Diversification,
     EvaluateLabelRow,
     EvaluateRow,
     IndexInfo,
     LabelResult,
+    Pick,
     Progress,
     QueryResult,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "Client",
     "ClientStateError",
     "Delete",
+    "Diversification",
     "DivgrpcError",
     "EvaluateLabelRow",
     "EvaluateRow",
@@ -46,6 +49,7 @@ __all__ = [
     "HasId",
     "IndexInfo",
     "LabelResult",
+    "Pick",
     "Progress",
     "QueryResult",
     "Record",

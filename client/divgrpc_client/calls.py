@@ -267,6 +267,22 @@ async def renew(
     raise call.broken("the call ended without a result")
 
 
+async def receive(
+    link: Link, call: RpcCall, request: Message, read: Callable[[Any], Iterable[ResultT]]
+) -> AsyncGenerator[ResultT, None]:
+    """Send a request, and yield what `read` returns for each response of its stream."""
+    rpc = call.start(link.method(call), request)
+    status = link.stack.FirstStatus(rpc)
+    try:
+        async for response in link.stack.iterate(rpc):
+            for item in read(response):
+                yield item
+    except grpc.RpcError as error:
+        raise call.failed(status.of(error)) from error
+    finally:
+        rpc.cancel()
+
+
 async def pipe(
     link: Link,
     call: RpcCall,

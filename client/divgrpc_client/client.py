@@ -44,6 +44,7 @@ from divgrpc.types.records import (
 from divgrpc_client import calls
 from divgrpc_client.attribute_methods import AttributeMethods
 from divgrpc_client.diagnosing import DiagnosisMethods
+from divgrpc_client.diversify_methods import DiversifyMethods
 from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
@@ -553,7 +554,9 @@ class _Methods:
         return calls.Link(self._stack, connection, self._idle_timeout, self._retries)
 
 
-class Client(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Blocking):
+class Client(
+    _Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods, Blocking
+):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
@@ -576,11 +579,14 @@ class Client(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Blockin
         self.close()
 
 
-class AsyncClient(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Awaited):
+class AsyncClient(
+    _Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods, Awaited
+):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
-    iterate `query_stream`, `write_stream`, `evaluate` and `evaluate_labels` with `async for`.
+    iterate `query_stream`, `write_stream`, `diversify_stream`, `evaluate` and `evaluate_labels`
+    with `async for`.
     """
 
     _stack = async_stack
@@ -592,7 +598,7 @@ class AsyncClient(_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, Aw
         await self.close()
 
 
-for _methods in (_Methods, WriteMethods, AttributeMethods, DiagnosisMethods):
+for _methods in (_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods):
     copy_methods(Client, _methods)
     copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

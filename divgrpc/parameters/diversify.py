@@ -105,10 +105,15 @@ class DiversifyParameters:
         return _resolve(self, candidates, width)
 
 
-def diversify_parameters(options: DiversifyOptions) -> DiversifyParameters:
-    """Return the checked parameters of a call of `diversify`; raises `InvalidArgumentError`."""
+def diversify_parameters(
+    options: DiversifyOptions, arguments: tuple[str, ...] = ()
+) -> DiversifyParameters:
+    """Return the checked parameters of a call of `diversify`; raises `InvalidArgumentError`.
+
+    arguments: further arguments of the call, which an error about an unknown option may suggest.
+    """
     known = DiversifyOptions.__annotations__
-    refuse_unknown("diversify", options, known, ("vectors", "scores", "query"))
+    refuse_unknown("diversify", options, known, ("vectors", "scores", "query", *arguments))
     check_one_dial(options)
     return DiversifyParameters(**options)  # type: ignore[arg-type]  # aliases of metrics
 

@@ -20,7 +20,7 @@ from divgrpc.types.diagnosis import (
     Diagnosis,
     ValueCopies,
 )
-from divgrpc.types.diversification import Diversification
+from divgrpc.types.diversification import Diversification, Pick
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
 from divgrpc.types.parameters import (
@@ -84,6 +84,7 @@ __all__ = [
     "Metric",
     "Microseconds",
     "Mode",
+    "Pick",
     "Points",
     "PoolCost",
     "Progress",

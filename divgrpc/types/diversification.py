@@ -2,13 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from divgrpc.types.parameters import DialReason, FloatArray, IntArray
 
 ItemT = TypeVar("ItemT")
+
+
+class Pick(NamedTuple):
+    """One pick of a stream.
+
+    place: place of the pick among the candidates.
+    score, selection_score: as in `Diversification`.
+    """
+
+    place: int
+    score: float
+    selection_score: float
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

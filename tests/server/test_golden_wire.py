@@ -91,6 +91,7 @@ _NOT_RECORDED: Final = {
     "DiagnoseResponse.progress": "left out",
     **dict.fromkeys(("DefaultEffect.gain", "DefaultEffect.loss"), "cleared"),
     "BuildProgress": "left out",
+    "DiversifyStreamResponse.rank": "0 in a first message; the number of messages depends on time",
     "EvaluateRow.empty": "a query of a golden index always has a result",
     "LabelPlan.parameters": "the numbers of a training differ between processors",
     "LABEL_MODEL_LEML": "the numbers of a training differ between processors",

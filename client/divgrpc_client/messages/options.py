@@ -15,6 +15,8 @@ from divgrpc.evaluation.grid import LabelGrid, Limits
 from divgrpc.parameters import (
     BuildOptions,
     BuildParameters,
+    DiversifyOptions,
+    DiversifyParameters,
     LabelParameters,
     MetricWord,
     PredictOptions,
@@ -52,7 +54,14 @@ from divgrpc.types.records import (
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
-__all__ = ["BuildOptions", "GridOptions", "LabelGridOptions", "PredictOptions", "QueryOptions"]
+__all__ = [
+    "BuildOptions",
+    "DiversifyOptions",
+    "GridOptions",
+    "LabelGridOptions",
+    "PredictOptions",
+    "QueryOptions",
+]
 
 # A function that is called with the progress of a build or an evaluation.
 OnProgress: TypeAlias = Callable[[Progress], object] | None
@@ -127,6 +136,7 @@ class LabelGridOptions(TypedDict, total=False):
 # that its `seed` replaces the one in `LabelParameters`: a label model has the seed of the build.
 _TABLES: Final[dict[type, tuple[type, ...]]] = {
     QueryOptions: (QueryParameters,),
+    DiversifyOptions: (DiversifyParameters,),
     PredictOptions: (PredictParameters,),
     BuildOptions: (LabelParameters, BuildParameters),
     GridOptions: (Grid, GridOptions),

@@ -25,7 +25,7 @@ SERVING: Final = b"\x08\x01"  # status = 1: SERVING = 1
 # Methods for which a retry is harmless: those that change nothing on the server, and writes. The
 # clients give each write a name, so that the server makes it once.
 _REPEATABLE: Final = (
-    *("Query", "PredictLabels", "Get", "Count", "Scroll", "Upsert", "Delete"),
+    *("Query", "PredictLabels", "Diversify", "Get", "Count", "Scroll", "Upsert", "Delete"),
     *("GetIndex", "ListIndexes", "GetServerInfo"),
 )
 _SERVICE_CONFIG: Final = json.dumps(

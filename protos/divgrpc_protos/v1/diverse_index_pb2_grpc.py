@@ -5,6 +5,7 @@ import warnings
 
 from divgrpc_protos.v1 import attributes_pb2 as divgrpc__protos_dot_v1_dot_attributes__pb2
 from divgrpc_protos.v1 import diagnose_pb2 as divgrpc__protos_dot_v1_dot_diagnose__pb2
+from divgrpc_protos.v1 import diversify_pb2 as divgrpc__protos_dot_v1_dot_diversify__pb2
 from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
@@ -67,6 +68,16 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/QueryStream',
                 request_serializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.FromString,
+                _registered_method=True)
+        self.Diversify = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Diversify',
+                request_serializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyResponse.FromString,
+                _registered_method=True)
+        self.DiversifyStream = channel.unary_stream(
+                '/divgrpc.v1.DiverseIndex/DiversifyStream',
+                request_serializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamResponse.FromString,
                 _registered_method=True)
         self.Get = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/Get',
@@ -195,6 +206,22 @@ class DiverseIndexServicer(object):
 
     def QueryStream(self, request_iterator, context):
         """Answers many queries over one stream, at a lower cost per query than separate Query calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Diversify(self, request, context):
+        """Picks diverse results from candidates that the caller sends, or from stored points by their ids.
+        Needs no index unless the request names one. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiversifyStream(self, request, context):
+        """Does what Diversify does, and sends each pick as soon as it is made. Shortly before the deadline
+        of the call, the stream ends with the picks so far and the status OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -356,6 +383,16 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.QueryStream,
                     request_deserializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.SerializeToString,
+            ),
+            'Diversify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diversify,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyResponse.SerializeToString,
+            ),
+            'DiversifyStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.DiversifyStream,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -574,6 +611,60 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/QueryStream',
             divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diversify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Diversify',
+            divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiversifyStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/DiversifyStream',
+            divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_diversify__pb2.DiversifyStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

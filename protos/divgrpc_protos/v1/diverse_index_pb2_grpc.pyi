@@ -7,6 +7,7 @@ import abc
 import collections.abc
 import divgrpc_protos.v1.attributes_pb2
 import divgrpc_protos.v1.diagnose_pb2
+import divgrpc_protos.v1.diversify_pb2
 import divgrpc_protos.v1.evaluate_labels_pb2
 import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.index_pb2
@@ -110,6 +111,38 @@ _DiverseIndexQueryStreamType = typing_extensions.TypeVar(
     default=grpc.StreamStreamMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryStreamRequest,
         divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+    ],
+)
+
+_DiverseIndexDiversifyType = typing_extensions.TypeVar(
+    '_DiverseIndexDiversifyType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+    ],
+)
+
+_DiverseIndexDiversifyStreamType = typing_extensions.TypeVar(
+    '_DiverseIndexDiversifyStreamType',
+    grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
     ],
 )
 
@@ -369,7 +402,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexDiagnoseType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexAddAttributesType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexDiversifyType, _DiverseIndexDiversifyStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexUpsertType, _DiverseIndexDeleteType, _DiverseIndexWriteStreamType, _DiverseIndexCompactType, _DiverseIndexRetrainType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexDiagnoseType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -391,6 +424,14 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.StreamStreamMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryStreamRequest,
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+            divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+            divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.points_pb2.GetRequest,
@@ -481,6 +522,14 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+            divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+            divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.points_pb2.GetRequest,
             divgrpc_protos.v1.points_pb2.GetResponse,
         ],
@@ -556,6 +605,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
 
     QueryStream: _DiverseIndexQueryStreamType
 
+    Diversify: _DiverseIndexDiversifyType
+
+    DiversifyStream: _DiverseIndexDiversifyStreamType
+
     Get: _DiverseIndexGetType
 
     Count: _DiverseIndexCountType
@@ -608,6 +661,14 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.StreamStreamMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryStreamRequest,
         divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+        divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.points_pb2.GetRequest,
@@ -710,6 +771,20 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse]]: ...
+
+    @abc.abstractmethod
+    def Diversify(
+        self,
+        request: divgrpc_protos.v1.diversify_pb2.DiversifyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.diversify_pb2.DiversifyResponse, collections.abc.Awaitable[divgrpc_protos.v1.diversify_pb2.DiversifyResponse]]: ...
+
+    @abc.abstractmethod
+    def DiversifyStream(
+        self,
+        request: divgrpc_protos.v1.diversify_pb2.DiversifyStreamRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.diversify_pb2.DiversifyStreamResponse]]: ...
 
     @abc.abstractmethod
     def Get(

@@ -15,18 +15,26 @@ from google.protobuf.message import Message
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import (
     LIMITS,
+    DiversifyParameters,
     QueryParameters,
     check_index_name,
     check_one_dial,
     named_over_default,
 )
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.types import QueryDefault
+from divgrpc.types import FloatArray, Metric, QueryDefault
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
-from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2, vectors_pb2, writes_pb2
+from divgrpc_protos.v1 import (
+    diversify_pb2,
+    index_pb2,
+    predict_pb2,
+    query_pb2,
+    vectors_pb2,
+    writes_pb2,
+)
 from divgrpc_server.codec.filters import parse_filter, parse_ids
 from divgrpc_server.codec.results import parse_label_sets
 
@@ -39,6 +47,9 @@ _NO_PARAMETERS: Final = frozenset(
         *("like_ids", "like_string_ids", "min_sequence"),
     )
 )
+# The fields of a DiversifyRequest that are no parameters.
+_CANDIDATES: Final = frozenset(("vectors", "index", "ids", "string_ids", "scores", "query"))
+_NO_CANDIDATES: Final = diversify_pb2.DiversifyRequest()
 _ONE_DIAL: Final = (
     "diversity, diversity_auto and lose_at_most are three ways to set the dial: set one of them"
 )
@@ -67,6 +78,28 @@ class Query(NamedTuple):
     def over(self, default: QueryDefault | None) -> QueryParameters:
         """Return the parameters; `default` supplies those that the request leaves out."""
         return self.parameters if default is None else _over(self.options, default)
+
+
+class Diversification(NamedTuple):
+    """A parsed diversification: its candidates, and how to pick from them.
+
+    name: name of the index that has the points `ids`, "" if there are `vectors`.
+    scores, query: what relevance is computed from, or None.
+    options: the parameters that the request sets.
+    """
+
+    name: str
+    ids: Sequence[int] | Sequence[str]
+    vectors: Rows
+    scores: FloatArray | None
+    query: Rows | None
+    parameters: DiversifyParameters
+    options: Options
+
+    def over(self, metric: Metric) -> "Diversification":
+        """Return the same with the metric of an index."""
+        parameters, _ = _diversify_parameters((*self.options, ("metric", metric)))
+        return self._replace(parameters=parameters)
 
 
 class Prediction(NamedTuple):
@@ -100,6 +133,31 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
     )
 
 
+def parse_diversification(request: diversify_pb2.DiversifyRequest) -> Diversification:
+    """Return a DiversifyRequest as a `Diversification`; raises the same errors as `parse_query`."""
+    set_fields = request.ListFields()
+    fields = tuple([(f.name, value) for f, value in set_fields if f.name not in _CANDIDATES])
+    parameters, options = _diversify_parameters(_as_words(fields))
+    ids = parse_ids("ids", request.ids, request.string_ids)
+    vectors: Rows = np.empty((0, 0), np.float32)
+    query = None
+    if request.HasField("vectors"):
+        if request.index or ids:
+            raise invalid("vectors", "stand for an index and ids: give one of the two")
+        vectors = parse_vectors("vectors", request.vectors)
+        if request.HasField("query"):
+            query = parse_vectors("query", request.query)
+    elif request.index:
+        check_index_name(request.index)
+        for name in ("metric", "query"):
+            if getattr(request, name) != getattr(_NO_CANDIDATES, name):
+                raise invalid(name, "goes with vectors, not with the points of an index")
+    else:
+        raise invalid("vectors", "must be given, or an index with ids of points")
+    scores = np.array(request.scores, np.float32) if request.scores else None
+    return Diversification(request.index, ids, vectors, scores, query, parameters, options)
+
+
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
     """Return a PredictLabelsRequest as a `Prediction`; raises the same errors as `parse_query`."""
     parameters = _predict_parameters(_set_fields(request))
@@ -130,6 +188,22 @@ def _query_parameters(fields: Options) -> tuple[QueryParameters, Options]:
         options["diversity"] = "auto"
     check_one_dial(options)
     return QueryParameters(**options), tuple(options.items())
+
+
+@lru_cache(maxsize=1024)
+def _as_words(fields: Options) -> Options:
+    return tuple(_with_words(diversify_pb2.DiversifyRequest, fields).items())
+
+
+@lru_cache(maxsize=1024)
+def _diversify_parameters(fields: Options) -> tuple[DiversifyParameters, Options]:
+    """Return all parameters, and the options that the request sets, as `_query_parameters` does."""
+    options = {name: value for name, value in fields if value is not False}
+    if options.pop("diversity_auto", False):
+        _check_auto(options)
+        options["diversity"] = "auto"
+    check_one_dial(options)
+    return DiversifyParameters(**options), tuple(options.items())
 
 
 @lru_cache(maxsize=1024)

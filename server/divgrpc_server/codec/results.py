@@ -17,13 +17,21 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.types import (
     CountArray,
+    Diversification,
     EffectiveLabelParameters,
     EffectiveParameters,
     LabelResult,
     QueryResult,
 )
 from divgrpc_protos import arrays, records
-from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import (
+    diversify_pb2,
+    index_pb2,
+    labels_pb2,
+    points_pb2,
+    predict_pb2,
+    query_pb2,
+)
 from divgrpc_server.codec.points import pack_attributes
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
@@ -93,6 +101,11 @@ def pack_result(result: QueryResult) -> bytes:
         parameters=_effective(result.parameters, query_pb2.EffectiveParameters),
     )
     return response.SerializeToString()
+
+
+def pack_diversification(result: Diversification) -> bytes:
+    """Return the DiversifyResponse."""
+    return records.to_message(result, diversify_pb2.DiversifyResponse).SerializeToString()
 
 
 def pack_labels(result: LabelResult) -> bytes:

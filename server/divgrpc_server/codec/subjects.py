@@ -16,6 +16,7 @@ from divgrpc.parameters import DEFAULT_K
 from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc_protos.v1 import (
     diagnose_pb2,
+    diversify_pb2,
     evaluate_labels_pb2,
     evaluate_pb2,
     index_pb2,
@@ -48,6 +49,7 @@ NO_SUBJECT: Final = Subject()
 _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "Query": (query_pb2.QueryRequest, "queries", "k", DEFAULT_K),
     "PredictLabels": (predict_pb2.PredictLabelsRequest, "documents", "top_k", DEFAULT_TOP_K),
+    "Diversify": (diversify_pb2.DiversifyRequest, "vectors", "k", DEFAULT_K),
     "Evaluate": (evaluate_pb2.EvaluateRequest, "queries", "", 0),
     "EvaluateLabels": (evaluate_labels_pb2.EvaluateLabelsRequest, "documents", "", 0),
     "Diagnose": (diagnose_pb2.DiagnoseRequest, "", "", 0),
@@ -61,10 +63,11 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
     "DeleteIndex": (index_pb2.DeleteIndexRequest, "", "", 0),
 }
-# The request message of each operation that names an index, except STREAM.
+# The request message of each operation that names an index, except STREAM and PICKS.
 _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.QUERY: query_pb2.QueryRequest,
     Op.PREDICT: predict_pb2.PredictLabelsRequest,
+    Op.DIVERSIFY: diversify_pb2.DiversifyRequest,
     Op.GET: points_pb2.GetRequest,
     Op.COUNT: points_pb2.CountRequest,
     Op.SCROLL: points_pb2.ScrollRequest,
@@ -75,6 +78,8 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
 
 def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
     """Return the subject of a request; `response` is None if the call failed."""
+    if method == "DiversifyStream":
+        return _read_picks(payload)
     if method not in _METHODS:
         return NO_SUBJECT
     kind, rows, k, default_k = _METHODS[method]
@@ -87,7 +92,18 @@ def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
     if not rows:
         return Subject(request.index)
     count = _rows(getattr(request, rows))
+    if isinstance(request, diversify_pb2.DiversifyRequest):
+        count = count or len(request.ids) or len(request.string_ids)
     return Subject(request.index, count, _value(request, k, default_k) if k else None)
+
+
+def _read_picks(payload: bytes) -> Subject:
+    """Return the subject of a DiversifyStream call."""
+    try:
+        request = diversify_pb2.DiversifyStreamRequest.FromString(payload).request
+    except DecodeError:
+        return NO_SUBJECT
+    return read("Diversify", request.SerializeToString())
 
 
 class StreamSubject:
@@ -149,9 +165,11 @@ def index_of(op: int, payload: bytes) -> str:
 
     Returns "" for any other operation, and for a request that cannot be parsed.
     """
-    if op != Op.STREAM and op not in _REQUESTS:
+    if op not in (Op.STREAM, Op.PICKS) and op not in _REQUESTS:
         return ""
     try:
+        if op == Op.PICKS:
+            return diversify_pb2.DiversifyStreamRequest.FromString(payload).request.index
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
         request: Any = _REQUESTS[op].FromString(payload)

@@ -357,6 +357,10 @@ class Pool:
         worker.credits["large"] += large
         worker.loan += loan
         for reply in packets.unpack_replies(packet, memfd):
+            if reply.outcome == Outcome.PART:
+                if streamed := worker.outstanding.get(reply.id):
+                    streamed.deliver(reply)
+                continue
             call = worker.outstanding.pop(reply.id, None)
             if call is None:
                 continue

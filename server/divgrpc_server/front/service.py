@@ -38,6 +38,7 @@ from divgrpc_server.front.jobs import (
     Write,
 )
 from divgrpc_server.front.message_stream import MessageStream
+from divgrpc_server.front.pick_stream import PickStream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
@@ -107,6 +108,7 @@ class Service:
         return {
             "Query": self._unary("Query", partial(self._answer, Op.QUERY)),
             "PredictLabels": self._unary("PredictLabels", partial(self._answer, Op.PREDICT)),
+            "Diversify": self._unary("Diversify", partial(self._answer, Op.DIVERSIFY)),
             "Get": self._unary("Get", partial(self._answer, Op.GET)),
             "Count": self._unary("Count", partial(self._answer, Op.COUNT)),
             "Scroll": self._unary("Scroll", partial(self._answer, Op.SCROLL)),
@@ -131,6 +133,7 @@ class Service:
                 "WriteStream": self._stream(
                     "WriteStream", partial(WriteStream, writer=self._writer)
                 ),
+                "DiversifyStream": grpc.unary_stream_rpc_method_handler(self._pick),
                 "Build": self._upload("Build", Build),
                 "AddAttributes": self._upload("AddAttributes", AddAttributes),
                 "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
@@ -226,6 +229,19 @@ class Service:
             await self._run(method, context, serve, lambda _: self._subject(method, request))
 
         return grpc.unary_stream_rpc_method_handler(handle)
+
+    async def _pick(self, request: bytes, context: _Context) -> None:
+        """Handle a DiversifyStream call."""
+
+        def serve(request_id: str, deadline: float) -> Awaitable[None]:
+            _check_size("DiversifyStream", request)
+            picks = PickStream(self._pool, request, deadline, request_id)
+            return picks.relay(context.write)
+
+        def subject(_: None) -> subjects.Subject:
+            return self._subject("DiversifyStream", request)
+
+        await self._run("DiversifyStream", context, serve, subject)
 
     def _relay(
         self, job: Job, method: str = "", request: bytes = b""

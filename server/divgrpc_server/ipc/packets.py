@@ -62,6 +62,8 @@ class Op(IntEnum):
     SCROLL = 11  # payload: ScrollRequest; answered with ScrollResponse
     UPSERT = 12  # to the writer; payload: UpsertRequest; answered with UpsertResponse
     DELETE = 13  # to the writer; payload: DeleteRequest; answered with DeleteResponse
+    DIVERSIFY = 15  # payload: DiversifyRequest; answered with DiversifyResponse
+    PICKS = 16  # payload: DiversifyStreamRequest; each pick is a PART, and the answer is empty
     WRITES = 14  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
 
 
@@ -71,6 +73,7 @@ class Outcome(IntEnum):
     ANSWER = 0
     STATUS = 1  # the payload is the google.rpc.Status of an error
     LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
+    PART = 3  # the payload is a message of a stream, and more replies follow
 
 
 class Request(NamedTuple):

@@ -20,8 +20,9 @@ import select
 import socket
 import time
 from collections import deque
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 
+from divgrpc.engine import Engine
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.job_frames import StagedGeneration
@@ -29,6 +30,11 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import batches
 from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
+from divgrpc_server.worker.diversifications import (
+    DIVERSIFICATIONS,
+    Picking,
+    parse_diversification,
+)
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
 from divgrpc_server.worker.readings import READS, Reading, parse_reading
@@ -46,9 +52,9 @@ _READS_MAX: Final = 16
 _BATCHES_MAX: Final = 1
 # Operations of the writer, which is a kind of worker.
 _WRITES: Final = (Op.UPSERT, Op.DELETE, Op.WRITES)
-_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS, *_WRITES)
+_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *DIVERSIFICATIONS, *READS, *_WRITES)
 # The work of one request.
-Work: TypeAlias = QueryBatch | PredictionBatch | Reading
+Work: TypeAlias = QueryBatch | PredictionBatch | Reading | Picking
 
 
 class FrontLink:
@@ -276,8 +282,7 @@ class Worker:
         for request in packet:
             if front.pending.pop(request.id, None) is None:
                 continue  # withdrawn
-            parse = parse_reading if request.op in READS else batches.parse
-            batch = parse(request, self._log)
+            batch = _parse(request, self._log)
             if isinstance(batch, Reply):
                 front.reply(batch)
             else:
@@ -294,8 +299,10 @@ class Worker:
         front, batch, _ = task
         try:
             _check_deadline(batch)
-            index = self._indexes.find(batch.name)
-            reply = None if index is None else batch.start(index)
+            index = self._indexes.find(batch.name) if batch.name else None
+            is_opening = index is None and batch.name != ""
+            # Work without a name needs no index.
+            reply = None if is_opening else batch.start(cast(Engine, index))
             if reply is not None:
                 front.reply(reply)
                 return True
@@ -303,7 +310,7 @@ class Worker:
             front.reply(batch.pack_error(error, self._log))
             return True
         front.batches[batch.id] = batch
-        if index is None:
+        if is_opening:
             self._parked.setdefault(batch.name, []).append(task)
         else:
             front.sliced += 1
@@ -322,7 +329,10 @@ class Worker:
                     loan = front.loan = 1
                     front.flush()
                 reply = batch.answer_slice()
-                if reply is None:
+                if reply is None or reply.outcome == Outcome.PART:
+                    if reply is not None:
+                        front.reply(reply)
+                        front.flush()
                     self._tasks.append(task)
                     return
                 front.reply(reply)
@@ -354,6 +364,15 @@ class Worker:
                     continue
                 if task.batch.is_withdrawn or self._begin(task):
                     self._end(task)
+
+
+def _parse(request: Request, log: logs.Logger) -> Work | Reply:
+    """Return the work of a request, or a reply with an error if the request is invalid."""
+    if request.op in READS:
+        return parse_reading(request, log)
+    if request.op in DIVERSIFICATIONS:
+        return parse_diversification(request, log)
+    return batches.parse(request, log)
 
 
 def _check_deadline(batch: Work) -> None:

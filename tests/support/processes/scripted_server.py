@@ -21,6 +21,7 @@ from divgrpc_protos import arrays
 from divgrpc_protos.v1 import (
     attributes_pb2,
     diagnose_pb2,
+    diversify_pb2,
     evaluate_pb2,
     index_pb2,
     points_pb2,
@@ -181,6 +182,25 @@ class ScriptedIndex(DiverseIndexServicer):
         self._begin("Get", context)
         points = points_pb2.PointRecords(ids=request.ids, string_ids=request.string_ids)
         return points_pb2.GetResponse(generation=self._generation(), points=points)
+
+    def Diversify(
+        self, request: diversify_pb2.DiversifyRequest, context: grpc.ServicerContext
+    ) -> diversify_pb2.DiversifyResponse:
+        """Pick the first candidate."""
+        self._begin("Diversify", context)
+        return diversify_pb2.DiversifyResponse(
+            places=[0], scores=request.scores[:1], selection_scores=[1], diversity=0.15
+        )
+
+    def DiversifyStream(
+        self, request: diversify_pb2.DiversifyStreamRequest, context: grpc.ServicerContext
+    ) -> Iterator[diversify_pb2.DiversifyStreamResponse]:
+        """Pick the candidates in their order."""
+        self._begin("DiversifyStream", context)
+        for place in range(request.request.vectors.dense.rows):
+            yield diversify_pb2.DiversifyStreamResponse(
+                rank=place, places=[place], scores=[0], selection_scores=[0]
+            )
 
     def Count(
         self, _: points_pb2.CountRequest, context: grpc.ServicerContext

@@ -42,12 +42,13 @@ FORBIDDEN: Final = {
     *("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"),
     "unanswered",
 }
-# Number of requests of each method among 1,125 requests. Builds are few because each one starts a
+# Number of requests of each method among 1,205 requests. Builds are few because each one starts a
 # process.
 SHARES: Final = {
     "Query": 400,
     "QueryStream": 150,
     **dict.fromkeys(("PredictLabels", "Evaluate", "EvaluateLabels"), 40),
+    **dict.fromkeys(("Diversify", "DiversifyStream"), 40),
     "GetIndex": 80,
     **dict.fromkeys(("Get", "Scroll"), 40),
     **dict.fromkeys(("Count", "Diagnose"), 20),
@@ -130,7 +131,7 @@ class Caller:
         payload = mutated(draw, self._seeds.request(method, draw))
         if method == "Watch":
             self._first(path, payload)
-        elif method in ("Diagnose", "Evaluate", "EvaluateLabels"):
+        elif method in ("Diagnose", "Evaluate", "EvaluateLabels", "DiversifyStream"):
             many: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
             list(many(payload, timeout=_SECONDS))
         else:
