@@ -6,19 +6,9 @@ the methods that return one result are coroutine functions, so they do nothing u
 awaited.
 """
 
-from collections.abc import (
-    AsyncIterable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import (
-    Any,
-    Self,
-    TypeVar,
-    Unpack,
-)
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import numpy.typing as npt

@@ -17,6 +17,7 @@ from divgrpc_client.cli import (
     commands,
     conformance,
     diagnosing,
+    diversify,
     doctor,
     interrupts,
     options,
@@ -28,6 +29,7 @@ from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
     BuildOptions,
+    DiversifyOptions,
     GridOptions,
     LabelGridOptions,
     PredictOptions,
@@ -46,6 +48,7 @@ Examples:
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
   divgrpc predict papers documents.txt     five labels for each document
+  divgrpc diversify found.npy              ten diverse rows of a file
   divgrpc upsert images new.jsonl          insert points, or replace those with these ids
   divgrpc info images                      what Build chose, and what it measured
 
@@ -59,7 +62,7 @@ Exit codes:
   130  interrupted; a build in progress was cancelled
 """
 # Tables of options whose names occur in messages of the server.
-_TABLES: Final = (BuildOptions, QueryOptions, PredictOptions)
+_TABLES: Final = (BuildOptions, QueryOptions, PredictOptions, DiversifyOptions)
 # Explanation of SOURCE in the help of options that read a column of numbers.
 _SOURCE: Final = (
     "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
@@ -198,6 +201,7 @@ def _calls() -> Iterator[tuple[Callable[..., object], Callable[..., None] | None
         (commands.ls, None),
         (commands.info, options.add_name),
         (commands.rm, options.add_name),
+        (diversify.diversify, diversify.add_diversify),
         (points.get, points.add_get),
         (points.count, points.add_count),
         (points.scroll, points.add_scroll),

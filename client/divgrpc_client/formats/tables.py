@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from divgrpc.types import (
+    Diversification,
     IndexInfo,
     LabelInfo,
     LabelResult,
@@ -136,6 +137,22 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
         greatest = f"{answer.duality_gaps.max():.1e}"
         details += f"\nduality gap at most {greatest} of the objective's range"
     _show_answer(answer, grid, details)
+
+
+def diversification(answer: Diversification, keys: Sequence[int | str]) -> None:
+    """Print picks in their order; `keys` are the ids or the row numbers of the candidates."""
+    shows_copies = len(answer.collapsed_offsets) > 0
+    grid = table(">rank", ">candidate", ">score", *([">copies"] if shows_copies else []))
+    for rank, key in enumerate(answer.take(keys)):
+        copies = [str(len(answer.collapsed(rank)))] if shows_copies else []
+        grid.add_row(str(rank + 1), escape(str(key)), f"{answer.scores[rank]:.4f}", *copies)
+    out = console()
+    out.print(grid)
+    reason = "" if answer.dial_reason is None else f" ({answer.dial_reason})"
+    details = f"diversity {answer.diversity:g}{reason}"
+    if answer.duplicates:
+        details += f", {answer.duplicates} near-copies fill the last places"
+    out.print(details, style="dim")
 
 
 def labels(answer: LabelResult, rows: range) -> None:
