@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast crash dist processors bench bench-large conformance docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors bench bench-large conformance docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -83,6 +83,28 @@ CRASHES := $(addprefix core/writes/test_,crash.py power_loss.py) server/test_his
 crash: .venv/ready   ## kill writers in many rounds, about half an hour; ROUNDS=100 is shorter
 	$(BIN)/divgrpc warm
 	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -p no:xdist $(addprefix tests/,$(CRASHES))
+
+# Each integration has an environment of its own, with the wheels of the client and of the integration
+# beside its library. The server of its tests runs in .venv. divgrpc is not on PyPI, so locks leave it
+# out.
+INTEGRATIONS := $(patsubst client/integrations/%/pyproject.toml,%,$(wildcard client/integrations/*/pyproject.toml))
+WHEELS := $(abspath .integrations/wheels)
+test-integrations: $(INTEGRATIONS:%=test-in-%)  ## test the packages for LangChain and others, in environments of their own
+
+test-in-%: .integrations/%/ready
+	rm -rf $(WHEELS)
+	$(BIN)/hatchling build -t wheel -d $(WHEELS)
+	cd client/integrations/$* && $(abspath $(BIN))/hatchling build -t wheel -d $(WHEELS)
+	.integrations/$*/bin/python -m pip --quiet --disable-pip-version-check install \
+	    --force-reinstall --no-deps $(WHEELS)/*.whl
+	cd client/integrations/$* && $(abspath .integrations/$*/bin/python) -m pytest $(ARGS)
+
+.PRECIOUS: .integrations/%/ready
+.integrations/%/ready: client/integrations/%/requirements.lock .venv/ready
+	$(PYTHON) -m venv .integrations/$*
+	.integrations/$*/bin/python -m pip --quiet --disable-pip-version-check install \
+	    --no-compile $(LOCKED) -r $<
+	touch $@
 
 dist: .venv/ready    ## make a wheel and a source distribution in dist/
 	rm -rf dist
@@ -178,8 +200,15 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --output-file requirements-rivals.lock pyproject.toml
 	$(LOCK) --extra server --extra conformance --constraint requirements.lock \
 	    --output-file requirements-conformance.lock pyproject.toml
+	$(BIN)/hatchling build -t wheel -d $(WHEELS)
+	for name in $(INTEGRATIONS); do \
+	    PIP_FIND_LINKS=$(WHEELS) $(filter-out --allow-unsafe,$(LOCK)) --extra test \
+	        --unsafe-package divgrpc --constraint requirements.lock \
+	        --output-file client/integrations/$$name/requirements.lock \
+	        client/integrations/$$name/pyproject.toml || exit; \
+	done
 	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .docs .conformance site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .docs .conformance .integrations site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -58,6 +58,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc.voting": ("neighbour_vote",),
     "divgrpc.warming": ("Warmed", "warm_ahead", "warm_kernels"),
     "divgrpc_client": (),
+    "divgrpc_client.documents": (),
     "divgrpc_client.load": (),
     "divgrpc_client.options": (
         *("BuildOptions", "GridOptions", "LabelGridOptions", "PredictOptions", "QueryOptions"),

@@ -21,6 +21,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = (
     *("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server"),
     *("client/divgrpc_client", "client/divgrpc_lab"),
+    *(str(path.relative_to(ROOT)) for path in ROOT.glob("client/integrations/*/src")),
+)
+TESTS = (
+    "tests",
+    *(str(path.relative_to(ROOT)) for path in ROOT.glob("client/integrations/*/tests")),
 )
 EXTRAS = ("cli", "server", "report", "dev", "bench", "docs", "rivals", "conformance")
 FILE_LINES_MAX = 600
@@ -83,14 +88,14 @@ def _undocumented(tree: ast.Module) -> Iterator[str]:
 
 
 def test_files_are_short() -> None:
-    files = [*_sources(*PACKAGES, "tests"), *(ROOT / "protos").rglob("*.proto")]
+    files = [*_sources(*PACKAGES, *TESTS), *(ROOT / "protos").rglob("*.proto")]
     lengths = {_name(path): len(path.read_text().splitlines()) for path in files}
     assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
 
 
 def test_functions_fit_a_screen() -> None:
     long = []
-    for path in _sources(*PACKAGES, "tests"):
+    for path in _sources(*PACKAGES, *TESTS):
         most = KERNEL_LINES_MAX if path.parent.name == "kernels" else FUNCTION_LINES_MAX
         long += [
             f"{_name(path)}:{function.lineno} {function.name}"
@@ -112,7 +117,7 @@ def _variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_variables_are_named_by_nouns() -> None:
     poor = [
         f"{_name(path)}:{line} {name}"
-        for path in _sources(*PACKAGES, "tests")
+        for path in _sources(*PACKAGES, *TESTS)
         for line, name in _variables(_parsed(path))
         if (word := name.strip("_").lower()) in POOR_NAMES.split()
         and not (path.is_relative_to(ROOT / "divgrpc") and word in PUBLIC_NAMES)
@@ -133,7 +138,7 @@ def test_docstrings_of_tests_are_sentences() -> None:
     """A docstring of a test is a sentence; a test needs one only if it says more than the name."""
     functions = [
         (f"{_name(path)}:{function.lineno} {function.name}", ast.get_docstring(function))
-        for path in _sources("tests")
+        for path in _sources(*TESTS)
         for function in _functions(_parsed(path))
         if function.name.startswith("test_")
     ]

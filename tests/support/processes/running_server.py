@@ -36,11 +36,15 @@ class RunningServer:
     """A context manager that runs `divgrpc-server` on a free port and logs to `folder`."""
 
     def __init__(
-        self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
     ) -> None:
         self.folder = folder
         self._log_path = folder / "server.log"
-        command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments]
+        command = [str(python), "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 tied(command),
