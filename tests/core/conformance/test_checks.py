@@ -251,6 +251,12 @@ def test_unknown_words_are_refused() -> None:
         check_store(store)
 
 
+def test_missing_scores_are_not_said_to_be_the_same() -> None:
+    (result,) = check_store(Wrong(on_answer=_without_scores), ["zero"])
+    assert result.outcome == "passed"
+    assert result.detail == "ids are the same; not all answers have scores"
+
+
 def test_a_swap_of_equally_near_points_is_named() -> None:
     """Diversity 0 must keep the order of exact copies, too."""
 
