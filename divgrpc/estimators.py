@@ -75,11 +75,10 @@ class DiverseNeighbors:
         self.keep_duplicates = keep_duplicates
 
     def __repr__(self) -> str:
-        defaults = {name: parameter.default for name, parameter in _PARAMETERS.items()}
         words = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if repr(value) != repr(defaults[name])
+            f"{name}={getattr(self, name)!r}"
+            for name, parameter in self._signature().items()
+            if repr(getattr(self, name)) != repr(parameter.default)
         ]
         return f"{type(self).__name__}({', '.join(words)})"
 
@@ -114,7 +113,7 @@ class DiverseNeighbors:
 
         deep: ignored, because no parameter is an estimator.
         """
-        return {name: getattr(self, name) for name in _PARAMETERS}
+        return {name: getattr(self, name) for name in self._signature()}
 
     def set_params(self, **params: Any) -> Self:  # noqa: ANN401  # values of any parameter
         """Set some parameters, and return this object.
@@ -122,7 +121,7 @@ class DiverseNeighbors:
         `n_neighbors` and the parameters of queries have an effect at once, `metric` at the next
         `fit`. Raises `InvalidArgumentError` for an unknown name.
         """
-        refuse_unknown("set_params", params, _PARAMETERS, ())
+        refuse_unknown("set_params", params, self._signature(), ())
         for name, value in params.items():
             setattr(self, name, value)
         return self
@@ -190,6 +189,10 @@ class DiverseNeighbors:
         scores = np.concatenate([result.scores for result in results]).astype(np.float64)
         return _DISTANCES[index.engine.manifest.parameters.metric](scores), places
 
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        """Return the parameters of the constructor, which a subclass may extend."""
+        return inspect.signature(type(self)).parameters
+
     def _parameters(self, k: int) -> QueryOptions:
         """Return the checked options of queries."""
         options = QueryOptions(
@@ -201,9 +204,6 @@ class DiverseNeighbors:
         )
         QueryParameters(**options)
         return options
-
-
-_PARAMETERS: Final = dict(inspect.signature(DiverseNeighbors).parameters)
 
 
 def _results(

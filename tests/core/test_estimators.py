@@ -153,6 +153,17 @@ def test_parameters_are_those_of_the_constructor() -> None:
         diverse.set_params(n_neighbours=4)
 
 
+def test_a_subclass_may_have_further_parameters() -> None:
+    class Titled(DiverseNeighbors):
+        def __init__(self, n_neighbors: int = 5, *, title: str = "") -> None:
+            super().__init__(n_neighbors)
+            self.title = title
+
+    estimator = Titled(2, title="x")
+    assert estimator.get_params() == {"n_neighbors": 2, "title": "x"}
+    assert repr(clone(estimator)) == "Titled(n_neighbors=2, title='x')"
+
+
 def _copied(estimator: DiverseNeighbors) -> DiverseNeighbors:
     copy: DiverseNeighbors = pickle.loads(pickle.dumps(estimator))  # noqa: S301  # made here
     return copy
