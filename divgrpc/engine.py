@@ -24,7 +24,7 @@ from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import ConditionFailedError, UnfitIndexError, invalid
 from divgrpc.labels.prediction import IndexedLabels, LabelSets, document_rows
-from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
+from divgrpc.metrics import Values
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import (
@@ -97,10 +97,9 @@ class Engine(StoredPoints):
         self._filters = FilterReader(
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
-        # The points that exist; None if every row has one.
-        self._visible: PassingRows | None = None
+        self._visible = None
         self._passing: dict[str, PassingRows] = {}
-        self._plans: dict[tuple[QueryParameters, bool, int | None], QueryPlan] = {}
+        self._plans: dict[tuple[object, ...], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For sparse points, `auto` may choose different searches for dense and for sparse queries.
@@ -109,6 +108,11 @@ class Engine(StoredPoints):
         if manifest.labels is not None:
             metric = manifest.parameters.metric
             self.labels = IndexedLabels(generation.arrays, manifest.labels, metric)
+
+    @property
+    def name(self) -> str:
+        """The name of the index; empty if the index is in memory."""
+        return self._name
 
     @property
     def folder(self) -> Path | None:
@@ -129,10 +133,6 @@ class Engine(StoredPoints):
     def metric(self) -> Metric:
         """The metric of the index."""
         return self._searcher.metric
-
-    @property
-    def _points(self) -> Rows:
-        return self._searcher.points
 
     @property
     def info(self) -> IndexInfo:
@@ -212,6 +212,10 @@ class Engine(StoredPoints):
             rows = rows.without(excluded[excluded >= 0])
         return rows
 
+    def without(self, passing: PassingRows | None, rows: IntArray) -> PassingRows:
+        """Return the points of `passing` except those in `rows` (m,); None stands for all."""
+        return (self._all_rows if passing is None else passing).without(rows)
+
     @property
     def _all_rows(self) -> PassingRows:
         return self._every_row if self._visible is None else self._visible
@@ -259,9 +263,9 @@ class Engine(StoredPoints):
                 warnings = (stale_label_model(),)
         else:
             prepare("documents", rows, self._searcher.metric)
-            passing = self._searched(passing)
+            passing = self.searched(passing)
             # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
-            plan = self._plan(parameters.query, dense=False, passing=_count(passing))
+            plan = self.plan(parameters.query, dense=False, passing=_count(passing))
             answers, query = self._search(rows, plan, passing), plan.parameters
             neighbours = answers.ids
             if not self._has_texts:
@@ -321,15 +325,15 @@ class Engine(StoredPoints):
                 "queries", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}"
             )
         dense = not (as_points or isinstance(queries, SparseRows))
-        passing = self._searched(passing)
-        plan = self._plan(parameters, dense=dense, passing=_count(passing))
+        passing = self.searched(passing)
+        plan = self.plan(parameters, dense=dense, passing=_count(passing))
         answers = self._search(queries, plan, passing)
         warnings = plan.warnings
         if dense and parameters.search == "auto" and plan.parameters.search != "exact":
             warnings += self._warn_like_points(queries, parameters)
-        return self._result(answers, plan.parameters, parameters, warnings, _count(passing))
+        return self.result(answers, plan.parameters, parameters, warnings, _count(passing))
 
-    def _result(
+    def result(
         self,
         answers: Answers,
         effective: EffectiveParameters,
@@ -384,31 +388,18 @@ class Engine(StoredPoints):
             results.append(self.answer(vector, parameters, others_pass, as_points=True))
         return joined(results)
 
-    def rows_like(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
-        """Return the rows (nq,) of the points with these ids, for `answer_like`.
-
-        Raises `InvalidArgumentError` with the field `like` for an id that no point has.
-        """
-        most = LIMITS["query_rows_max"]
-        if not 1 <= len(ids) <= most:
-            raise invalid("like", f"must be 1 to {most} ids, got {len(ids)}")
-        rows = self._reader.ids.rows_of(ids, "like")
-        for place in np.flatnonzero(rows < 0)[:1].tolist():
-            raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
-        return rows
-
     def searched_rows(self, passing: PassingRows | None) -> PassingRows:
         """Return the points in `passing`, None for all, that have a vector."""
-        visible = self._searched(self._all_rows if passing is None else passing)
+        visible = self.searched(self._all_rows if passing is None else passing)
         assert visible is not None  # noqa: S101  # the argument is not None
         return visible
 
-    def _searched(self, passing: PassingRows | None) -> PassingRows | None:
+    def searched(self, passing: PassingRows | None) -> PassingRows | None:
         """Return the points that pass and that searches see."""
         return passing
 
     def _search(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
-        passing = self._visible if passing is None else passing
+        passing = self.open_rows(passing)
         if passing is not None and not passing.count:
             return no_answers(len(queries), plan.parameters)
         return self._searcher.answer(queries, plan, passing)
@@ -439,18 +430,18 @@ class Engine(StoredPoints):
         the same kind as the points. Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
-        passing = self._searched(passing)
-        return self._plan(parameters, dense=not sparse, passing=_count(passing)).parameters
+        passing = self.searched(passing)
+        return self.plan(parameters, dense=not sparse, passing=_count(passing)).parameters
 
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
         """Return how many query rows can share one exact search; 1 if no rows can share one."""
         sparse = _is_sparse(queries)
-        plan = self._plan(parameters, dense=not (as_points or sparse))
+        plan = self.plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
 
-    def _plan(
+    def plan(
         self, parameters: QueryParameters, *, dense: bool, passing: int | None = None
     ) -> QueryPlan:
         """Return the plan for `parameters`, cached because most calls repeat their parameters.
@@ -472,7 +463,7 @@ class Engine(StoredPoints):
         """Warn if `auto` treats dense queries as hyperplanes although one may be a point."""
         if self.manifest.auto_search_dense is None or isinstance(queries, SparseRows):
             return ()
-        plans = [self._plan(parameters, dense=dense) for dense in (False, True)]
+        plans = [self.plan(parameters, dense=dense) for dense in (False, True)]
         if plans[0].parameters.search == plans[1].parameters.search:
             return ()
         if all(np.count_nonzero(query) > self.widest_row for query in queries):
@@ -488,23 +479,13 @@ class Engine(StoredPoints):
     ) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise invalid("max_distance", "has no meaning under metric inner_product")
-        manifest = self.manifest
-        # The limits of a query on no point matter to nobody, but must be valid.
-        rows = max(1, self.rows_searched if passing is None else passing)
+        manifest, rows = self.manifest, self._rows_open(passing)
         mean_width = -(-manifest.nonzeros // max(1, self.rows_searched))
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
         )
-        effective = table.resolve(
-            parameters,
-            rows,
-            self.widest_row,
-            manifest.points,
-            manifest.nonzeros if manifest.points == "sparse" else None,
-            most_probes=self._searcher.max_probes,
-            duplicate_threshold=threshold,
-        )
+        effective = self._resolve(parameters, threshold, dense=dense, rows=rows)
         most_compared = parameters.most_compared(mean_width)
         plan = self._searcher.plan(
             effective,
@@ -524,6 +505,50 @@ class Engine(StoredPoints):
         )
         return replace(plan, warnings=warnings)
 
+    def _rows_open(self, passing: int | None) -> int:
+        # The limits of a query on no point matter to nobody, but must be valid.
+        return max(1, self.rows_searched if passing is None else passing)
+
+    def _resolve(
+        self, parameters: QueryParameters, threshold: float | None, *, dense: bool, rows: int
+    ) -> EffectiveParameters:
+        """Fill in the defaults of parameters for `rows` points that a query may return."""
+        manifest = self.manifest
+        return (self._dense_table if dense else self._table).resolve(
+            parameters,
+            rows,
+            self.widest_row,
+            manifest.points,
+            manifest.nonzeros if manifest.points == "sparse" else None,
+            most_probes=self._searcher.max_probes,
+            duplicate_threshold=threshold,
+        )
+
+    def plan_candidates(
+        self,
+        parameters: QueryParameters,
+        threshold: float | None,
+        *,
+        dense: bool,
+        passing: int | None = None,
+    ) -> QueryPlan:
+        """Return the plan that finds candidates and leaves the picks to the caller.
+
+        parameters: have both limits, so the number of candidates is fixed.
+        threshold: the threshold of near-copies, None if nothing is collapsed.
+        dense, passing: as for `_plan`.
+        """
+        dense, rows = dense and self.manifest.points == "sparse", self._rows_open(passing)
+        effective = self._resolve(parameters, None, dense=dense, rows=rows)
+        return self._searcher.plan(
+            replace(effective, duplicate_threshold=threshold),
+            probe_on=parameters.search == "auto" or passing is not None,
+            pool_limit=0,
+            passing=None if passing is None else rows,
+            rows=max(1, self.rows_searched),
+            picks=False,
+        )
+
     def answer_one_by_one(
         self,
         queries: RowsLike,
@@ -537,8 +562,8 @@ class Engine(StoredPoints):
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         dense = not isinstance(queries, SparseRows)
-        passing = self._searched(passing)
-        plan = self._plan(parameters, dense=dense, passing=_count(passing))
+        passing = self.searched(passing)
+        plan = self.plan(parameters, dense=dense, passing=_count(passing))
         ids = np.empty((len(queries), plan.parameters.k), np.int64)
         seconds = np.empty(len(queries))
         for number in range(len(queries)):
@@ -547,33 +572,6 @@ class Engine(StoredPoints):
             seconds[number] = thread_seconds() - start
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6
-
-    @functools.cached_property
-    def topics(self) -> Topics:
-        """Categories and sub-topics of the points, for evaluations; empty if there are none."""
-        columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
-        # Without stored ids, the id of a point is its row number.
-        ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
-        return Topics.of_categories(Labels.of(**columns, ids=ids))
-
-    def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
-        """Measure distances of results `ids` (nq, k) to their queries and to one another."""
-        query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
-        # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
-        has_texts = ids.dtype.kind == "O"
-        places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids.astype(np.int64))
-        return self.distances_of_rows(query_points, places)
-
-    def distances_of_rows(self, queries: Rows, places: IntArray) -> ListDistances:
-        """Measure distances of results in the rows `places` (nq, k) as `distances` does.
-
-        queries: rows that are prepared for the metric.
-        """
-        points, matrix = (
-            rows.matrix if isinstance(rows, SparseRows) else rows
-            for rows in (self._points, queries)
-        )
-        return list_distances(points, matrix, places, self._searcher.metric)
 
 
 def _count(passing: PassingRows | None) -> int | None:

@@ -10,14 +10,15 @@ from typing import Any, Final, Self, Unpack, cast, get_type_hints
 
 from divgrpc.builder.attributes import extend, values_for
 from divgrpc.builder.builder import IndexBuilder, store_at
-from divgrpc.columns.absence import split_vectors
+from divgrpc.builder.columns import columns_of_build
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
-from divgrpc.columns.values import Column, columns_of
+from divgrpc.columns.values import columns_of
 from divgrpc.diagnosis.survey import Survey
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexChangedError, invalid
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
+from divgrpc.pages import answer_continued
 from divgrpc.parameters import (
     BuildParameters,
     LabelParameters,
@@ -30,6 +31,8 @@ from divgrpc.parameters import (
     check_one_dial,
     named_over_default,
 )
+from divgrpc.parameters.checks import check_bool
+from divgrpc.parameters.continuation import Continuation
 from divgrpc.parameters.diagnose import DEFAULT_SAMPLE, DiagnoseParameters
 from divgrpc.parameters.signatures import spell_out, spell_out_options
 from divgrpc.parameters.suggestions import refuse_unknown, taken_by
@@ -50,7 +53,6 @@ from divgrpc.types import (
 from divgrpc.types.diagnosis import Diagnosis
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import (
-    Attribute,
     AttributesLike,
     AttributeTypes,
     IdArray,
@@ -60,8 +62,9 @@ from divgrpc.types.records import (
     Parts,
     PayloadsLike,
     Records,
+    ShownLike,
 )
-from divgrpc.vectors import RowsLike, as_rows
+from divgrpc.vectors import RowsLike
 from divgrpc.writes.opening import open_engine
 from divgrpc.writes.vectorless import VectorlessPoints
 
@@ -70,7 +73,10 @@ _CACHED_PARAMETERS_MAX: Final = 1_024
 # Arguments of `Index.build` with one entry per row, except attributes.
 _ROWS: Final = ("ids", "categories", "subtopics", "labels", "payloads")
 # Arguments of `Index.query` that are no parameters. Errors about unknown options may suggest them.
-_QUERY_ARGUMENTS: Final = ("queries", "like", "filter", "exclude_ids", "min_sequence")
+_QUERY_ARGUMENTS: Final = (
+    *("queries", "like", "filter", "exclude_ids", "already_shown", "paged", "page_token"),
+    "min_sequence",
+)
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -189,7 +195,7 @@ class Index:
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(**{name: values[name] for name in _BUILD_FIELDS})
         plan = LabelInputs.from_keywords(seed, **labelling)
-        columns = _columns(vectors, attributes, attribute_types)
+        columns = columns_of_build(vectors, attributes, attribute_types)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(
                 store, parameters, on_progress=progress, labels=plan, attributes=columns
@@ -254,6 +260,9 @@ class Index:
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        already_shown: ShownLike = None,
+        paged: bool = False,
+        page_token: str | None = None,
         min_sequence: int = 0,
         **options: Unpack[QueryOptions],
     ) -> QueryResult:
@@ -265,6 +274,13 @@ class Index:
         filter: conditions such as `Field("price") < 20`, which all results must pass, or a
             dictionary in the form of Qdrant's filters.
         exclude_ids: ids of points that are not returned, at most 100,000.
+        already_shown: ids, or vectors (m, d), of at most 1,000 points that the user has seen.
+            Results are neither these points nor their near-copies, and are picked to differ from
+            them.
+        paged: whether the result is page 1 of several. Its `next_page_token` is then the
+            `page_token` of page 2. The query must have one row.
+        page_token: the `next_page_token` of the page before, to get the next page of the same
+            request. No point is on two pages, even if points are written between them.
         min_sequence: the result must show at least the write of this number.
 
         Parameters that a call leaves out are taken from the `default` of the index, if it is set.
@@ -275,16 +291,59 @@ class Index:
         # The engine of a collection changes with each write.
         engine = self._engine
         engine.check_sequence(min_sequence)
+        check_bool(None, "paged", paged)
         parameters = self._parameters_of(options, engine.defaults.query)
         passing = _passing(engine, filter, exclude_ids)
-        if like is not None:
-            if queries is not None:
-                raise invalid("like", "stands for the queries: give one of the two")
-            rows = engine.rows_like(as_ids(like, "like"))
-            return engine.answer_like(rows, parameters, passing)
-        if queries is None:
+        if like is not None and queries is not None:
+            raise invalid("like", "stands for the queries: give one of the two")
+        if like is None and queries is None:
             raise invalid("queries", "must be given, or `like` with ids of points")
+        if paged or page_token is not None or already_shown is not None:
+            ids = _listed(exclude_ids, "exclude_ids"), _listed(like, "like")
+            continuation = Continuation(paged, page_token, already_shown, as_filter(filter), *ids)
+            return answer_continued(engine, queries, parameters, passing, continuation)
+        if queries is None:
+            return engine.answer_like(engine.rows_like(_listed(like, "like")), parameters, passing)
         return engine.answer(queries, parameters, passing)
+
+    def pages(
+        self,
+        queries: RowsLike | None = None,
+        *,
+        like: IdsOf = None,
+        filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        exclude_ids: IdsOf = None,
+        already_shown: ShownLike = None,
+        page_token: str | None = None,
+        min_sequence: int = 0,
+        **options: Unpack[QueryOptions],
+    ) -> Iterator[QueryResult]:
+        """Yield one page of `k` results after the other, until all points were shown.
+
+        queries, like: one query row, or one id of a stored point.
+        page_token: the `next_page_token` of a page, to begin with the page after it.
+        filter, exclude_ids, already_shown, min_sequence: as in `query`.
+
+        No point is on two pages, even if points are written meanwhile. Raises the
+        errors of `query`.
+        """
+        while True:
+            page = self.query(
+                queries,
+                like=like,
+                filter=filter,
+                exclude_ids=exclude_ids,
+                already_shown=already_shown,
+                paged=True,
+                page_token=page_token,
+                min_sequence=min_sequence,
+                **options,
+            )
+            if page.counts[0]:
+                yield page
+            page_token = page.next_page_token
+            if not page_token:
+                return
 
     def _parameters_of(
         self, options: QueryOptions, default: QueryDefault | None
@@ -479,8 +538,12 @@ def _passing(
     engine: Engine, condition: FilterLike, exclude_ids: IdsOf = None
 ) -> PassingRows | None:
     """Return the points that pass a filter, or None if nothing is to be tested."""
-    ids = () if exclude_ids is None else as_ids(exclude_ids, "exclude_ids")
-    return engine.passing(as_filter(condition), ids)
+    return engine.passing(as_filter(condition), _listed(exclude_ids, "exclude_ids"))
+
+
+def _listed(ids: IdsOf, field: str) -> Any:  # noqa: ANN401  # a list or an array
+    """Return ids as a list or an array; raises `InvalidArgumentError` with the field `field`."""
+    return () if ids is None else as_ids(ids, field)
 
 
 def _append(
@@ -496,26 +559,6 @@ def _append(
     return vectorless
 
 
-def _columns(
-    vectors: RowsLike, attributes: AttributesLike, types: AttributeTypes
-) -> dict[Attribute, Column]:
-    """Return the columns of the attributes of a build."""
-    if attributes is None and not types:
-        return {}
-    return columns_of({} if attributes is None else attributes, _row_count(vectors), types)
-
-
-def _row_count(vectors: RowsLike) -> int:
-    """Return the number of rows; raises if `vectors` is no matrix."""
-    has_vector = split_vectors(vectors)[1]
-    if has_vector is not None:
-        return len(has_vector)
-    shape = getattr(vectors, "shape", None)
-    if shape is not None and len(shape) == 2:
-        return int(shape[0])
-    return len(as_rows("vectors", vectors, None, single=False))
-
-
 def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
     """Return the parameters of a call, completed by the default of the index."""
     refuse_unknown("query", options, QueryOptions.__annotations__, _QUERY_ARGUMENTS)
@@ -526,6 +569,7 @@ def _check_options(options: QueryOptions, default: QueryDefault | None) -> Query
 _NAMES: Final = {
     RowsLike: "RowsLike",
     IdsOf: "IdsLike",
+    ShownLike: "ShownLike",
     FilterLike: "FilterLike",
     IdsLike: "IdsLike",
     AttributesLike: "AttributesLike",
@@ -548,4 +592,5 @@ spell_out(Index.count, _NAMES)
 spell_out(Index.scroll, _NAMES)
 spell_out(Index.diagnose, _NAMES)
 spell_out_options(Index.query, (QueryParameters,), _NAMES)
+spell_out_options(Index.pages, (QueryParameters,), _NAMES)
 spell_out_options(Index.predict_labels, (PredictParameters,), _NAMES)

@@ -1,19 +1,25 @@
-"""The part of the engine that reads stored points: by id, or all in the order of their ids."""
+"""The part of the engine that reads stored points: by id, or all in the order of their ids.
 
+It also reads what evaluations need of stored points.
+"""
+
+import functools
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
+from divgrpc.metrics import Labels, ListDistances, Topics, list_distances
 from divgrpc.parameters import LIMITS
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
@@ -22,16 +28,24 @@ _SCROLLED_ROWS: Final = 65_536
 class StoredPoints:
     """The stored points of an index; `divgrpc.engine.Engine` sets the fields.
 
-    generation, dims: the generation number, and the dimensions of the points.
+    generation, rows, dims: the generation number, the number of points, and their dimensions.
     sequence: number of the last write that is visible.
     """
 
     generation: int
+    rows: int
     dims: int
     sequence: int
+    _arrays: dict[str, Array]
     _searcher: Searcher
     _reader: RowReader
     _has_texts: bool
+    # The points that exist; None if every row has one.
+    _visible: PassingRows | None
+
+    @property
+    def _points(self) -> Rows:
+        return self._searcher.points
 
     def numbers_of(self, ids: IntArray | list[str], field: str) -> IntArray:
         """Return the ids that `topics` has for ids of callers: row numbers if the ids are texts.
@@ -53,6 +67,54 @@ class StoredPoints:
         rows = np.full(ids.shape, -1)
         filled = ids != ""
         rows[filled] = self._reader.ids.rows_of(ids[filled])
+        return rows
+
+    def open_rows(self, searched: PassingRows | None) -> PassingRows | None:
+        """Return the points that a searcher may return; None for all rows.
+
+        searched: the points that pass a filter and that searches see; None without a filter.
+        """
+        return self._visible if searched is None else searched
+
+    def rows_of_ids(self, ids: Sequence[int] | Sequence[str] | IdArray, field: str) -> IntArray:
+        """Return the row (m,) of each id, -1 for an id that no point has.
+
+        Raises `InvalidArgumentError` with the field `field` for ids of another kind.
+        """
+        return self._reader.ids.rows_of(ids, field)
+
+    def rows_of_keys(self, keys: IntArray) -> IntArray:
+        """Return the row (m,) of each key, -1 for a key that no point has.
+
+        A key is an integer id, or stands for a text id.
+        """
+        return self._reader.ids.rows_of_keys(keys)
+
+    def keys_of_results(self, ids: IntArray) -> IntArray:
+        """Return the keys (m,) of results of a searcher, which are rows if ids are texts."""
+        return self._reader.ids.keys_of_rows(ids) if self._has_texts else ids
+
+    def rows_with_vectors(self, rows: IntArray) -> IntArray:
+        """Return those of `rows` (m,) that have a vector."""
+        flags = self._has_vector(rows)
+        return rows if flags is None else rows[flags]
+
+    @property
+    def has_sparse_points(self) -> bool:
+        """Whether the points are sparse."""
+        return isinstance(self._searcher.points, SparseRows)
+
+    def rows_like(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
+        """Return the rows (nq,) of the points with these ids, for `answer_like`.
+
+        Raises `InvalidArgumentError` with the field `like` for an id that no point has.
+        """
+        most = LIMITS["query_rows_max"]
+        if not 1 <= len(ids) <= most:
+            raise invalid("like", f"must be 1 to {most} ids, got {len(ids)}")
+        rows = self._reader.ids.rows_of(ids, "like")
+        for place in np.flatnonzero(rows < 0)[:1].tolist():
+            raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
 
     def find(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
@@ -156,3 +218,30 @@ class StoredPoints:
             part = points[rows]
             return SparseVectors(part.indptr, part.indices, part.values, self.dims)
         return points[rows]
+
+    @functools.cached_property
+    def topics(self) -> Topics:
+        """Categories and sub-topics of the points, for evaluations; empty if there are none."""
+        columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
+        # Without stored ids, the id of a point is its row number.
+        ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
+        return Topics.of_categories(Labels.of(**columns, ids=ids))
+
+    def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
+        """Measure distances of results `ids` (nq, k) to their queries and to one another."""
+        query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
+        # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
+        has_texts = ids.dtype.kind == "O"
+        places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids.astype(np.int64))
+        return self.distances_of_rows(query_points, places)
+
+    def distances_of_rows(self, queries: Rows, places: IntArray) -> ListDistances:
+        """Measure distances of results in the rows `places` (nq, k) as `distances` does.
+
+        queries: rows that are prepared for the metric.
+        """
+        points, matrix = (
+            rows.matrix if isinstance(rows, SparseRows) else rows
+            for rows in (self._points, queries)
+        )
+        return list_distances(points, matrix, places, self._searcher.metric)

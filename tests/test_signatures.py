@@ -62,8 +62,9 @@ def test_a_client_explains_its_arguments(client: type) -> None:
 
 
 def test_an_index_has_only_these_public_names() -> None:
-    names = "build count default diagnose dims engine generation get info open predict_labels query"
-    expected = ["add_attributes", *names.split(), "rows", "scroll", "set_default", "set_threshold"]
+    names = "build count default diagnose dims engine generation get info open pages predict_labels"
+    names += " query rows scroll set_default set_threshold"
+    expected = ["add_attributes", *names.split()]
     assert [name for name in dir(Index) if not name.startswith("_")] == expected
 
 

@@ -37,8 +37,12 @@ CLIENT_CALL = {"timeout", "request_id", "in_flight"}
 FILTER: dict[str, object] = {"filter": None}
 OF_QUERY: dict[str, object] = {"filter": None, "exclude_ids": None}
 LIKE: dict[str, object] = {"like": None}
-# Fields of a request that restrict the points.
+# Arguments of a query that continues what was shown before.
+PAGES: dict[str, object] = {"already_shown": None, "page_token": None, "min_sequence": 0}
+# Fields of a request that are no parameters.
 FILTER_FIELDS = {"filter", "exclude_ids", "exclude_string_ids", "like_ids", "like_string_ids"}
+PAGE_FIELDS = {"already_shown", "already_shown_ids", "already_shown_string_ids"}
+PAGE_FIELDS |= {"paged", "page_token"}
 # Arguments of a build that are no build parameters.
 BUILD_CALL: dict[str, object] = {
     **dict.fromkeys(("ids", "attributes", "attribute_types", "payloads")),
@@ -75,7 +79,8 @@ BUILD |= {name: value for name, value in table(LabelParameters).items() if name 
 # For each method of the clients, the core's method, and the expected names and defaults of
 # parameters. In the core, `evaluate` takes all axes of the grid as one argument.
 COUNTERPARTS: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
-    "query": (Index.query, LIKE | OF_QUERY | {"min_sequence": 0} | table(QueryParameters)),
+    "query": (Index.query, LIKE | OF_QUERY | PAGES | {"paged": False} | table(QueryParameters)),
+    "pages": (Index.pages, LIKE | OF_QUERY | PAGES | table(QueryParameters)),
     "query_stream": (None, OF_QUERY | table(QueryParameters)),
     "build": (Index.build, BUILD),
     "predict_labels": (Index.predict_labels, FILTER | table(PredictParameters)),
@@ -159,7 +164,7 @@ def optional(field: FieldDescriptor) -> bool:
         (
             QueryParameters,
             query_pb2.QueryRequest,
-            {"index", "queries", "diversity_auto", "min_sequence", *FILTER_FIELDS},
+            {"index", "queries", "diversity_auto", "min_sequence", *FILTER_FIELDS, *PAGE_FIELDS},
         ),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),

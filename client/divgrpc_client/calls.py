@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import Diagnosis, IndexInfo
+from divgrpc.types import Diagnosis, IndexInfo, QueryResult
 from divgrpc.types.records import Records
 from divgrpc_client.messages import responses
 from divgrpc_client.messages.attributes import AttributeUpload
@@ -142,6 +142,26 @@ async def scroll(
         if not response.next_page_token:
             return
         request.page_token = response.next_page_token
+
+
+async def pages(
+    link: Link,
+    new_call: Callable[[], RpcCall],
+    first: Exchange[Any, Any, QueryResult],
+    exchange: Callable[[str], Exchange[Any, Any, QueryResult]],
+) -> AsyncGenerator[QueryResult, None]:
+    """Request one page of a query after another and yield their results.
+
+    `exchange` makes the exchange for the page that a token continues. Each page is a call of its
+    own, which `new_call` makes.
+    """
+    page = await ask_all(link, new_call(), first)
+    while True:
+        if page.counts[0]:
+            yield page
+        if not page.next_page_token:
+            return
+        page = await ask_all(link, new_call(), exchange(page.next_page_token))
 
 
 async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None:

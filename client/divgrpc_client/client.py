@@ -6,7 +6,10 @@ the methods that return one result are coroutine functions, so they do nothing u
 awaited.
 """
 
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Iterator,
+    Sequence,
+)
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
@@ -18,15 +21,12 @@ from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
     IndexInfo,
-    LabelResult,
-    QueryResult,
 )
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
     IdsLike,
-    IdsOf,
     NumbersLike,
     PayloadsLike,
     Records,
@@ -44,8 +44,6 @@ from divgrpc_client.messages.options import (
     GridOptions,
     LabelGridOptions,
     OnProgress,
-    PredictOptions,
-    QueryOptions,
     spelled_out,
 )
 from divgrpc_client.messages.requests import index_name
@@ -59,6 +57,7 @@ from divgrpc_client.methods import (
     many_results,
     one_result,
 )
+from divgrpc_client.querying import QueryMethods
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
@@ -183,98 +182,6 @@ class _Methods:
         )
         call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.build(self._link(), call, upload, progress))
-
-    @one_result
-    @spelled_out
-    def query(
-        self,
-        name: str,
-        queries: VectorsLike | None = None,
-        *,
-        like: IdsOf = None,
-        filter: FilterLike = None,  # noqa: A002  # the word that users expect
-        exclude_ids: IdsOf = None,
-        min_sequence: int = 0,
-        timeout: float | None = None,
-        request_id: str | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> QueryResult:
-        """Return up to `k` results per row of `queries`, near the row and unlike one another.
-
-        queries: (rows, dims), or (dims,) for one row. Dense and sparse queries are accepted by
-            dense and sparse indexes alike.
-        like: ids of stored points, instead of `queries`. Each row of the result has points that are
-            like one of these points, without the point itself.
-        filter: conditions such as `Field("price") < 20`, which all results must pass, or a
-            dictionary in the form of Qdrant's filters.
-        exclude_ids: ids of points that are not returned, at most 100,000.
-        min_sequence: the result must show at least the write of this number.
-
-        Rows that do not fit one message are sent in several. All rows of the result come from one
-        generation (one build) of the index; rows of different messages may show different writes.
-        Raises `IndexNotFoundError`, `ConditionFailedError` if the index has no write of the number
-        `min_sequence`, and `RpcError` with ABORTED if the index is replaced repeatedly during the
-        call.
-        """
-        restriction = filters.query_filter_fields(filter, exclude_ids)
-        restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
-        batch = batches.query_batch(name, queries, options, restriction, like)
-        return self._ask("Query", batch, timeout, request_id)
-
-    @one_result
-    @spelled_out
-    def predict_labels(
-        self,
-        name: str,
-        documents: VectorsLike,
-        *,
-        filter: FilterLike = None,  # noqa: A002  # the word that users expect
-        timeout: float | None = None,
-        request_id: str | None = None,
-        **options: Unpack[PredictOptions],
-    ) -> LabelResult:
-        """Return up to `top_k` labels per document, relevant to it and unlike one another.
-
-        name: the index, which must have been built with labels.
-        documents: (rows, dims), or (dims,) for one document, dense or sparse.
-        filter: conditions that points must pass to vote, as in `query`. Only in the mode
-            `neighbour_vote`.
-
-        Documents are sent in several messages if necessary, as in `query`. Raises
-        `IndexNotFoundError`, and `UnfitIndexError` if the index lacks the labels, model or
-        hierarchy that the options need.
-        """
-        restriction = filters.filter_fields(filter)
-        batch = batches.predict_batch(name, documents, options, restriction)
-        return self._ask("PredictLabels", batch, timeout, request_id)
-
-    @many_results
-    @spelled_out
-    def query_stream(
-        self,
-        name: str,
-        queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
-        *,
-        filter: FilterLike = None,  # noqa: A002  # the word that users expect
-        exclude_ids: IdsOf = None,
-        in_flight: int = 64,
-        timeout: float | None = None,
-        request_id: str | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Iterator[QueryResult]:
-        """Yield the result of each item of `queries`, in the order of the items, over one stream.
-
-        queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
-        filter, exclude_ids: as in `query`, for all items.
-        in_flight: maximum number of items that await results at the same time, at least 1.
-
-        gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
-        item fails, its error is raised in place of its result and the stream ends.
-        """
-        call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
-        restriction = filters.query_filter_fields(filter, exclude_ids)
-        pipeline = batches.QueryPipeline(name, options, restriction, in_flight)
-        return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, queries))
 
     @many_results
     @spelled_out
@@ -545,7 +452,13 @@ class _Methods:
 
 
 class Client(
-    _Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods, Blocking
+    _Methods,
+    QueryMethods,
+    WriteMethods,
+    AttributeMethods,
+    DiagnosisMethods,
+    DiversifyMethods,
+    Blocking,
 ):
     """Client of a divgrpc server; its methods may be called from any thread.
 
@@ -570,13 +483,19 @@ class Client(
 
 
 class AsyncClient(
-    _Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods, Awaited
+    _Methods,
+    QueryMethods,
+    WriteMethods,
+    AttributeMethods,
+    DiagnosisMethods,
+    DiversifyMethods,
+    Awaited,
 ):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
     It has the options and methods of `Client` and raises the same errors. Await results, and
-    iterate `query_stream`, `write_stream`, `diversify_stream`, `evaluate` and `evaluate_labels`
-    with `async for`.
+    iterate `pages`, `query_stream`, `write_stream`, `diversify_stream`, `evaluate` and
+    `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack
@@ -588,7 +507,9 @@ class AsyncClient(
         await self.close()
 
 
-for _methods in (_Methods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods):
+for _methods in (
+    *(_Methods, QueryMethods, WriteMethods, AttributeMethods, DiagnosisMethods, DiversifyMethods),
+):
     copy_methods(Client, _methods)
     copy_methods(AsyncClient, _methods)
 make_asynchronous(AsyncClient)

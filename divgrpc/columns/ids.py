@@ -48,6 +48,17 @@ def as_ids(ids: Any, field: str = "ids") -> Any:  # noqa: ANN401  # one id or se
     return ids
 
 
+def has_vectors(shown: Any) -> bool:  # noqa: ANN401  # ids or vectors
+    """Whether points are given as vectors: rows of numbers, dense or sparse, rather than ids."""
+    if hasattr(shown, "tocsr") or hasattr(shown, "indptr"):
+        return True
+    shown = plain(shown)
+    if isinstance(shown, np.ndarray):
+        return shown.ndim > 1
+    is_list = isinstance(shown, Sequence) and not isinstance(shown, str | bytes) and len(shown) > 0
+    return is_list and (hasattr(shown[0], "tocsr") or np.ndim(shown[0]) > 0)
+
+
 def is_texts(ids: object) -> bool:
     """Whether `ids` are texts: a sequence or an array whose first item is a text."""
     if isinstance(ids, np.ndarray):
@@ -186,6 +197,10 @@ class Ids:
         places = np.minimum(places, self._rows - 1)
         rows = places if self._order is None else self._order[places]
         return np.where(self._keys[rows] == keys, rows, _ABSENT)
+
+    def keys_of_rows(self, rows: IntArray) -> IntArray:
+        """Return the integer id, or the key of the text id, of each row (m,)."""
+        return rows if self._keys is None else self._keys[rows]
 
     def after(self, key: int, count: int) -> tuple[IntArray, IntArray]:
         """Return the rows and the keys of the next `count` keys above `key`, ascending."""

@@ -139,6 +139,25 @@ def _merged_dot(indptr, indices, values, row, peer):
     return total
 
 
+@kernel
+def is_near_any(points, row, peers, limit):
+    """Return whether the distance of a point from one of `peers` is at most `limit` float32.
+
+    `peers` (m,) int32 are row numbers. They are compared from the last to the first, because a
+    candidate usually resembles points that were shown a short time ago.
+    """
+    sparse = points.indptr.shape[0] > 0
+    for place in range(peers.shape[0] - 1, -1, -1):
+        peer = peers[place]
+        if sparse:
+            near = how_far(points, row, peer) <= limit
+        else:
+            near = is_within(points, row, peer, limit)
+        if near:
+            return True
+    return False
+
+
 @allocating
 def is_kept(points, rows, place, limit, standing, selection):
     """Return whether the candidate at `place` is kept; update `standing`.

@@ -63,6 +63,10 @@ LIMITS: Final = {
     "filter_conditions_max": 256,
     "filter_values_max": 10_000,
     "exclude_ids_max": 100_000,
+    # Maximum number of points that the pages of one query show, and of points that a query gives as
+    # already shown.
+    "page_points_max": 100_000,
+    "already_shown_max": 1_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,
     "neighbours_max": 1_000,

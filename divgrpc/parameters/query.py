@@ -305,7 +305,7 @@ class QueryParameters:
         # Reduce `width` to a bound on the mean number of values in a sparse candidate, because
         # candidates cannot have more stored values in total than all points of the index.
         width = width if nonzeros is None else min(width, -(-nonzeros // candidates_seen))
-        limit = self._limit(width)
+        limit = self._limit(width, self.k)
         if self.k * candidates_seen > limit:
             unit = "dimensions" if nonzeros is None else "numbers each"
             bound = f"at most {limit} at {width} {unit}, got {self.k} times {candidates_seen}"
@@ -386,27 +386,33 @@ class QueryParameters:
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
 
-    def most_candidates(self, width: int) -> int:
+    def most_candidates(self, width: int, shown: int = 0) -> int:
         """Return the maximum number of candidates of this query.
 
-        `width` is the maximum number of values in a candidate.
+        `width` is the maximum number of values in a candidate, and `shown` the number of points
+        that were shown before.
         """
-        return max(1, self._limit(width) // self.k)
+        picks = self.k + shown
+        return max(1, self._limit(width, picks) // picks)
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the query limits the number of points to score or of candidates."""
+        return {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
 
     @property
     def searches_again(self) -> int:
         """How often the search may be repeated with greater limits to find k distinct results."""
-        has_limit = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
-        return 0 if has_limit else SEARCHES_AGAIN
+        return 0 if self.has_limit else SEARCHES_AGAIN
 
-    def _limit(self, width: int) -> int:
-        """Return the limit of k times candidates, if a candidate has `width` values."""
+    def _limit(self, width: int, picks: int) -> int:
+        """Return the limit of picks times candidates, if a candidate has `width` values."""
         limit, width = LIMITS["k_times_candidates_max"], max(1, width)
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
-            # For each candidate, a step of dpp reads one number per earlier pick, at most k.
-            limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
+            # For each candidate, a step of dpp reads one number per earlier pick.
+            limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, picks)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)
         if self.lose_at_most is not None:

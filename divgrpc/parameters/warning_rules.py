@@ -85,3 +85,43 @@ def not_collapsed(most: int) -> WarningInfo:
         " smaller candidates_limit collapses them"
     )
     return WarningInfo("NEAR_COPIES_KEPT", sentence, "candidates_limit")
+
+
+def pool_grown(size: int) -> WarningInfo:
+    """Return the warning that a page has a greater pool than the page before."""
+    sentence = (
+        f"the pool has grown to {size} candidates, because the pages have shown much of it: from"
+        " here on, the pages may differ from one long list"
+    )
+    return WarningInfo("PAGE_POOL_GROWN", sentence, "page_token")
+
+
+def index_changed(before: tuple[int, int], now: tuple[int, int], deleted: int) -> WarningInfo:
+    """Return the warning that the index has changed since page 1.
+
+    before, now: generation and number of the last write. `deleted`: number of points that were
+    shown and have been deleted since.
+    """
+    versions = [
+        f"write {sequence} of generation {generation}" for generation, sequence in (before, now)
+    ]
+    sentence = (
+        f"the index has changed since page 1, from {versions[0]} to {versions[1]}; {deleted} of the"
+        " points shown were deleted since, and stay left out if they are written again"
+    )
+    return WarningInfo("CURSOR_MOVED", sentence, "page_token")
+
+
+def pages_end_early(size: int, unit: str) -> WarningInfo:
+    """Return the warning that the pages end although other points could follow."""
+    sentence = (
+        f"the pages end at {size} {unit}, the most that this query can handle: keep_duplicates or a"
+        " filter may show further points"
+    )
+    return WarningInfo("PAGES_END_EARLY", sentence, "page_token")
+
+
+def already_shown_unknown(unknown: int, ids: int) -> WarningInfo:
+    """Return the warning that some ids of `already_shown` are those of no point."""
+    sentence = f"{unknown} of {ids} ids are no ids of the index, and have no effect"
+    return WarningInfo("ALREADY_SHOWN_UNKNOWN", sentence, "already_shown")

@@ -72,13 +72,14 @@ class QueryPlan:
         pool_limit: int | None = None,
         grow: bool = True,
         stored: int | None = None,
+        picks: bool = True,
     ) -> "QueryPlan":
         """Return the plan for queries of `points` points.
 
         `min_points`: minimum number of points to find in buckets or cells. `pool_limit`: maximum
         number of candidates that a pool grows to. `grow`: whether a pool may grow within the search
         (`candidates_max` is then up to `pool_max`). `stored`: number of points of the index;
-        default `points`.
+        default `points`. `picks`: whether results are picked; otherwise only candidates are found.
         """
         copy_limit = copy_limit_of(parameters.duplicate_threshold, metric)
         candidates_max, pool_max = _candidate_limits(
@@ -91,7 +92,9 @@ class QueryPlan:
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY
         effective = parameters
-        if nearest and copy_limit < 0:
+        if not picks:
+            one_by_one, step = True, records.CANDIDATES
+        elif nearest and copy_limit < 0:
             # More candidates than results would change no answer.
             step, candidates_max = records.NEAREST, min(candidates_max, parameters.k)
         elif nearest:
@@ -102,9 +105,8 @@ class QueryPlan:
             effective, metric, step, min_points, np.float32(copy_limit), candidates_max
         )._replace(n_points=points if stored is None else stored)
         one_by_one = one_by_one or parameters.list_collapsed
-        return cls(
-            parameters, kernel, tuple(kernel), candidates_max, one_by_one, copy_limit, pool_max
-        )
+        sizes = (copy_limit, pool_max)
+        return cls(parameters, kernel, tuple(kernel), candidates_max, one_by_one, *sizes)
 
     @classmethod
     def of_hashed(cls, parameters: EffectiveParameters, metric: Metric) -> "QueryPlan":

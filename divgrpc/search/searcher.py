@@ -29,7 +29,7 @@ from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
-from divgrpc.search.selectors import relevance, select_different
+from divgrpc.search.selectors import Picks, relevance, select_different
 from divgrpc.types import EffectiveParameters, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
@@ -141,6 +141,7 @@ class Searcher:
         retries: int = 0,
         passing: int | None = None,
         rows: int | None = None,
+        picks: bool = True,
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
@@ -150,7 +151,8 @@ class Searcher:
         than k of its candidates remain without near-copies. `pool_limit`: maximum number of
         candidates that a pool (the candidates among which a selector picks) grows to. `passing`:
         number of points that pass the filter of the queries; None if there is no filter. `rows`:
-        number of points, if it is not the number of rows.
+        number of points, if it is not the number of rows. `picks`: whether results are picked;
+        otherwise only candidates are found.
         """
         points = passing or rows or self._n_points
         # With inverted lists, an exact search for four times as many candidates takes three times
@@ -163,17 +165,14 @@ class Searcher:
             min_points=self._enough_points(parameters, points, passing) if probe_on else 0,
             pool_limit=pool_limit,
             stored=rows or self._n_points,
+            picks=picks,
         )
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
             return plan
         may_widen = retries > 0 and 0 < parameters.hash_limit < points
         if may_widen:
-            larger = replace(
-                parameters,
-                hash_limit=SEARCH_GROWTH * parameters.hash_limit,
-                candidates_limit=SEARCH_GROWTH * parameters.candidates_limit,
-            )
+            larger = _with_larger_limits(parameters)
             candidates = min(larger.candidates_limit or points, larger.hash_limit, points)
             if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
                 again = partial(self.plan, larger, retries=retries - 1, pool_limit=pool_limit)
@@ -234,6 +233,38 @@ class Searcher:
             answers.put(row, single)
         return answers
 
+    def find_candidates(
+        self, query: Rows, plan: QueryPlan, passing: PassingRows | None
+    ) -> tuple[CandidateSet, Answers]:
+        """Return the candidates of one query, nearest first, and the answer without results.
+
+        `plan`: a plan without picks. The candidates are valid until this thread searches again.
+        """
+        single = empty_answers(1, plan.parameters.k, plan.parameters)
+        self._run(query, plan, single, passing)
+        scratch: records.Scratch = self._local.memory.scratch
+        count = int(single.counts[0])
+        rows, distances = scratch.candidates.rows[:count], scratch.candidates.distances[:count]
+        return CandidateSet(self._index.points, rows, distances, scratch.selection), single
+
+    def put_picks(
+        self, plan: QueryPlan, candidates: CandidateSet, picks: Picks, single: Answers
+    ) -> None:
+        """Write the picks from the candidates of one query into its answer."""
+        self._write(candidates, picks, single)
+        if plan.parameters.list_collapsed:
+            self._list_copies(plan, picks.places, single)
+
+    def _write(self, candidates: CandidateSet, picks: Picks, single: Answers) -> None:
+        k = len(picks.places)
+        points = candidates.rows[picks.places]
+        single.ids[0, :k] = self.ids[points] if len(self.ids) else points
+        single.scores[0, :k] = relevance(candidates.costs[picks.places], self.metric)
+        single.selection_scores[0, :k] = picks.values
+        single.ids[0, k:] = -1
+        single.scores[0, k:] = single.selection_scores[0, k:] = np.nan
+        single.counts[0] = k
+
     def _select(self, plan: QueryPlan, single: Answers) -> IntArray:
         """Select from the candidates in scratch memory, and write the answer to one query.
 
@@ -251,13 +282,7 @@ class Searcher:
         )
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason
-        k, points = len(picks.places), rows[picks.places]
-        single.ids[0, :k] = self.ids[points] if len(self.ids) else points
-        single.scores[0, :k] = relevance(distances[picks.places], self.metric)
-        single.selection_scores[0, :k] = picks.values
-        single.ids[0, k:] = -1
-        single.scores[0, k:] = single.selection_scores[0, k:] = np.nan
-        single.counts[0] = k
+        self._write(candidates, picks, single)
         single.stats[records.POOL_SIZE :, 0] = pool, copies, duplicates
         if len(single.gaps):
             single.gaps[0] = picks.gap
@@ -426,3 +451,11 @@ class Searcher:
             memory.fit_scan(max(points, self._n_cells))
         local.plan, local.cell_room = plan, cell_room
         return memory
+
+
+def _with_larger_limits(parameters: EffectiveParameters) -> EffectiveParameters:
+    return replace(
+        parameters,
+        hash_limit=SEARCH_GROWTH * parameters.hash_limit,
+        candidates_limit=SEARCH_GROWTH * parameters.candidates_limit,
+    )

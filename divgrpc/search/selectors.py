@@ -162,13 +162,13 @@ def _first_within(
 ) -> Picks | None:
     """Pick at the greatest dial above 0 with a loss of at most `bound`; None if no dial has one."""
     relevances = relevance(candidates.costs, metric)
-    nearest = _mean(relevances[: parameters.k])
-    width = nearest - _mean(relevances)
+    nearest = mean_of(relevances[: parameters.k])
+    width = nearest - mean_of(relevances)
     for step in range(dials.DIAL_STEPS, 0, -1):
         dial = step / dials.DIAL_STEPS
         at_dial = replace(parameters, lose_at_most=None, diversity=dial)
         picks = select(candidates, at_dial, metric)
-        loss = nearest - _mean(relevances[picks.places])
+        loss = nearest - mean_of(relevances[picks.places])
         if width == 0 or loss / width <= bound:
             return replace(picks, dial=dial)
     return None
@@ -244,7 +244,7 @@ def _pick_greedily(
         pool = min(2 * pool, len(candidates))
 
 
-def _mean(numbers: FloatArray) -> float:
+def mean_of(numbers: FloatArray) -> float:
     """Return the mean of `numbers`, computed so that it does not depend on their order."""
     return math.fsum(numbers.tolist()) / len(numbers)
 

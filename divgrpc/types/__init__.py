@@ -186,6 +186,9 @@ class QueryResult(PointHitRows):
     `generation` and `sequence` say what was searched: a build of the index, and the last write that
     is visible. `sequence` is 0 if nothing was written.
 
+    `next_page_token` is the `page_token` of the next page. It is empty after the last page, and if
+    the query had neither `paged` nor a `page_token`.
+
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
     had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
     the result at place j of row i. With p = i * k + j, these are
@@ -221,6 +224,7 @@ class QueryResult(PointHitRows):
     payloads: tuple[bytes, ...] = ()
     points_passing: int | None = None
     sequence: int = 0
+    next_page_token: str = ""
 
     def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,17 @@ PayloadsLike: TypeAlias = Sequence[bytes | str | None] | None
 NumbersLike: TypeAlias = npt.ArrayLike | None
 # One id or several, of stored points.
 IdsOf: TypeAlias = int | str | Sequence[int] | Sequence[str] | npt.NDArray[Any] | None
+
+
+class SparseLike(Protocol):
+    """A sparse matrix of scipy."""
+
+    def tocsr(self) -> Any:  # noqa: ANN401  # scipy has several types
+        """Return the matrix as compressed sparse rows."""
+
+
+# Points that were shown before: ids, or vectors as rows.
+ShownLike: TypeAlias = IdsOf | Sequence[Sequence[float]] | SparseLike
 # Ids: int64, or texts of dtype object if the index has string ids.
 IdArray: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 

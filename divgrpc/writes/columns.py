@@ -290,6 +290,10 @@ class LiveIds:
             raise invalid(field, "must be texts, as the ids of this index are")
         return np.array([self.row_of_text(t)[0] for t in encode_texts(ids, field)], np.int64)
 
+    def keys_of_rows(self, rows: IntArray) -> IntArray:
+        """Return the integer id, or the key of the text id, of each row (m,)."""
+        return self._keys[rows]
+
     def rows_of_keys(self, keys: IntArray) -> IntArray:
         """Return the row of each key, -1 where there is none; `keys` may have any shape."""
         if keys.size <= _FEW_KEYS:

@@ -147,7 +147,8 @@ class Snapshot(Engine):
     def _all_rows(self) -> PassingRows:
         return super()._all_rows if self._present is None else self._present
 
-    def _searched(self, passing: PassingRows | None) -> PassingRows | None:
+    def searched(self, passing: PassingRows | None) -> PassingRows | None:
+        """Return the points that pass and that searches see."""
         if self._present is None or self._visible is None or passing is None:
             return passing
         return passing.within(self._visible)

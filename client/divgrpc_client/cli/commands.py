@@ -98,6 +98,8 @@ def query(arguments: argparse.Namespace) -> None:
       divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
       divgrpc query images queries.npy --lose-at-most 0.05
       divgrpc query shoes queries.npy --min-sequence 7     fails before write 7
+      divgrpc query shoes --like a-17 --paged              page 1, and the token of page 2
+      divgrpc query shoes --like a-17 --page-token TOKEN   the next page
       divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
     """
     condition, queries = where.filter_of(arguments), None
@@ -117,9 +119,11 @@ def query(arguments: argparse.Namespace) -> None:
         # The table has a column with the number of near-copies of each result.
         arguments.list_collapsed = True
     with session.connect(arguments) as client:
-        exclude_ids, like = where.ids_of(client, arguments, "exclude_ids", "like")
-        restriction: dict[str, Any] = {"filter": condition, "exclude_ids": exclude_ids}
-        restriction["min_sequence"] = arguments.min_sequence
+        names = ("like", "exclude_ids", "already_shown")
+        ids = dict(zip(names, where.ids_of(client, arguments, *names), strict=True))
+        like = ids.pop("like")
+        restriction: dict[str, Any] = {**ids, "filter": condition}
+        restriction |= {n: getattr(arguments, n) for n in ("min_sequence", "paged", "page_token")}
         if queries is None:
             fields = options_in(arguments, QueryOptions)
             fields |= restriction | {"timeout": arguments.timeout}
@@ -127,12 +131,15 @@ def query(arguments: argparse.Namespace) -> None:
         else:
             queries = _with_columns_of_index(client, arguments, queries)
             result = _ask(arguments, client.query, QueryOptions, queries, **restriction)
+    has_pages = arguments.paged or arguments.page_token is not None
     if arguments.json:
-        json_output.show_result(result, rows)
+        json_output.show_result(result, rows, has_pages=has_pages)
     else:
         from divgrpc_client.formats import tables
 
         tables.result(result, rows, shows_copies=shows_copies)
+        if has_pages:
+            tables.next_page(result)
 
 
 def predict(arguments: argparse.Namespace) -> None:

@@ -256,6 +256,7 @@ def _add_query(verb: argparse.ArgumentParser) -> None:
     text = "Fail if the index has no write of this number (default 0)."
     options.add_flags(verb, ("--min-sequence", "N", text), default=0)
     where.add_restriction(verb)
+    where.add_pages(verb)
     options.add_options(verb, QueryOptions)
 
 

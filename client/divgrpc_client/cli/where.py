@@ -1,4 +1,4 @@
-"""The options that restrict points: --where, --filter, --exclude-ids and --like.
+"""The options that restrict points: --where, --filter, --exclude-ids, --like and pages.
 
 --where has a condition in one of these forms:
 
@@ -62,6 +62,21 @@ def add_restriction(verb: argparse.ArgumentParser) -> None:
     texts = "Do not return these points.", "Query with the vectors of these points, without FILE."
     for flag, text in zip(("--exclude-ids", "--like"), texts, strict=True):
         verb.add_argument(flag, metavar="ID", nargs="+", help=text)
+
+
+def add_pages(verb: argparse.ArgumentParser) -> None:
+    """Add --already-shown, --paged and --page-token to a command."""
+    text = "Take account of these points, which were shown before: results differ from them."
+    verb.add_argument("--already-shown", metavar="ID", nargs="+", help=text)
+    add_flags(
+        verb,
+        ("--paged", "", "Show page 1 of several, and the token of page 2. Needs one query row."),
+        (
+            "--page-token",
+            "TOKEN",
+            "Show the next page of the same query; TOKEN is of the page before.",
+        ),
+    )
 
 
 def filter_of(arguments: argparse.Namespace) -> FilterLike:

@@ -40,9 +40,13 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show_result(result: QueryResult | LabelResult, rows: range) -> None:
-    """Print a result without padding; `rows` are the numbers of its rows in the file."""
-    passing, sequence = (getattr(result, n, None) for n in ("points_passing", "sequence"))
+def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bool = False) -> None:
+    """Print a result without padding; `rows` are the numbers of its rows in the file.
+
+    `has_pages`: whether to print the token of the next page, which is empty after the last page.
+    """
+    names = ("points_passing", "sequence", "next_page_token")
+    passing, sequence, token = (getattr(result, name, None) for name in names)
     show(
         {
             "generation": result.generation,
@@ -50,6 +54,7 @@ def show_result(result: QueryResult | LabelResult, rows: range) -> None:
             "parameters": result.parameters,
             "warnings": result.warnings,
             **({} if passing is None else {"points_passing": passing}),
+            **({"next_page_token": token} if has_pages else {}),
             "results": [{"row": row} | _entries(result, at) for at, row in enumerate(rows)],
         }
     )

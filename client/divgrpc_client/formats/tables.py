@@ -155,6 +155,14 @@ def diversification(answer: Diversification, keys: Sequence[int | str]) -> None:
     out.print(details, style="dim")
 
 
+def next_page(answer: QueryResult) -> None:
+    """Print how to get the next page, or that there is none."""
+    token = answer.next_page_token
+    text = f"next page: --page-token {token}" if token else "this is the last page"
+    # A token must stay on one line, so that it can be copied.
+    console().print(text, soft_wrap=True)
+
+
 def labels(answer: LabelResult, rows: range) -> None:
     """Print the labels of each document in the order in which the selector picked them."""
     names = answer.names

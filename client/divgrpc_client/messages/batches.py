@@ -93,6 +93,7 @@ def query_batch(
         if queries is not None:
             raise invalid("like", "stands for the queries: give one of the two")
         id_field, ids = filters.like_ids(like)
+        _check_pages(restriction, "like", len(ids))
         rows_max = min(len(ids), max(1, MESSAGE_BYTES // row_bytes))
         ends = [*range(rows_max, len(ids), rows_max), len(ids)]
         make_like = partial(requests.query_like, fields, id_field, ids)
@@ -100,6 +101,7 @@ def query_batch(
     if queries is None:
         raise invalid("queries", "must be given, or `like` with ids of points")
     matrix = as_matrix("queries", queries, one_row=True)
+    _check_pages(restriction, "queries", row_count(matrix))
     make = partial(requests.query, fields, matrix)
     return _in_parts(_ends(matrix, row_bytes, room), make, responses.query_result)
 
@@ -120,6 +122,12 @@ def predict_batch(
     return _in_parts(_ends(matrix, row_bytes, room), make, responses.label_result)
 
 
+def _check_pages(restriction: Mapping[str, Any], field: str, rows: int) -> None:
+    """Raise `InvalidArgumentError` if a request of several rows has pages."""
+    if rows != 1 and not restriction.keys().isdisjoint(("paged", "page_token")):
+        raise invalid(field, f"must be one row, because pages are about one, got {rows}")
+
+
 def _room(message: Message) -> int:
     """Return the bytes that a message has for vectors, beside a filter and lists of ids.
 
@@ -129,6 +137,10 @@ def _room(message: Message) -> int:
     if size > MESSAGE_BYTES // 2:
         texts = len(getattr(message, "exclude_string_ids", ())) > 0
         field = "exclude_ids" if texts else "filter"
+        if getattr(message, "already_shown", None) is not None and message.HasField(
+            "already_shown"
+        ):
+            field = "already_shown"
         raise invalid(field, f"must take at most {MESSAGE_BYTES // 2} bytes, got {size}")
     return MESSAGE_BYTES - size
 

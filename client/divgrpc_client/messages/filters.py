@@ -1,17 +1,19 @@
 """Conversion of filters and of lists of ids to messages."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from divgrpc.columns.filters import as_filter
-from divgrpc.columns.ids import as_ids, encode_texts, is_texts
+from divgrpc.columns.ids import as_ids, encode_texts, has_vectors, is_texts
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
+from divgrpc.parameters.checks import check_bool
 from divgrpc.types.filters import Condition, Exists, Filter, FilterLike, HasId, Match, Range
-from divgrpc.types.records import IdsOf, Scalar
-from divgrpc_client.messages.vectors import whole_numbers
+from divgrpc.types.records import IdsOf, Scalar, ShownLike
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, whole_numbers
+from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import filters_pb2
 
 
@@ -27,7 +29,7 @@ def filter_fields(condition: FilterLike) -> dict[str, Any]:
 def id_fields(field: str, ids: IdsOf, *, most: int) -> dict[str, list[int] | list[str]]:
     """Return the field `NAME_ids` or `NAME_string_ids` of a request, or no field without ids.
 
-    field: the name of the argument, `exclude_ids` or `like`, for errors.
+    field: the name of the argument, such as `exclude_ids` or `like`, for errors.
     most: maximum number of ids.
 
     Raises `InvalidArgumentError` with the field `field`.
@@ -59,6 +61,29 @@ def query_filter_fields(condition: FilterLike, exclude_ids: IdsOf) -> dict[str, 
     """Return the fields of a request that restrict the points that a query may return."""
     excluded = id_fields("exclude_ids", exclude_ids, most=LIMITS["exclude_ids_max"])
     return filter_fields(condition) | excluded
+
+
+def continuation_fields(
+    already_shown: ShownLike, *, paged: bool = False, page_token: str | None = None
+) -> dict[str, Any]:
+    """Return the fields of a request that continues what was shown before.
+
+    Raises `InvalidArgumentError` with the field `already_shown`, `paged` or `page_token`.
+    """
+    check_bool(None, "paged", paged)
+    fields: dict[str, Any] = {"paged": True} if paged else {}
+    if page_token is not None:
+        if not isinstance(page_token, str):
+            raise invalid("page_token", f"must be a text, got {page_token!r:.80}")
+        fields["page_token"] = page_token
+    if already_shown is not None and has_vectors(already_shown):
+        matrix = as_matrix("already_shown", cast("VectorsLike", already_shown))
+        most, rows = LIMITS["already_shown_max"], row_count(matrix)
+        if rows > most:
+            raise invalid("already_shown", f"must be at most {most} points, got {rows}")
+        return fields | {"already_shown": encode(matrix, 0, rows)}
+    ids = cast("IdsOf", already_shown)
+    return fields | id_fields("already_shown", ids, most=LIMITS["already_shown_max"])
 
 
 def pack_filter(condition: Filter) -> filters_pb2.Filter:

@@ -50,6 +50,7 @@ from divgrpc.types.records import (
     IdsOf,
     NumbersLike,
     PayloadsLike,
+    ShownLike,
 )
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
@@ -158,6 +159,7 @@ _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     IdsLike: "IdsLike",
     IdsOf: "IdsLike",
+    ShownLike: "ShownLike",
     FilterLike: "FilterLike",
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",

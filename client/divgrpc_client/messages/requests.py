@@ -32,7 +32,10 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, qu
 # them.
 _CALL_ARGUMENTS: Final = ("timeout", "request_id")
 _PREDICT_ARGUMENTS: Final = ("filter", *_CALL_ARGUMENTS)
-_QUERY_ARGUMENTS: Final = ("like", "exclude_ids", "min_sequence", *_PREDICT_ARGUMENTS)
+_QUERY_ARGUMENTS: Final = (
+    *("like", "exclude_ids", "already_shown", "paged", "page_token", "min_sequence"),
+    *_PREDICT_ARGUMENTS,
+)
 _BUILD_ARGUMENTS: Final = (
     *("ids", "attributes", "attribute_types", "payloads", "categories", "subtopics"),
     *("labels", "label_model", "label_names", "hierarchy"),

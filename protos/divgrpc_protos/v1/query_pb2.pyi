@@ -211,6 +211,11 @@ class QueryRequest(Message):
     LIKE_IDS_FIELD_NUMBER: int
     LIKE_STRING_IDS_FIELD_NUMBER: int
     MIN_SEQUENCE_FIELD_NUMBER: int
+    PAGED_FIELD_NUMBER: int
+    PAGE_TOKEN_FIELD_NUMBER: int
+    ALREADY_SHOWN_IDS_FIELD_NUMBER: int
+    ALREADY_SHOWN_STRING_IDS_FIELD_NUMBER: int
+    ALREADY_SHOWN_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -233,6 +238,8 @@ class QueryRequest(Message):
     with_attributes: bool
     with_payload: bool
     min_sequence: int
+    paged: bool
+    page_token: str
     @property
     def queries(self) -> Vectors: ...
     @property
@@ -245,6 +252,12 @@ class QueryRequest(Message):
     def like_ids(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def like_string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def already_shown_ids(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def already_shown_string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def already_shown(self) -> Vectors: ...
     def __init__(
         self,
         *,
@@ -276,9 +289,14 @@ class QueryRequest(Message):
         like_ids: Iterable[int] | None = ...,
         like_string_ids: Iterable[str] | None = ...,
         min_sequence: int = ...,
+        paged: bool = ...,
+        page_token: str | None = ...,
+        already_shown_ids: Iterable[int] | None = ...,
+        already_shown_string_ids: Iterable[str] | None = ...,
+        already_shown: Vectors | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "filter", b"filter", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "filter", b"filter", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -303,6 +321,8 @@ class QueryRequest(Message):
     def WhichOneof(self, oneof_group: Literal["_max_distance", b"_max_distance"]) -> Literal["max_distance"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_n_probes", b"_n_probes"]) -> Literal["n_probes"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_page_token", b"_page_token"]) -> Literal["page_token"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_seed", b"_seed"]) -> Literal["seed"] | None: ...
     @overload
@@ -509,10 +529,12 @@ class QueryResponse(Message):
     ID_KIND_FIELD_NUMBER: int
     POINTS_PASSING_FIELD_NUMBER: int
     SEQUENCE_FIELD_NUMBER: int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: int
     generation: int
     id_kind: IdKind.ValueType
     points_passing: int
     sequence: int
+    next_page_token: str
     @property
     def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -568,9 +590,10 @@ class QueryResponse(Message):
         id_kind: IdKind.ValueType = ...,
         points_passing: int | None = ...,
         sequence: int = ...,
+        next_page_token: str = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "parameters", b"parameters", "points_passing", b"points_passing", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_points_passing", b"_points_passing"]) -> Literal["points_passing"] | None: ...
 
 @final

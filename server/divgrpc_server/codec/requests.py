@@ -21,6 +21,7 @@ from divgrpc.parameters import (
     check_one_dial,
     named_over_default,
 )
+from divgrpc.parameters.continuation import Continuation
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import FloatArray, Metric, QueryDefault
 from divgrpc.types.filters import Filter
@@ -44,7 +45,8 @@ Options = tuple[tuple[str, Any], ...]
 _NO_PARAMETERS: Final = frozenset(
     (
         *("index", "queries", "documents", "filter", "exclude_ids", "exclude_string_ids"),
-        *("like_ids", "like_string_ids", "min_sequence"),
+        *("like_ids", "like_string_ids", "min_sequence", "paged", "page_token"),
+        *("already_shown_ids", "already_shown_string_ids", "already_shown"),
     )
 )
 # The fields of a DiversifyRequest that are no parameters.
@@ -64,6 +66,7 @@ class Query(NamedTuple):
     filter: conditions that all results must pass, or None.
     exclude_ids: ids of points that are not returned.
     like: ids of points whose vectors are the queries.
+    paged, page_token, already_shown: as in `Continuation`.
     """
 
     name: str
@@ -74,6 +77,17 @@ class Query(NamedTuple):
     exclude_ids: Sequence[int] | Sequence[str] = ()
     like: Sequence[int] | Sequence[str] = ()
     min_sequence: int = 0
+    paged: bool = False
+    page_token: str | None = None
+    already_shown: Rows | list[int] | list[str] | None = None
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """How the query continues; None for an ordinary query."""
+        if not self.paged and self.page_token is None and self.already_shown is None:
+            return None
+        identity = (self.filter, self.exclude_ids, self.like)
+        return Continuation(self.paged, self.page_token, self.already_shown, *identity)
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
         """Return the parameters; `default` supplies those that the request leaves out."""
@@ -130,6 +144,9 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
         parse_ids("exclude_ids", request.exclude_ids, request.exclude_string_ids),
         like,
         request.min_sequence,
+        request.paged,
+        request.page_token if request.HasField("page_token") else None,
+        _parse_shown(request),
     )
 
 
@@ -156,6 +173,16 @@ def parse_diversification(request: diversify_pb2.DiversifyRequest) -> Diversific
         raise invalid("vectors", "must be given, or an index with ids of points")
     scores = np.array(request.scores, np.float32) if request.scores else None
     return Diversification(request.index, ids, vectors, scores, query, parameters, options)
+
+
+def _parse_shown(request: query_pb2.QueryRequest) -> Rows | list[int] | list[str] | None:
+    """Return the vectors or the ids of points that were shown before, or None."""
+    ids = parse_ids("already_shown", request.already_shown_ids, request.already_shown_string_ids)
+    if request.HasField("already_shown"):
+        if ids:
+            raise invalid("already_shown", "must be ids or vectors, not both")
+        return parse_vectors("already_shown", request.already_shown)
+    return ids or None
 
 
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:

@@ -16,6 +16,7 @@ import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.engine import Engine
+from divgrpc.pages import answer_continued
 from divgrpc.parameters import LIMITS
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.results import ResultT, joined
@@ -185,6 +186,10 @@ class QueryBatch(Batch[QueryResult]):
     def _resolve(self, index: Engine) -> int:
         index.check_sequence(self._query.min_sequence)
         self._parameters = self._query.over(index.defaults.query)
+        continuation = self._query.continuation
+        if continuation is not None:
+            field = "like" if self._query.like else "queries"
+            continuation.check_rows(field, len(self._rows))
         self._passing = index.passing(self._query.filter, self._query.exclude_ids)
         if self._query.like:
             self._like = index.rows_like(self._query.like)
@@ -200,6 +205,13 @@ class QueryBatch(Batch[QueryResult]):
         return index.exact_together(self._rows, self._parameters)
 
     def _answer(self, index: Engine, rows: Rows, start: int) -> QueryResult:
+        continuation = self._query.continuation
+        if continuation is not None:
+            like = continuation.like[start : start + len(rows)]
+            queries = None if self._query.like else rows
+            return answer_continued(
+                index, queries, self._parameters, self._passing, continuation._replace(like=like)
+            )
         if self._query.like:
             points = self._like[start : start + len(rows)]
             return index.answer_like(points, self._parameters, self._passing)

@@ -6,6 +6,9 @@ from typing import Any
 
 from divgrpc_client import AsyncClient, Client
 
+# Methods that yield results.
+STREAMS = ("query_stream", "write_stream", "pages")
+
 
 class Stack:
     """Calls methods of either `Client` or `AsyncClient` and returns their results."""
@@ -28,7 +31,7 @@ class Stack:
             return asyncio.run(self._call_async(settings, on_result, method, *arguments, **options))
         with Client(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
-            if method in ("query_stream", "write_stream"):
+            if method in STREAMS:
                 return [(on_result(item), item)[1] for item in result]
             return result
 
@@ -42,6 +45,6 @@ class Stack:
     ) -> Any:  # noqa: ANN401  # any method's
         async with AsyncClient(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
-            if method in ("query_stream", "write_stream"):
+            if method in STREAMS:
                 return [(on_result(item), item)[1] async for item in result]
             return await result

@@ -485,6 +485,7 @@ def _named_queries() -> Calls:
         "query like texts with a filter": ("Query", [like]),
         "query without some texts": ("Query", [excluded]),
         "query like a number": ("Query", [of_numbers]),
+        **_pages(),
         "evaluate relevant texts": ("Evaluate", [evaluation]),
         "evaluate with a filter": ("Evaluate", [evaluation_of_some]),
         **_diagnoses(),
@@ -501,6 +502,27 @@ def _diagnoses() -> Calls:
     )
     every = diagnose_pb2.DiagnoseRequest(index="cells")
     return {"diagnose some": ("Diagnose", [some]), "diagnose all": ("Diagnose", [every])}
+
+
+# The token in the answer to "query page 1".
+PAGE_TOKEN: Final = "AeU7Kh00DiYw9knjiQE_7GJN0vGp_AEAoAaAGQMJBwj3IA"  # noqa: S105  # no secret
+
+
+def _pages() -> Calls:
+    """Return page 1 and page 2 of a query, and queries after points that were shown."""
+    first = query_pb2.QueryRequest(index="cells", like_ids=[7], k=3, paged=True)
+    second = query_pb2.QueryRequest(index="cells", like_ids=[7], k=3, page_token=PAGE_TOKEN)
+    after_ids = query("cells", k=2, already_shown_ids=[14, 21, 5])
+    after_texts = query("named", queries=three(), k=2, already_shown_string_ids=["n0", "absent"])
+    after_vectors = query("cells", k=2)
+    after_vectors.already_shown.CopyFrom(after_vectors.queries)
+    return {
+        "query page 1": ("Query", [first]),
+        "query page 2": ("Query", [second]),
+        "query after shown numbers": ("Query", [after_ids]),
+        "query after shown texts": ("Query", [after_texts]),
+        "query after shown vectors": ("Query", [after_vectors]),
+    }
 
 
 def a_filter() -> filters_pb2.Filter:
