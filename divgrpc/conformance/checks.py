@@ -3,7 +3,7 @@
 A check is a function of a `Trial`. It returns what it measured, or raises `CheckFailure`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final, TypeAlias, Unpack, get_args
@@ -314,19 +314,35 @@ def _check_max_each_off(trial: Trial) -> str:
 def _check_pages(trial: Trial) -> str:
     for row, diversity in product(trial.rows, _dials(trial)):
         ranks: dict[str, int] = {}
-        page: object = None
-        for number in range(1, _PAGES + 1):
+        for number, answer in enumerate(_pages(trial, row, diversity), start=1):
             case = f"{_case(row, diversity, _PAGE)}, page {number}"
-            answer = trial.ask(row, _PAGE, diversity=diversity, page=page)
             repeated = [id_ for id_ in answer.ids if id_ in ranks]
             if repeated:
                 raise CheckFailure(f"{case}: {repeated[0]} was on page {ranks[repeated[0]]}")
             _require_full(answer, _PAGE, case)
             ranks |= dict.fromkeys(answer.ids, number)
-            page = answer.next_page
-            if page is None and number < _PAGES:
-                raise CheckFailure(f"{case}: there is no next page")
     return f"{_PAGES} pages of {_PAGE}"
+
+
+@_check("joined_pages", "Pages of a plain search, joined, are the answer of their length.", "pages")
+def _check_joined_pages(trial: Trial) -> str:
+    for row in trial.rows:
+        ids = [id_ for answer in _pages(trial, row, None) for id_ in answer.ids]
+        whole = trial.ask(row, _PAGES * _PAGE)
+        require_same(whole, Answer(ids), _case(row, None, _PAGES * _PAGE))
+    return f"{_PAGES} pages of {_PAGE}"
+
+
+def _pages(trial: Trial, row: int, diversity: float | None) -> Iterator[Answer]:
+    """Yield the first pages of a query."""
+    page: object = None
+    for number in range(1, _PAGES + 1):
+        answer = trial.ask(row, _PAGE, diversity=diversity, paged=True, page=page)
+        yield answer
+        page = answer.next_page
+        if page is None and number < _PAGES:
+            case = f"{_case(row, diversity, _PAGE)}, page {number}"
+            raise CheckFailure(f"{case}: there is no next page")
 
 
 def _require_scores(trial: Trial, row: int, diversity: float | None) -> None:

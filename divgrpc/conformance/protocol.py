@@ -36,7 +36,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One search. A store gets only values other than None for the features that it supports.
+    """One search. A field that needs a feature which the store lacks has its default.
 
     vector: (d,) float32 of unit length.
     k: number of results, 1 or more.
@@ -45,7 +45,8 @@ class Request:
     filter: values by attribute; only points that have all of these values may be returned.
     max_each: by attribute, the maximum number of results with the same value.
     at_least: by attribute and value, the minimum number of results with this value.
-    page: `next_page` of the answer before, to continue it; None for the first page.
+    paged: whether the request is for one of several pages.
+    page: `next_page` of the page before; None for page 1.
     """
 
     vector: FloatArray
@@ -54,6 +55,7 @@ class Request:
     filter: Mapping[str, str] | None = None
     max_each: Mapping[str, int] | None = None
     at_least: Mapping[str, Mapping[str, int]] | None = None
+    paged: bool = False
     page: object = None
 
 
@@ -63,7 +65,8 @@ class Answer:
 
     ids: at most k ids.
     scores: as many numbers as ids; None if the store returns no scores.
-    next_page: what a request for the next page needs; None after the last page.
+    next_page: what a request for the next page needs; None after the last page, and if the request
+        was not `paged`.
     """
 
     ids: Sequence[str]

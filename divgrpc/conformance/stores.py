@@ -7,7 +7,7 @@ from divgrpc.conformance.protocol import Answer, Feature, Points, Request
 from divgrpc.types import QueryResult
 from divgrpc.types.filters import Field, Filter
 
-_FEATURES: Final[tuple[Feature, ...]] = ("scores", "diversity", "diverse_scores", "filter")
+_FEATURES: Final[tuple[Feature, ...]] = ("scores", "diversity", "diverse_scores", "filter", "pages")
 
 
 class IndexStore:
@@ -72,9 +72,12 @@ def _options(request: Request) -> dict[str, Any]:
     if request.filter is not None:
         conditions = (Field(name) == value for name, value in request.filter.items())
         options["filter"] = Filter(must=tuple(conditions))
+    if request.paged:
+        options |= {"paged": True, "page_token": request.page}
     return options
 
 
 def _answer(result: QueryResult) -> Answer:
     hits = result[0]
-    return Answer([str(hit.id) for hit in hits], [hit.score for hit in hits])
+    ids, scores = [str(hit.id) for hit in hits], [hit.score for hit in hits]
+    return Answer(ids, scores, result.next_page_token or None)

@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     filter: Mapping[str, str]
     max_each: Mapping[str, int]
     at_least: Mapping[str, Mapping[str, int]]
+    paged: bool
     page: object
 
 

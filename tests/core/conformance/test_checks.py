@@ -160,6 +160,8 @@ WRONG: list[tuple[str, MemoryStore]] = [
     ("pages", Wrong(_only(lambda request: request.page == 30, page=29))),
     ("pages", Wrong(_only(lambda request: request.page is not None, k=9))),
     ("pages", Wrong(on_answer=_first_page)),
+    ("joined_pages", Wrong(on_answer=lambda r, a: _reversed(r, a) if r.page else a)),
+    ("joined_pages", Wrong(_only(lambda request: request.paged, diversity=0.1))),
     ("scores", Wrong(on_answer=_negated)),
     ("scores", Wrong(on_answer=_without_scores)),
     ("scores", Wrong(on_answer=_nan)),
@@ -223,7 +225,7 @@ def test_requests_have_only_what_the_store_supports() -> None:
         for request in requests
         for value in (request.diversity, request.filter, request.max_each, request.at_least)
     )
-    assert all(request.page is None for request in requests)
+    assert not any(request.paged or request.page for request in requests)
 
 
 def test_a_store_that_raises_fails() -> None:
@@ -287,9 +289,7 @@ def test_a_report_reads_as_a_table() -> None:
 
 
 # Checks of features that divgrpc does not have yet.
-UNSUPPORTED = {
-    check.name for check in CHECKS.values() if {"pages", "max_each", "at_least"} & {*check.needs}
-}
+UNSUPPORTED = {check.name for check in CHECKS.values() if {"max_each", "at_least"} & {*check.needs}}
 
 
 def _missing(report: Report) -> set[str]:
