@@ -5,27 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from angles import Angles
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from divgrpc_client import Field
 from langchain_divgrpc import DivgrpcVectorStore
 
 YEARS = {"year": "integer", "source": "keyword", "tags": ["keyword"], "day": "integer"}
-
-
-class Angles(Embeddings):
-    """The vector of the text "40 anything" has an angle of 40 degrees."""
-
-    def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a text."""
-        angle = np.deg2rad(float(text.split(maxsplit=1)[0]))
-        return [float(np.cos(angle)), float(np.sin(angle))]
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts."""
-        return [self.embed_query(text) for text in texts]
 
 
 def ten_documents(target: str, index: str) -> Iterator[DivgrpcVectorStore]:

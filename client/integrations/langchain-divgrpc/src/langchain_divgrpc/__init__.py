@@ -1,5 +1,6 @@
-"""divgrpc for LangChain: a vector store whose results differ from one another."""
+"""divgrpc for LangChain: a vector store, and a compressor, whose results differ."""
 
+from langchain_divgrpc.compressors import DivgrpcDiversifier
 from langchain_divgrpc.vectorstores import DivgrpcVectorStore
 
-__all__ = ["DivgrpcVectorStore"]
+__all__ = ["DivgrpcDiversifier", "DivgrpcVectorStore"]

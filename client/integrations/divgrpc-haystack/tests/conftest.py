@@ -1,0 +1,5 @@
+"""Haystack sends no telemetry from tests."""
+
+import os
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
