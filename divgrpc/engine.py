@@ -349,14 +349,7 @@ class Engine(StoredPoints):
         stats = QueryStats(*answers.stats)
         if effective.duplicate_threshold is not None:
             warnings += crowded(effective.k, answers.counts, stats)
-        copies, offsets = _concatenate(answers.copies)
-        ids: IdArray = answers.ids
-        collapsed_ids: IdArray = copies
-        if self._has_texts:
-            ids = self._reader.ids.of_results(answers.ids)
-            collapsed_ids = self._reader.ids.of_results(copies)
         return QueryResult(
-            ids=ids,
             scores=answers.scores,
             selection_scores=answers.selection_scores,
             counts=answers.counts,
@@ -366,12 +359,10 @@ class Engine(StoredPoints):
             parameters=effective,
             warnings=warnings,
             duality_gaps=answers.gaps,
-            collapsed_ids=collapsed_ids,
-            collapsed_offsets=offsets,
             diversities=answers.dials,
             dial_reasons=reason_words(answers.reasons),
             points_passing=passing,
-            **self._columns_of(answers.ids, parameters),
+            **self._columns_of(answers, parameters),
         )
 
     def answer_like(
@@ -403,20 +394,6 @@ class Engine(StoredPoints):
         if passing is not None and not passing.count:
             return no_answers(len(queries), plan.parameters)
         return self._searcher.answer(queries, plan, passing)
-
-    def _columns_of(self, ids: IntArray, parameters: QueryParameters) -> dict[str, Any]:
-        """Return the attributes and payloads of all results, where the query asks for them."""
-        if not (parameters.with_attributes or parameters.with_payload):
-            return {}
-        rows = ids[ids >= 0]
-        if not self._has_texts:
-            rows = self._reader.ids.rows_of_keys(rows)
-        columns: dict[str, Any] = {}
-        if parameters.with_attributes:
-            columns["attributes"] = self._reader.values(rows)
-        if parameters.with_payload:
-            columns["payloads"] = self._reader.payloads(rows) or (b"",) * len(rows)
-        return columns
 
     def resolve(
         self,
@@ -580,13 +557,3 @@ def _count(passing: PassingRows | None) -> int | None:
 
 def _is_sparse(queries: RowsLike | None) -> bool:
     return isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-
-
-def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the concatenated `parts`, and the offsets of the parts (len(parts) + 1,).
-
-    If `parts` is empty, both arrays are empty.
-    """
-    if not parts:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

@@ -38,14 +38,16 @@ from divgrpc.types import EffectiveParameters, IntArray, QueryResult, WarningInf
 from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Parameters that do not decide which points are results.
-_OF_OUTPUT: Final = frozenset(("with_attributes", "with_payload", "list_collapsed"))
+_OF_OUTPUT: Final = frozenset(
+    ("with_attributes", "with_payload", "list_collapsed", "explain", "with_report")
+)
 # Warnings of queries that pages do not have, because a page ends, or its pool grows, instead.
 _NOT_OF_PAGES: Final = ("FEWER_THAN_K_FOUND", "FEWER_THAN_K_POINTS", "CANDIDATES_CROWDED")
 # Indexes in memory have no names, so these many values of each array tell one from another.
 _SAMPLE_SIZE: Final = 1_024
 _OTHER_REQUEST: Final = (
     "page_token belongs to another request or index: repeat the request of page 1 with it (only"
-    " with_attributes, with_payload, list_collapsed and min_sequence may differ)"
+    " min_sequence and what is returned beside ids, such as with_attributes, may differ)"
 )
 
 
@@ -159,6 +161,8 @@ class _Call:
             return
         engine, field = self._engine, "already_shown"
         if has_vectors(shown):
+            if self._parameters.explain:
+                raise invalid("explain", "does not go with vectors in already_shown: give ids")
             self._vectors = query_rows(field, shown, engine.dims, engine.searcher.metric)
             _check_count(len(self._vectors))
             if isinstance(self._vectors, SparseRows) != engine.has_sparse_points:
@@ -298,7 +302,7 @@ class _Call:
         picks, has_more = pick_after(candidates, fixed, *rule)
         copies = _count_copies(candidates, picks, plan.copy_limit)
         single.stats[records.POOL_SIZE :, 0] = len(candidates), copies, 0
-        searcher.put_picks(plan, candidates, picks, single)
+        searcher.put_picks(plan, candidates, picks, single, shown.rows)
         return _Outcome(pool, parameters, single, has_more, dial)
 
     def _next(

@@ -4,8 +4,8 @@ It also reads what evaluations need of stored points.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,10 @@ from divgrpc.arrays import Array
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
 from divgrpc.metrics import Labels, ListDistances, Topics, list_distances
-from divgrpc.parameters import LIMITS
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
+from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
@@ -245,3 +247,43 @@ class StoredPoints:
             for rows in (self._points, queries)
         )
         return list_distances(points, matrix, places, self._searcher.metric)
+
+    def _columns_of(self, answers: Answers, parameters: QueryParameters) -> dict[str, Any]:
+        """Return the columns of a result that have ids, and those that stored values fill."""
+        copies, offsets = _concatenate(answers.copies)
+        columns: dict[str, Any] = {
+            "ids": self._ids_of(answers.ids),
+            "collapsed_ids": self._ids_of(copies),
+            "collapsed_offsets": offsets,
+            "explanations": tuple(answers.explanations),
+        }
+        if self._has_texts:
+            explanations = (with_texts(one, self._ids_of) for one in answers.explanations)
+            columns["explanations"] = tuple(explanations)
+        if parameters.with_report:
+            columns["report"] = report_of(answers, self._attributes_of)
+        if parameters.with_attributes:
+            columns["attributes"] = self._attributes_of(answers.ids[answers.ids >= 0])
+        if parameters.with_payload:
+            rows = self._rows_of_keys(answers.ids[answers.ids >= 0])
+            columns["payloads"] = self._reader.payloads(rows) or (b"",) * len(rows)
+        return columns
+
+    def _ids_of(self, keys: IntArray) -> IdArray:
+        return self._reader.ids.of_results(keys) if self._has_texts else keys
+
+    def _rows_of_keys(self, keys: IntArray) -> IntArray:
+        return keys if self._has_texts else self._reader.ids.rows_of_keys(keys)
+
+    def _attributes_of(self, keys: IntArray) -> Mapping[str, tuple[AttributeValue, ...]]:
+        return self._reader.values(self._rows_of_keys(keys))
+
+
+def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the concatenated `parts`, and the offsets of the parts (len(parts) + 1,).
+
+    If `parts` is empty, both arrays are empty.
+    """
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

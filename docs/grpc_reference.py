@@ -34,6 +34,7 @@ FILES = (
     "filters",
     "writes",
     "query",
+    "explanations",
     "diversify",
     "labels",
     "predict",

@@ -41,6 +41,8 @@ PARAMETERS = st.builds(
     n_probes=NUMBERS,
     duplicate_threshold=SHARES,
     list_collapsed=st.booleans(),
+    explain=st.booleans(),
+    with_report=st.booleans(),
     lose_at_most=SHARES,
 )
 

@@ -232,10 +232,10 @@ def assign_copies(points, rows, count, picks, n_picks, limit, owners):
     """Find the pick that each candidate is a near-copy of; return the number of near-copies.
 
     `owners` (count,) int64 is the output. If candidate i is itself a pick, or if no pick is within
-    `limit` of candidate i, owners[i] becomes -1. Otherwise it becomes the position of the first of
-    picks[:n_picks] within `limit` of candidate i.
+    `limit` float32 of candidate i, owners[i] becomes -1. Otherwise it becomes the position of the
+    first of picks[:n_picks] within `limit` of candidate i.
     """
-    copies = 0
+    copies, sparse = 0, points.indptr.shape[0] > 0
     for i in range(count):
         owners[i] = -1
     for place in range(n_picks):
@@ -245,8 +245,31 @@ def assign_copies(points, rows, count, picks, n_picks, limit, owners):
             owners[i] = -1
             continue
         for place in range(n_picks):
-            if how_far(points, rows[i], rows[picks[place]]) <= limit:
+            if sparse:
+                near = how_far(points, rows[i], rows[picks[place]]) <= limit
+            else:
+                near = is_within(points, rows[i], rows[picks[place]], limit)
+            if near:
                 owners[i] = place
                 copies += 1
                 break
     return copies
+
+
+@kernel
+def list_numbers(points, rows, distances, places, numbers):
+    """Write the numbers of a list of candidates into `numbers` (3,) float64.
+
+    The first two are the mean and the least distance over all pairs of the candidates `places`
+    (n,) int64, nan for fewer than two. The third is the mean of their `distances`, nan for none.
+    """
+    total, least, near, n = 0.0, np.inf, 0.0, places.shape[0]
+    for i in range(n):
+        near += np.float64(distances[places[i]])
+        for j in range(i):
+            far = np.float64(how_far(points, rows[places[i]], rows[places[j]]))
+            total += far
+            least = min(least, far)
+    pairs = n * (n - 1) // 2
+    numbers[0], numbers[1] = (total / pairs, least) if pairs else (np.nan, np.nan)
+    numbers[2] = near / n if n else np.nan

@@ -12,6 +12,7 @@ All measures of quality belong in this package. The package may import numpy, `d
 `divgrpc.errors`, but not scipy or numba, because clients use the package without these two.
 """
 
+from divgrpc.metrics.attributes import value_entropy
 from divgrpc.metrics.comparing import (
     gain_share,
     gain_share_interval,
@@ -65,6 +66,7 @@ from divgrpc.metrics.measures import (
     reciprocal_rank,
     subtopic_recall,
 )
+from divgrpc.metrics.recomputing import Recomputed, recompute_picks
 from divgrpc.types import Interval
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "Labels",
     "ListDistances",
     "PointCategories",
+    "Recomputed",
     "Topics",
     "Values",
     "alpha_ndcg",
@@ -112,8 +115,10 @@ __all__ = [
     "recall",
     "recall_at",
     "reciprocal_rank",
+    "recompute_picks",
     "set_f_score",
     "set_precision",
     "set_recall",
     "subtopic_recall",
+    "value_entropy",
 ]

@@ -136,6 +136,8 @@ class QueryOptions(TypedDict, total=False):
     lose_at_most: float | None
     with_attributes: bool
     with_payload: bool
+    explain: bool
+    with_report: bool
 
 
 # Fields that QueryParameters and EffectiveParameters have in common.
@@ -185,6 +187,10 @@ class QueryParameters:
         relevance, 0 to 1. Replaces diversity.
     with_attributes: Return the attributes of each result.
     with_payload: Return the payload of each result.
+    explain: Explain each result: its relevance, its penalty for nearness to earlier results, and
+        the more relevant points that it displaced. Lists collapsed near-copies, too. Not with
+        qp_relax.
+    with_report: Report how diverse the results are, and what that costs in relevance.
     """
 
     k: int = DEFAULT_K
@@ -206,10 +212,15 @@ class QueryParameters:
     lose_at_most: float | None = None
     with_attributes: bool = False
     with_payload: bool = False
+    explain: bool = False
+    with_report: bool = False
 
     def __post_init__(self) -> None:
         _check_fields(self)
         self._check_dial()
+        if self.explain and self.selector == "qp_relax":
+            sentence = "does not go with selector qp_relax, which picks all results together"
+            raise invalid("explain", sentence)
         for field in ("hash_limit", "candidates_limit"):
             value = getattr(self, field)
             if value is not None and 0 < value < self.k:
@@ -314,6 +325,7 @@ class QueryParameters:
         values = {name: getattr(self, name) for name in _SHARED_FIELDS} | {
             "diversity": self.dial,
             "search": search,
+            "list_collapsed": self.list_collapsed or self.explain,
             "hash_limit": hash_limit,
             "candidates_limit": candidates,
             "n_probes": min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,

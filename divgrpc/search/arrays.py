@@ -12,6 +12,7 @@ from divgrpc.hashing.lists import create_lists
 from divgrpc.kernels.records import NO_CHOICE, Passing
 from divgrpc.kernels.registers import record_of
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
+from divgrpc.types.explanations import Explanation
 from divgrpc.vectors import Rows, SparseRows
 
 # What kernels read if a query has no filter.
@@ -23,6 +24,8 @@ _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, 
 # Empty columns of `Answers`, which most parameters do not need.
 _NO_GAPS: Final = np.empty(0, np.float32)
 _NO_DIALS: Final = np.empty(0)
+_NO_REPORTS: Final = np.empty((0, 8))
+_NO_IDS: Final = np.empty((0, 0), np.int64)
 _NO_REASONS: Final = np.empty(0, np.uint8)
 
 
@@ -90,6 +93,9 @@ class Answers(NamedTuple):
         other selectors.
     copies: nq * k arrays: for each result of each query, the ids of the near-copies of this result.
         Empty unless the query lists near-copies.
+    explanations: an explanation for each query. Empty unless the query asks for explanations.
+    reports, plain_ids: (nq, 8) the numbers of a `Report` in the order of its fields, and (nq, k)
+        the ids of the plain results, -1 after the last. Empty unless the query asks for a report.
     dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial (the `diversity`).
     """
 
@@ -100,6 +106,9 @@ class Answers(NamedTuple):
     stats: CountArray
     gaps: FloatArray
     copies: list[IntArray]
+    explanations: list[Explanation]
+    reports: npt.NDArray[np.float64]
+    plain_ids: IntArray
     dials: npt.NDArray[np.float64]
     reasons: npt.NDArray[np.uint8]
 
@@ -117,6 +126,9 @@ class Answers(NamedTuple):
         if single.copies:
             k = self.ids.shape[1]
             self.copies[row * k : (row + 1) * k] = single.copies
+        self.explanations[row : row + 1] = single.explanations
+        self.reports[row : row + 1] = single.reports
+        self.plain_ids[row : row + 1] = single.plain_ids
         self.dials[row : row + 1], self.reasons[row : row + 1] = single.dials, single.reasons
 
 
@@ -125,6 +137,9 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None =
     gaps, dials, reasons = _NO_GAPS, _NO_DIALS, _NO_REASONS
     if parameters and parameters.selector == "qp_relax":
         gaps = np.zeros(queries, np.float32)
+    reports, plain_ids = _NO_REPORTS, _NO_IDS
+    if parameters and parameters.with_report:
+        reports, plain_ids = np.full((queries, 8), np.nan), np.full((queries, k), -1, np.int64)
     if parameters and not parameters.has_fixed_dial:
         dials, reasons = np.zeros(queries), np.zeros(queries, np.uint8)
     return Answers(
@@ -135,6 +150,9 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None =
         np.empty((6, queries), np.uint32),
         gaps,
         [],
+        [],
+        reports,
+        plain_ids,
         dials,
         reasons,
     )
@@ -150,4 +168,8 @@ def no_answers(queries: int, parameters: EffectiveParameters) -> Answers:
     answers.dials[:] = 0
     answers.reasons[:] = NO_CHOICE
     copies = [np.empty(0, np.int64)] * (queries * parameters.k)
-    return answers._replace(copies=copies if parameters.list_collapsed else [])
+    explanations = [Explanation.empty()] * queries
+    return answers._replace(
+        copies=copies if parameters.list_collapsed else [],
+        explanations=explanations if parameters.explain else [],
+    )

@@ -104,7 +104,8 @@ class QueryPlan:
         kernel = _kernel_plan(
             effective, metric, step, min_points, np.float32(copy_limit), candidates_max
         )._replace(n_points=points if stored is None else stored)
-        one_by_one = one_by_one or parameters.list_collapsed
+        has_comments = parameters.list_collapsed or parameters.explain or parameters.with_report
+        one_by_one = one_by_one or has_comments
         sizes = (copy_limit, pool_max)
         return cls(parameters, kernel, tuple(kernel), candidates_max, one_by_one, *sizes)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from divgrpc.parameters.warning_rules import crowded, too_few
-from divgrpc.types import CountArray, LabelResult, QueryResult, QueryStats, WarningInfo
+from divgrpc.types import CountArray, LabelResult, QueryResult, QueryStats, Report, WarningInfo
 
 ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 
@@ -34,6 +34,8 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
         lengths = [np.diff(part.collapsed_offsets) for part in parts]
         whole["collapsed_offsets"] = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     if isinstance(first, QueryResult):
+        whole["explanations"] = tuple(chain.from_iterable(part.explanations for part in parts))
+        whole["report"] = _joined_report([part.report for part in parts if part.report])
         whole["payloads"] = tuple(chain.from_iterable(part.payloads for part in parts))
         whole["attributes"] = {
             name: tuple(chain.from_iterable(part.attributes[name] for part in parts))
@@ -46,6 +48,21 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
         limit = ("k", first.parameters.k)
     whole["warnings"] = _warnings(parts, whole["counts"], *limit, whole["stats"])
     return replace(first, **whole)
+
+
+def _joined_report(parts: Sequence[Report]) -> Report | None:
+    if not parts:
+        return None
+    whole: dict[str, Any] = {}
+    for field in fields(Report):
+        columns = [getattr(part, field.name) for part in parts]
+        if isinstance(columns[0], np.ndarray):
+            whole[field.name] = np.concatenate(columns)
+        else:
+            whole[field.name] = {
+                name: np.concatenate([column[name] for column in columns]) for name in columns[0]
+            }
+    return Report(**whole)
 
 
 def _warnings(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.columns.ids import ID_TEXTS
@@ -25,6 +26,7 @@ from divgrpc.search.arrays import (
     with_lists,
     with_tiles,
 )
+from divgrpc.search.explanations import Selection, explain, report
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.passing import CodeOrder, PassingRows
 from divgrpc.search.plan import QueryPlan
@@ -228,8 +230,7 @@ class Searcher:
                 places = self._select(plan, single)
             else:
                 places = self._local.memory.scratch.picks[: single.counts[0]]
-            if plan.parameters.list_collapsed:
-                self._list_copies(plan, places, single)
+            self._comment(plan, places, single)
             answers.put(row, single)
         return answers
 
@@ -248,12 +249,19 @@ class Searcher:
         return CandidateSet(self._index.points, rows, distances, scratch.selection), single
 
     def put_picks(
-        self, plan: QueryPlan, candidates: CandidateSet, picks: Picks, single: Answers
+        self,
+        plan: QueryPlan,
+        candidates: CandidateSet,
+        picks: Picks,
+        single: Answers,
+        shown: IntArray,
     ) -> None:
-        """Write the picks from the candidates of one query into its answer."""
+        """Write the picks from the candidates of one query into its answer.
+
+        shown: (s,) row numbers of the points that were shown before.
+        """
         self._write(candidates, picks, single)
-        if plan.parameters.list_collapsed:
-            self._list_copies(plan, picks.places, single)
+        self._comment(plan, picks.places, single, shown.astype(np.int32))
 
     def _write(self, candidates: CandidateSet, picks: Picks, single: Answers) -> None:
         k = len(picks.places)
@@ -288,21 +296,64 @@ class Searcher:
             single.gaps[0] = picks.gap
         return picks.places
 
-    def _list_copies(self, plan: QueryPlan, places: IntArray, single: Answers) -> None:
-        """Append to `single.copies`, for each result, the ids of its near-copies in the pool.
+    def _comment(
+        self,
+        plan: QueryPlan,
+        places: IntArray,
+        single: Answers,
+        shown: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """Add to the answer to one query what the caller wants to know about its selection.
 
-        `places`: positions of the results among the candidates.
+        `places`: positions of the results among the candidates. `shown`: as in `Selection`.
         """
-        single.copies.extend([np.empty(0, np.int64)] * plan.parameters.k)
-        if plan.copy_limit < 0:
+        owners = self._copy_owners(plan, places, single)
+        if plan.parameters.list_collapsed:
+            self._list_copies(owners, single)
+        if not (plan.parameters.explain or plan.parameters.with_report):
             return
-        rows: Array = self._local.memory.scratch.candidates.rows
-        pool = int(single.stats[records.POOL_SIZE, 0])
-        owners = np.empty(pool, np.int64)
-        pairwise.assign_copies(
-            self._index.points, rows, pool, places, len(places), plan.copy_limit, owners
+        pool, copies = int(single.stats[records.POOL_SIZE, 0]), int(single.stats[-1, 0])
+        scratch: records.Scratch = self._local.memory.scratch
+        rows, distances = scratch.candidates.rows[:pool], scratch.candidates.distances[:pool]
+        parameters = plan.parameters
+        if not parameters.has_fixed_dial:
+            parameters = replace(parameters, diversity=float(single.dials[0]))
+        selection = Selection(
+            CandidateSet(self._index.points, rows, distances, scratch.selection),
+            places,
+            len(places) - copies,
+            plan.copy_limit,
+            owners,
+            parameters,
+            self.metric,
+            shown,
         )
-        for place in range(len(places)):
+        if parameters.explain:
+            single.explanations.append(explain(selection, self.ids))
+        if parameters.with_report:
+            numbers, plain_ids = report(selection, self.ids)
+            single.reports[0], single.plain_ids[0, : len(plain_ids)] = numbers, plain_ids
+
+    def _copy_owners(self, plan: QueryPlan, places: IntArray, single: Answers) -> IntArray:
+        """Return the number of the result that each candidate in the pool is a near-copy of, or -1.
+
+        The array is empty if nobody asks for near-copies, or if none are collapsed.
+        """
+        if plan.copy_limit < 0 or not plan.parameters.list_collapsed:
+            return np.empty(0, np.int64)
+        rows: Array = self._local.memory.scratch.candidates.rows
+        owners = np.empty(int(single.stats[records.POOL_SIZE, 0]), np.int64)
+        limit = np.float32(plan.copy_limit)
+        pairwise.assign_copies(
+            self._index.points, rows, len(owners), places, len(places), limit, owners
+        )
+        return owners
+
+    def _list_copies(self, owners: IntArray, single: Answers) -> None:
+        """Append to `single.copies`, for each result, the ids of its near-copies in the pool."""
+        rows: Array = self._local.memory.scratch.candidates.rows
+        single.copies.extend([np.empty(0, np.int64)] * single.ids.shape[1])
+        for place in np.unique(owners[owners >= 0]).tolist():
             copies = rows[np.flatnonzero(owners == place)]
             single.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
 

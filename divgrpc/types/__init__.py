@@ -22,6 +22,7 @@ from divgrpc.types.diagnosis import (
 )
 from divgrpc.types.diversification import Diversification, Pick
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
+from divgrpc.types.explanations import Explanation, Report
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
 from divgrpc.types.parameters import (
     Auto,
@@ -69,6 +70,7 @@ __all__ = [
     "EffectiveParameters",
     "EvaluateLabelRow",
     "EvaluateRow",
+    "Explanation",
     "FloatArray",
     "HashFamily",
     "Hyperplanes",
@@ -91,6 +93,7 @@ __all__ = [
     "QueryDefault",
     "QueryResult",
     "QueryStats",
+    "Report",
     "Rounding",
     "Sampling",
     "Search",
@@ -195,6 +198,9 @@ class QueryResult(PointHitRows):
     `collapsed_ids[collapsed_offsets[p] : collapsed_offsets[p + 1]]`. If the index has string ids,
     `collapsed_ids` has the dtype object.
 
+    `explanations` has an `Explanation` for each row if the query had `explain`, and `report` is a
+    `Report` on all rows if it had `with_report`.
+
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
     `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
     and `dial_reasons` are the reasons:
@@ -225,6 +231,8 @@ class QueryResult(PointHitRows):
     points_passing: int | None = None
     sequence: int = 0
     next_page_token: str = ""
+    explanations: tuple[Explanation, ...] = ()
+    report: Report | None = None
 
     def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.

@@ -58,6 +58,8 @@ class EffectiveParameters:
     list_collapsed: bool = False
     diversity_auto: bool = False
     lose_at_most: float | None = None
+    explain: bool = False
+    with_report: bool = False
 
     @property
     def has_fixed_dial(self) -> bool:

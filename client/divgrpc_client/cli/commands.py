@@ -97,6 +97,7 @@ def query(arguments: argparse.Namespace) -> None:
       divgrpc query images queries.npy --rows 0:3 -k 20
       divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
       divgrpc query images queries.npy --lose-at-most 0.05
+      divgrpc query images queries.npy --rows 0:1 --explain --with-report
       divgrpc query shoes queries.npy --min-sequence 7     fails before write 7
       divgrpc query shoes --like a-17 --paged              page 1, and the token of page 2
       divgrpc query shoes --like a-17 --page-token TOKEN   the next page
@@ -135,9 +136,10 @@ def query(arguments: argparse.Namespace) -> None:
     if arguments.json:
         json_output.show_result(result, rows, has_pages=has_pages)
     else:
-        from divgrpc_client.formats import tables
+        from divgrpc_client.formats import explanation_tables, tables
 
         tables.result(result, rows, shows_copies=shows_copies)
+        explanation_tables.show(result, rows)
         if has_pages:
             tables.next_page(result)
 
@@ -374,7 +376,8 @@ def _ask(
     of the index.
     """
     fields, count = options_in(arguments, options) | restriction, row_count(matrix)
-    step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
+    has_lists = fields.get("list_collapsed") or fields.get("explain")
+    step = _ROWS_WITH_COPIES if has_lists else _ROWS_AT_A_TIME
     with session.bar(arguments, unit) if count > step else nullcontext() as progress:
         for _ in range(_ROUNDS_MAX):
             parts: list[ResultT] = []

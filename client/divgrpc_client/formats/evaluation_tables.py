@@ -206,6 +206,10 @@ def _table(rows: Sequence[Row], details: Sequence[str], title: str | None = None
     return grid
 
 
+# Parameters that add something to an answer, and change no figure.
+_COMMENTS: Final = ("explain", "with_report")
+
+
 def show_csv(rows: Sequence[Row]) -> None:
     """Print the rows as CSV; a cell is empty if its figure does not apply."""
     lines = list(map(_cells, rows))
@@ -234,7 +238,8 @@ def _cells(row: Row) -> dict[str, object]:
         elif name in fields:
             value = fields[name]
             cells[name] = _joined(value) if isinstance(value, list) else value
-    cells |= {name: value for name, value in parameters.items() if name not in cells}
+    left_out = {*cells, *_COMMENTS}
+    cells |= {name: value for name, value in parameters.items() if name not in left_out}
     return cells | {name: fields[name] for name in ("epsilon",) if name in fields}
 
 

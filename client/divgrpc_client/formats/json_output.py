@@ -45,8 +45,8 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
 
     `has_pages`: whether to print the token of the next page, which is empty after the last page.
     """
-    names = ("points_passing", "sequence", "next_page_token")
-    passing, sequence, token = (getattr(result, name, None) for name in names)
+    names = ("points_passing", "sequence", "next_page_token", "report")
+    passing, sequence, token, report = (getattr(result, name, None) for name in names)
     show(
         {
             "generation": result.generation,
@@ -56,6 +56,7 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
             **({} if passing is None else {"points_passing": passing}),
             **({"next_page_token": token} if has_pages else {}),
             "results": [{"row": row} | _entries(result, at) for at, row in enumerate(rows)],
+            **({} if report is None else {"report": report}),
         }
     )
 
@@ -77,6 +78,8 @@ def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
             entries["attributes"] = [hit.attributes for hit in hits]
         if result.payloads:
             entries["payloads"] = [payload_value(hit.payload or b"") for hit in hits]
+        if result.explanations:
+            entries["explanation"] = result.explanations[at]
         for name, column in (
             ("duality_gap", result.duality_gaps),
             ("diversity", result.diversities),

@@ -1,7 +1,7 @@
 """Converts response messages to the dataclasses of `divgrpc.types` and to `ServerInfo`."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -13,18 +13,20 @@ from divgrpc.columns.values import Column, row_values
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
+    Explanation,
     IntArray,
     LabelResult,
     Progress,
     QueryResult,
     QueryStats,
+    Report,
     TrainingProgress,
 )
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, Records, SparseVectors
 from divgrpc_protos.arrays import Csr, decode, filled_places
 from divgrpc_protos.columns import decode_column
 from divgrpc_protos.records import from_message
-from divgrpc_protos.v1 import index_pb2, points_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import explanations_pb2, index_pb2, points_pb2, predict_pb2, query_pb2
 
 EffectiveT = TypeVar("EffectiveT", EffectiveParameters, EffectiveLabelParameters)
 
@@ -75,8 +77,37 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         collapsed_ids=collapsed_ids,
         collapsed_offsets=table.offsets(response.collapsed_offsets),
         attributes=_attributes(response.attributes),
+        explanations=tuple(map(_explanation, response.explanations)),
+        report=_report(response.report) if response.HasField("report") else None,
         **table.common_fields(response),
     )
+
+
+def _explanation(message: explanations_pb2.Explanation) -> Explanation:
+    ids: dict[str, IdArray] = {}
+    for name, texts in (
+        ("caused_by", message.string_caused_by),
+        ("displaced_ids", message.displaced_string_ids),
+        ("displaced_caused_by", message.displaced_string_caused_by),
+    ):
+        has_texts = len(message.string_caused_by) > 0
+        ids[name] = (
+            np.array(texts, object) if has_texts else np.array(getattr(message, name), np.int64)
+        )
+    return from_message(message, Explanation, **ids)
+
+
+def _report(message: explanations_pb2.Report) -> Report:
+    entropies: dict[str, Any] = {
+        field: {entry.name: np.array(entry.values) for entry in getattr(message, field)}
+        for field in ("entropies", "plain_entropies")
+    }
+    numbers: dict[str, Any] = {
+        field.name: np.array(getattr(message, field.name))
+        for field in fields(Report)
+        if field.name not in entropies
+    }
+    return Report(**numbers, **entropies)
 
 
 def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) -> Records:

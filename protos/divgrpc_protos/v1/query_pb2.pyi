@@ -20,6 +20,10 @@ from builtins import (
 from collections.abc import (
     Iterable,
 )
+from divgrpc_protos.v1.explanations_pb2 import (
+    Explanation,
+    Report,
+)
 from divgrpc_protos.v1.filters_pb2 import (
     Filter,
 )
@@ -216,6 +220,8 @@ class QueryRequest(Message):
     ALREADY_SHOWN_IDS_FIELD_NUMBER: int
     ALREADY_SHOWN_STRING_IDS_FIELD_NUMBER: int
     ALREADY_SHOWN_FIELD_NUMBER: int
+    EXPLAIN_FIELD_NUMBER: int
+    WITH_REPORT_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -240,6 +246,8 @@ class QueryRequest(Message):
     min_sequence: int
     paged: bool
     page_token: str
+    explain: bool
+    with_report: bool
     @property
     def queries(self) -> Vectors: ...
     @property
@@ -294,9 +302,11 @@ class QueryRequest(Message):
         already_shown_ids: Iterable[int] | None = ...,
         already_shown_string_ids: Iterable[str] | None = ...,
         already_shown: Vectors | None = ...,
+        explain: bool | None = ...,
+        with_report: bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "filter", b"filter", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "explain", b"explain", "filter", b"filter", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "explain", b"explain", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -307,6 +317,8 @@ class QueryRequest(Message):
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_epsilon", b"_epsilon"]) -> Literal["epsilon"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_explain", b"_explain"]) -> Literal["explain"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_hash_limit", b"_hash_limit"]) -> Literal["hash_limit"] | None: ...
     @overload
@@ -329,6 +341,8 @@ class QueryRequest(Message):
     def WhichOneof(self, oneof_group: Literal["_with_attributes", b"_with_attributes"]) -> Literal["with_attributes"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_with_payload", b"_with_payload"]) -> Literal["with_payload"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_with_report", b"_with_report"]) -> Literal["with_report"] | None: ...
 
 @final
 class EffectiveParameters(Message):
@@ -350,6 +364,8 @@ class EffectiveParameters(Message):
     LIST_COLLAPSED_FIELD_NUMBER: int
     DIVERSITY_AUTO_FIELD_NUMBER: int
     LOSE_AT_MOST_FIELD_NUMBER: int
+    EXPLAIN_FIELD_NUMBER: int
+    WITH_REPORT_FIELD_NUMBER: int
     k: int
     diversity: float
     selector: Selector.ValueType
@@ -366,6 +382,8 @@ class EffectiveParameters(Message):
     list_collapsed: bool
     diversity_auto: bool
     lose_at_most: float
+    explain: bool
+    with_report: bool
     def __init__(
         self,
         *,
@@ -385,9 +403,11 @@ class EffectiveParameters(Message):
         list_collapsed: bool = ...,
         diversity_auto: bool = ...,
         lose_at_most: float | None = ...,
+        explain: bool = ...,
+        with_report: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "duplicate_threshold", b"duplicate_threshold", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "hash_limit", b"hash_limit", "k", b"k", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "explain", b"explain", "hash_limit", b"hash_limit", "k", b"k", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_report", b"with_report"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
     @overload
@@ -530,6 +550,8 @@ class QueryResponse(Message):
     POINTS_PASSING_FIELD_NUMBER: int
     SEQUENCE_FIELD_NUMBER: int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: int
+    EXPLANATIONS_FIELD_NUMBER: int
+    REPORT_FIELD_NUMBER: int
     generation: int
     id_kind: IdKind.ValueType
     points_passing: int
@@ -567,6 +589,10 @@ class QueryResponse(Message):
     def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
     @property
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
+    @property
+    def explanations(self) -> RepeatedCompositeFieldContainer[Explanation]: ...
+    @property
+    def report(self) -> Report: ...
     def __init__(
         self,
         *,
@@ -591,9 +617,11 @@ class QueryResponse(Message):
         points_passing: int | None = ...,
         sequence: int = ...,
         next_page_token: str = ...,
+        explanations: Iterable[Explanation] | None = ...,
+        report: Report | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "parameters", b"parameters", "points_passing", b"points_passing", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "parameters", b"parameters", "points_passing", b"points_passing", "report", b"report", "stats", b"stats"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "explanations", b"explanations", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "report", b"report", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_points_passing", b"_points_passing"]) -> Literal["points_passing"] | None: ...
 
 @final

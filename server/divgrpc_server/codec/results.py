@@ -5,6 +5,7 @@ parsed in `requests`.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, cast
@@ -20,12 +21,15 @@ from divgrpc.types import (
     Diversification,
     EffectiveLabelParameters,
     EffectiveParameters,
+    Explanation,
     LabelResult,
     QueryResult,
+    Report,
 )
 from divgrpc_protos import arrays, records
 from divgrpc_protos.v1 import (
     diversify_pb2,
+    explanations_pb2,
     index_pb2,
     labels_pb2,
     points_pb2,
@@ -98,6 +102,8 @@ def pack_result(result: QueryResult) -> bytes:
         scores=scores,
         selection_scores=selection_scores,
         collapsed_offsets=offsets_of_copies,
+        explanations=[_pack_explanation(one, has_texts) for one in result.explanations],
+        report=None if result.report is None else _pack_report(result.report),
         parameters=_effective(result.parameters, query_pb2.EffectiveParameters),
     )
     return response.SerializeToString()
@@ -106,6 +112,34 @@ def pack_result(result: QueryResult) -> bytes:
 def pack_diversification(result: Diversification) -> bytes:
     """Return the DiversifyResponse."""
     return records.to_message(result, diversify_pb2.DiversifyResponse).SerializeToString()
+
+
+def _pack_explanation(explanation: Explanation, has_texts: bool) -> explanations_pb2.Explanation:
+    ids: dict[str, list[Any]] = {}
+    for name, text_name in (
+        ("caused_by", "string_caused_by"),
+        ("displaced_ids", "displaced_string_ids"),
+        ("displaced_caused_by", "displaced_string_caused_by"),
+    ):
+        values = getattr(explanation, name).tolist()
+        ids |= {name: [], text_name: values} if has_texts else {name: values, text_name: []}
+    return records.to_message(explanation, explanations_pb2.Explanation, **ids)
+
+
+def _pack_report(report: Report) -> explanations_pb2.Report:
+    entropies: dict[str, Any] = {
+        field: [
+            explanations_pb2.AttributeEntropies(name=name, values=values)
+            for name, values in getattr(report, field).items()
+        ]
+        for field in ("entropies", "plain_entropies")
+    }
+    numbers: dict[str, Any] = {
+        field.name: getattr(report, field.name)
+        for field in fields(Report)
+        if field.name not in entropies
+    }
+    return explanations_pb2.Report(**numbers, **entropies)
 
 
 def pack_labels(result: LabelResult) -> bytes:

@@ -133,6 +133,7 @@ def _query_fields() -> Calls:
         "half precision": query("sparse", queries=half_sparse),
         "a stored default": query("topics", k=4),
         "few candidates": query("cells", k=5, hash_limit=5, candidates_limit=5),
+        "explained": query("pca_hash", k=4, explain=True, with_report=True, diversity=0.9),
         "no distance": query("lsh_div", max_distance=1e-9),
         "all losses": query("lsh_sdiv", k=2, lose_at_most=1.0),
         "all points": query("lsh_sdiv", k=80, lose_at_most=0.5, hash_limit=0, candidates_limit=0),
@@ -465,7 +466,14 @@ def _added_attributes() -> Calls:
 
 
 def _named_queries() -> Calls:
-    columns = {"with_attributes": True, "with_payload": True, "list_collapsed": True}
+    columns: dict[str, Any] = {
+        "with_attributes": True,
+        "with_payload": True,
+        "list_collapsed": True,
+        "explain": True,
+        "with_report": True,
+        "diversity": 0.7,
+    }
     of_texts = query("named", queries=three(), k=2, duplicate_threshold=6.0, **columns)
     relevant = [evaluate_pb2.RelevantIds(string_ids=["n0", "n37"]) for _ in range(3)]
     evaluation = evaluate_pb2.EvaluateRequest(
