@@ -20,10 +20,13 @@ def release(array: Array) -> None:
     """Drop the pages of a memory-mapped array from memory; the file keeps all written data.
 
     Pages of the file that were read through the array count as memory of this process until they
-    are dropped. An array that is not memory-mapped is left unchanged.
+    are dropped. An array that is not memory-mapped is left unchanged, and so is one whose changes
+    are in memory alone, because they would be lost.
     """
     base: object = array
     while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and base.mode == "c":
+            return
         base = base.base
     if isinstance(base, mmap.mmap):
         base.madvise(mmap.MADV_DONTNEED)
