@@ -175,6 +175,9 @@ def _diversity(tables: list[Table]) -> None:
     assert all(row["greatest difference"] <= row["goal"] for row in by_title["Shares"].rows)
     assert len(by_title["Gain"].rows) == 3 * len(by_title["Shares"].rows)
     assert all(row["r"] <= 1 for row in by_title["Correlation"].rows)
+    assert len(by_title["Time"].rows) == 2
+    [picks] = by_title["Picks"].rows
+    assert picks["confirmed"] == picks["goal"] >= 20
 
 
 _PEERS: Final = (
