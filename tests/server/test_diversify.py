@@ -1,7 +1,6 @@
 """Diversify and DiversifyStream return what the core returns, and refuse what it refuses."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -158,16 +157,17 @@ def test_a_stream_refuses_a_bound_on_the_loss(client: Client, vectors: FloatArra
 
 
 def test_a_stream_ends_before_its_deadline_with_the_best_prefix(client: Client) -> None:
-    """So many picks take longer than the deadline allows."""
+    """So many picks take longer than the deadline allows, and the call ends with status OK."""
     rng = np.random.default_rng(2)
-    vectors, scores = rng.standard_normal((8_000, 64), dtype=np.float32), rng.random(8_000)
+    vectors = rng.standard_normal((10_000, 200), dtype=np.float32).astype(np.float16)
+    scores = rng.random(len(vectors))
     client.diversify(vectors[:10], scores[:10])
-    options: dict[str, Any] = {"k": 8_000, "selector": "max_sum", "diversity": 0.5}
-    start = time.monotonic()
+    options: dict[str, Any] = {"k": len(vectors), "selector": "max_sum", "diversity": 0.5}
+    # The client raises an error for every other status, such as DEADLINE_EXCEEDED.
     picks = list(client.diversify_stream(vectors, scores, timeout=1.5, **options))
-    assert time.monotonic() - start < 1.5
-    assert 0 < len(picks) < 8_000
-    prepared = prepare_candidates(vectors, scores, DiversifyParameters(**options))
+    assert 0 < len(picks) < len(vectors)
+    full = vectors.astype(np.float32)
+    prepared = prepare_candidates(full, scores, DiversifyParameters(**options))
     expected = iterate_picks(prepared, DiversifyParameters(**options))
     assert picks == list(islice(expected, len(picks)))
 
