@@ -24,9 +24,9 @@ _PICKS_GOAL: Final = 10_000
 def rows(small: bool) -> Iterator[Output]:  # as all parts have it
     """Yield the tables of costs and of picks that were computed anew."""
     manifold = Manifold.of()
-    count, queries = (3_000, 5) if small else (1_000_000, 200)
+    count, query_count = (3_000, 5) if small else (1_000_000, 200)
     sets: list[tuple[str, FloatArray, FloatArray]] = [
-        (f"{count:,} points", manifold.points(count), manifold.queries(queries))
+        (f"{count:,} points", manifold.points(count), manifold.queries(query_count))
     ]
     if not small:
         # 500 points are queries, and are left out.
@@ -36,10 +36,10 @@ def rows(small: bool) -> Iterator[Output]:  # as all parts have it
         "Time that explanations and reports add",
         {"goals": "explain at most 1 of selection, report at most .05 of a query"},
     )
-    for name, points, asked in sets:
+    for name, points, queries in sets:
         index = Index.build(points)
         for k in _SIZES:
-            yield {"set": name, "k": k, **_costs(index, asked, k)}
+            yield {"set": name, "k": k, **_costs(index, queries, k)}
     yield Table("Picks computed anew from their explanations")
     yield _recomputed(*sets[0], 20 if small else _PICKS_GOAL)
 
