@@ -6,23 +6,22 @@ files.
 
 import argparse
 import datetime as dt
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 import divgrpc
 from divgrpc.errors import IndexChangedError, InvalidArgumentError
 from divgrpc.types import EvaluateRow
 from divgrpc_client.client import Client
 from divgrpc_client.formats.evaluation_tables import method, setting
-from divgrpc_client.formats.files import read_column, read_lines
+from divgrpc_client.formats.pictures import read_pictures
+from divgrpc_client.formats.titles import Id, read_titles
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix
 from divgrpc_client.reports.evaluation import best_of_each, write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
@@ -31,9 +30,6 @@ from divgrpc_protos.arrays import Matrix, row_count, take
 # Maximum width and height of a thumbnail, the size at which a page shows thumbnails.
 THUMBNAIL_PIXELS: Final = 64
 _COUNT: Final = 4
-_ID_AND_TITLE: Final = re.compile(r"([^\t]+)\t(.*)")
-# An id of a point: an integer or a text.
-Id: TypeAlias = int | str
 _OPTIONS: Final = (
     *("k", "diversity", "selector", "variant", "rounding", "search", "hash_limit"),
     *("candidates_limit", "max_distance", "sampling", "seed"),
@@ -118,21 +114,6 @@ def _result(point: Id, looks: Looks, category: int | None, ids: set[Id] | None) 
     return Result(title if image else name, image, alt="" if title else name, wrong=wrong)
 
 
-def read_titles(path: Path, field: str = "titles") -> dict[Id, str]:
-    """Return a title for each id from a text file.
-
-    If every line has the form id, tab, title, the ids are taken from the lines. They are integers
-    if all of them can be, else texts. Otherwise each line is a title, and its number, counted from
-    0, is the id.
-    """
-    lines = read_lines(field, path)
-    pairs = [match.groups() for line in lines if (match := _ID_AND_TITLE.fullmatch(line))]
-    if len(pairs) < len(lines):
-        return dict(enumerate(lines))
-    are_integers = all(point.isascii() and point.isdecimal() for point, _ in pairs)
-    return {int(point) if are_integers else point: title for point, title in pairs}
-
-
 def read_point_categories(path: Path) -> dict[Id, int]:
     """Return a category for each id, from a file in the format of `read_titles`."""
     titles = read_titles(path, "point_categories")
@@ -147,48 +128,18 @@ def read_point_categories(path: Path) -> dict[Id, int]:
 def read_thumbnails(path: Path) -> Callable[[Id], str]:
     """Return a function that returns the image of an id as a data URI, "" if there is none.
 
-    `path` is a folder of files <id>.png, <id>.jpg or <id>.jpeg, or an .npy of shape (n, height,
-    width) or (n, height, width, 3) whose first index is the id. The values in the .npy are uint8,
-    or floats from 0 to 1.
+    `path` is what `read_pictures` takes, but a pattern has no attributes.
     """
-    if path.is_dir():
-        return lambda point: _from_folder(path, point)
-    array = read_column(str(path), path) if path.suffix == ".npy" else np.empty(0)
-    has_shape = array.ndim in (3, 4) and array.shape[3:] in ((), (3,))
-    if not has_shape or array.dtype.kind not in "uf":
-        raise InvalidArgumentError(
-            "thumbnails",
-            f"{path} must be a folder of <id>.png or .jpg, or an .npy of (n, height, width) or "
-            "(n, height, width, 3), of uint8 or shares 0 to 1",
-        )
+    pictures = read_pictures(path)
+    if pictures.attributes:
+        names = ", ".join(sorted(pictures.attributes))
+        raise InvalidArgumentError("thumbnails", f"{path} may have {{id}} alone, got {names}")
 
     def thumbnail(point: Id) -> str:
-        if isinstance(point, str) or point >= len(array):
-            return ""
-        shades = array[point]
-        if shades.dtype != np.uint8:
-            shades = np.rint(255 * np.clip(shades, 0, 1)).astype(np.uint8)
-        return _small(Image.fromarray(shades))
+        image = pictures.thumbnail(point, {}, THUMBNAIL_PIXELS)
+        return "" if image is None else data_uri(image)
 
     return thumbnail
-
-
-def _from_folder(folder: Path, point: Id) -> str:
-    if Path(str(point)).name != str(point):
-        return ""  # a text id that names a file of another folder
-    for suffix in (".png", ".jpg", ".jpeg"):
-        if (path := folder / f"{point}{suffix}").exists():
-            try:
-                with Image.open(path) as image:
-                    return _small(image.convert("RGB"))
-            except (OSError, UnidentifiedImageError) as error:
-                raise InvalidArgumentError("thumbnails", f"{path} is no picture: {error}") from None
-    return ""
-
-
-def _small(image: Image.Image) -> str:
-    image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-    return data_uri(image)
 
 
 class EvaluationReport:

@@ -24,7 +24,6 @@ from divgrpc_client.reports.showing import (
     Looks,
     read_point_categories,
     read_thumbnails,
-    read_titles,
     side_by_side,
 )
 from support.data.evaluation_rows import made_rows, without_h
@@ -189,19 +188,10 @@ def test_times_have_a_suitable_unit() -> None:
     assert [charts.time_words(duration) for duration in times] == words
 
 
-def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
-    """Titles belong to ids: each line starts with an id and a tab, or the line number is the id."""
-    path = tmp_path / "titles.txt"
-    path.write_text("zero\n\n2\ttwo")
-    assert read_titles(path) == {0: "zero", 1: "", 2: "2\ttwo"}
-    path.write_text("7\tseven\n3\tthree\tand more\n")
-    assert read_titles(path) == {7: "seven", 3: "three\tand more"}
+def test_categories_of_points_are_read_by_id(tmp_path: Path) -> None:
+    path = tmp_path / "categories.txt"
     path.write_text("1\t4\n2\t\n")
     assert read_point_categories(path) == {1: 4}
-    path.write_text("\ufeffzero\r\none\u2028still one\n", newline="")
-    assert read_titles(path) == {0: "zero", 1: "one\u2028still one"}
-    path.write_text("")
-    assert read_titles(path) == {}
 
 
 def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
