@@ -24,7 +24,7 @@ from divgrpc.metrics.comparing import (
     pareto_front,
     ratio_intervals,
 )
-from divgrpc.metrics.distances import ListDistances, list_distances, objective
+from divgrpc.metrics.distances import ListDistances, list_distances, objective, pair_distances
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.metrics.judging import (
     Judged,
@@ -105,6 +105,7 @@ __all__ = [
     "ndcg_at",
     "normalised_entropy",
     "objective",
+    "pair_distances",
     "paired_tests",
     "pareto_front",
     "precision",

@@ -89,6 +89,15 @@ def objective(distances: ListDistances, diversity: float) -> Values:
     return np.where(distances.found == distances.k, value, np.nan)
 
 
+def pair_distances(products: Values, metric: Metric = "cosine") -> Values:
+    """Return the distances (n, n) of all pairs of n vectors, as `list_distances` defines them.
+
+    products: (n, n) float64, inner products of all pairs.
+    """
+    squares = np.diagonal(products)
+    return _distances(products, squares[:, None], squares, metric)
+
+
 def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
     """Return the distances of g result lists as an array (3, g).
 

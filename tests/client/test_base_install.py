@@ -46,6 +46,11 @@ def run_without(missing: tuple[str, ...], code: str) -> "subprocess.CompletedPro
             )
             for name in ("matplotlib", "jinja2")
         ),
+        (
+            ("werkzeug", "werkzeug.exceptions"),
+            "from divgrpc_client.cli.main import main; sys.exit(main(['explore', 'x']))",
+            "divgrpc: the page needs werkzeug: install divgrpc[report]\n",
+        ),
     ],
 )
 def test_programs_name_their_extra(missing: tuple[str, ...], code: str, message: str) -> None:

@@ -25,6 +25,7 @@ from divgrpc_client.cli import (
     where,
     writing,
 )
+from divgrpc_client.cli.explore import add_explore, explore
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -47,6 +48,7 @@ _END: Final = """\
 Examples:
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
+  divgrpc explore images                   plain and diverse results in a browser
   divgrpc predict papers documents.txt     five labels for each document
   divgrpc diversify found.npy              ten diverse rows of a file
   divgrpc upsert images new.jsonl          insert points, or replace those with these ids
@@ -210,6 +212,7 @@ def _calls() -> Iterator[tuple[Callable[..., object], Callable[..., None] | None
         (writing.delete, writing.add_delete),
         (writing.compact, writing.add_compact),
         (writing.retrain, writing.add_retrain),
+        (explore, add_explore),
         (load, add_load),
         (conformance.conformance, conformance.add_conformance),
     )

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,9 +12,7 @@ import pytest
 from divgrpc_client.reports.evaluation import write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
 from support.data.evaluation_rows import made_rows
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH to open the page in")
+from support.processes.browser import chromium
 
 WIDTHS = (360, 800, 1600)
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
@@ -73,9 +70,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _chromium(folder: Path, *arguments: str) -> str:
-    assert CHROMIUM is not None
     ran = subprocess.run(
-        [CHROMIUM, *_QUIET, f"--user-data-dir={folder / 'user'}", *arguments],
+        [chromium(), *_QUIET, f"--user-data-dir={folder / 'user'}", *arguments],
         capture_output=True,
         text=True,
         check=True,
