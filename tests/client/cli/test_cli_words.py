@@ -128,7 +128,10 @@ def test_help_does_without_docstrings(module: str, words: list[str], phrase: str
         (["query", "x", "y.npy", "--fetch-k=9"], "use --candidates-limit"),
         (["query", "x", "y.npy", "--diversty", "1"], "did you mean --diversity?"),
         (["query", "x", "y.npy", "--metric", "l2"], "metric is set when an index is built"),
-        (["query", "x", "y.npy", "--qqq"], "; there are --candidates-limit, --dims, --diversity, "),
+        (
+            ["query", "x", "y.npy", "--qqq"],
+            "; there are --already-shown, --candidates-limit, --dims, ",
+        ),
         (["evaluate", "x", "y.npy", "--selectors", "greedy", "mrr"], "did you mean mmr?"),
         (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],

@@ -330,7 +330,8 @@ def test_methods_of_the_async_client_are_coroutine_functions() -> None:
     coroutines = {
         name for name in public if inspect.iscoroutinefunction(getattr(AsyncClient, name))
     }
-    streams = {"query_stream", "write_stream", "scroll", "evaluate", "evaluate_labels"}
+    streams = {"query_stream", "write_stream", "diversify_stream", "scroll", "pages"}
+    streams |= {"evaluate", "evaluate_labels"}
     assert public - coroutines == streams
     assert not any(inspect.iscoroutinefunction(getattr(Client, name)) for name in public)
 
