@@ -24,7 +24,7 @@ from support.data.stamped_points import (
     stamps_of,
     vectors_of,
 )
-from support.processes.crashing_writer import CrashingWriters, Round, make
+from support.processes.crashing_writer import SMALL, CrashingWriters, Round, make
 
 # A test runs so many rounds, because its time is limited.
 ROUNDS = 25
@@ -87,6 +87,13 @@ class _Survivor:
 def writers() -> Iterator[CrashingWriters]:
     with CrashingWriters() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def small_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let layouts that the tests themselves write be as small as those of the writers."""
+    for owner, name, value in SMALL:
+        monkeypatch.setattr(owner, name, value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
