@@ -42,11 +42,11 @@ class NotFittedError(DivgrpcError, ValueError, AttributeError):
 class DiverseNeighbors:
     """Finds points that are near a query and differ from one another.
 
-    The interface is that of `sklearn.neighbors.NearestNeighbors`, and the parameters are those of
+    It has the interface of `sklearn.neighbors.NearestNeighbors`, and the parameters of
     `Index.build` and `Index.query`; `n_neighbors` stands for `k`.
 
     n_neighbors: number of neighbours that `kneighbors` returns, 1 to 10,000.
-    metric: "euclidean", as scikit-learn has it by default, "cosine" or "inner_product".
+    metric: "euclidean", "cosine" or "inner_product". scikit-learn, too, defaults to "euclidean".
     diversity: balance of nearness and diversity, 0 to 1, or "auto". 0 returns the nearest points.
     selector: how to pick the neighbours from the candidates.
     duplicate_threshold: collapse candidates that are at least this similar to a nearer one.
@@ -163,7 +163,7 @@ class DiverseNeighbors:
     ) -> tuple[Distances, Places] | Places:
         """Return the distances and the rows of the neighbours, or only the rows.
 
-        X: (nq, d) numbers, dense or sparse. None stands for the points of `fit`, of which none is a
+        X: (nq, d) numbers, dense or sparse. None stands for the points of `fit`; then no point is a
             neighbour of itself.
         n_neighbors: number of neighbours. Default: `n_neighbors` of the object.
         return_distance: whether to return the distances.

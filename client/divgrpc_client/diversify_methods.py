@@ -63,8 +63,8 @@ class DiversifyMethods:
         name: an index that has the candidates, instead of `vectors`. Its metric applies.
         ids: the ids of the candidates in this index, at most 10,000.
 
-        The result is that of `divgrpc.diversify`, which explains the scale of scores. Places in the
-        result count the rows of `vectors`, or `ids`. Raises `IndexNotFoundError`.
+        The result is the same as from `divgrpc.diversify`, which explains the scale of scores.
+        Places in the result count the rows of `vectors`, or `ids`. Raises `IndexNotFoundError`.
         """
         request = diversify_request(
             options, vectors=vectors, scores=scores, name=name, ids=ids, query=query

@@ -42,7 +42,7 @@ def advise(
 
 
 def _of_dial(effect: DefaultEffect, base: DefaultEffect | None) -> Advice:
-    """Return the advice about the dial, from its effect beyond that of `base`."""
+    """Return the advice about the dial, from its effect beyond the effect of `base`."""
     gain, loss = effect.gain.value, effect.loss.value
     if base is not None:
         gain, loss = gain - base.gain.value, loss - base.loss.value

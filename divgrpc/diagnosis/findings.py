@@ -111,13 +111,13 @@ class Counted:
 class Answered:
     """Figures of the answers to q queries at one setting, (q,) float64 each.
 
-    found: number of results.
+    counts: number of results.
     different: number of results that are no near-copies of results before them.
     to_query: mean distance of the results from the query; NaN without results.
     apart: mean distance between the results; NaN for fewer than two.
     """
 
-    found: Values
+    counts: Values
     different: Values
     to_query: Values
     apart: Values
@@ -129,7 +129,7 @@ class Answered:
 
     def put(self, part: slice, *figures: Values | IntArray) -> None:
         """Store the figures of some queries, in the order of the fields."""
-        fields = (self.found, self.different, self.to_query, self.apart)
+        fields = (self.counts, self.different, self.to_query, self.apart)
         for field, values in zip(fields, figures, strict=True):
             field[part] = values
 
@@ -147,7 +147,7 @@ def diagnosis_of(
     from_queries: (q,) mean distance of random points from each query.
     """
     plain, threshold = answered["plain"], engine.manifest.duplicate_threshold
-    results = float(plain.found.mean())
+    results = float(plain.counts.mean())
     effects = tuple(
         DefaultEffect(
             setting=name,
@@ -165,7 +165,7 @@ def diagnosis_of(
         metric=engine.metric,
         rows=counted.rows,
         sampled=len(counted.counts),
-        queries=len(plain.found),
+        queries=len(plain.counts),
         k=DEFAULT_K,
         results=results,
         different=different,

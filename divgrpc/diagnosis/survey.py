@@ -198,8 +198,8 @@ class Survey:
         rows, queries = self._sample.queries[part], self._query_vectors[part]
         result = engine.answer_like(rows, self._settings[block.setting], self._passing)
         places = engine.rows_of(result.ids)
-        found = (places >= 0).sum(axis=1)
-        different, threshold = found.copy(), engine.manifest.duplicate_threshold
+        counts = (places >= 0).sum(axis=1)
+        different, threshold = counts.copy(), engine.manifest.duplicate_threshold
         if threshold is not None:
             limit = np.float32(copy_limit_of(threshold, engine.metric))
             count_different(self._points, places, limit, different)
@@ -207,8 +207,8 @@ class Survey:
         to_query = distances.to_query
         if engine.metric == "inner_product":
             scores = np.where(places >= 0, result.scores, 0.0)
-            to_query = np.where(found > 0, -scores.sum(axis=1) / np.maximum(1, found), np.nan)
-        self._answered[block.setting].put(part, found, different, to_query, distances.mean)
+            to_query = np.where(counts > 0, -scores.sum(axis=1) / np.maximum(1, counts), np.nan)
+        self._answered[block.setting].put(part, counts, different, to_query, distances.mean)
 
 
 def thresholds(engine: Engine, random: Randomness) -> list[float]:

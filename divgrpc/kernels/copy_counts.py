@@ -29,8 +29,8 @@ def _tally(far, limits, counts, peer):
 def count_dense(points, rows, peers, limits, counts):
     """Add to `counts` how many dense points are within each limit of each peer.
 
-    `points`: `Points`; `rows` (r,) and `peers` (m,) int64: row numbers, of which a peer does not
-    count for itself; `limits` (t,) float32, the greatest first; `counts` (m, t) int64.
+    `points`: `Points`; `rows` (r,) and `peers` (m,) int64: row numbers. A peer does not count for
+    itself. `limits` (t,) float32, the greatest first; `counts` (m, t) int64.
     """
     vectors, inverses = points.vectors, points.inverse_lengths
     angular = inverses.shape[0] > 0

@@ -40,7 +40,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def vectors() -> FloatArray:
-    """Return vectors, a quarter of which are near-copies of others."""
+    """Return vectors; a quarter are near-copies of others."""
     points = random_points(ROWS, seed=21)
     points[60:] = points[:20] + np.float32(0.01)
     return points

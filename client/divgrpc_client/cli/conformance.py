@@ -44,7 +44,7 @@ def conformance(arguments: argparse.Namespace) -> int:
 
     STORE is one of:
 
-      server        the server at --target; its index conformance-XXXXXXXX is deleted at the end
+      server        the server at --target; the index for the checks is deleted at the end
       in-process    divgrpc.Index in this process
       MODULE:CLASS  an adapter of another store, which divgrpc.conformance.Store describes
 

@@ -225,7 +225,7 @@ class Explorer:
         return {"row": None, **self._point(question.like, by_id)}
 
     def _point(self, point: Id, by_id: Mapping[Id, Record]) -> dict[str, Any]:
-        """Return how a point is shown; a point that was deleted meanwhile has its id alone."""
+        """Return what the page shows of a point; of a point that was deleted, only its id."""
         record = by_id.get(point)
         return {
             "id": str(point),

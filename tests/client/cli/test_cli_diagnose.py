@@ -13,7 +13,7 @@ from support.processes.command_line import Run
 
 @pytest.fixture(scope="module")
 def index(client: Client) -> str:
-    """Build an index of which half of the points have four near-copies."""
+    """Build an index in which half of the points have four near-copies."""
     rng = np.random.default_rng(0)
     copied = np.repeat(rng.normal(size=(60, 12)), 5, axis=0)
     copied += 0.02 * rng.normal(size=copied.shape)

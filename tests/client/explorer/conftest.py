@@ -19,7 +19,7 @@ SCRIPT = "<img src=x onerror=\"document.title='run'\"> & 'quotes'"
 
 @pytest.fixture(scope="session")
 def explored(client: Client) -> Served:
-    """Build an index of stories, each in five versions, with text ids."""
+    """Build an index with text ids of stories that have five versions."""
     rng = np.random.default_rng(5)
     stories = rng.standard_normal((STORIES, 16))
     points = np.repeat(stories, VERSIONS, axis=0)

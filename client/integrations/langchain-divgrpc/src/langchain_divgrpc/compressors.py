@@ -24,7 +24,7 @@ class DivgrpcDiversifier(BaseDocumentCompressor):
     k: maximum number of documents that are kept.
     target: the server's host:port.
     score_key: name of the metadata with the relevance of a document, greater for more relevant
-        ones, such as that of a reranker. Default: relevance is the nearness to the question.
+        ones, such as scores of a reranker. Default: relevance is the nearness to the question.
     options: options of `Client.diversify`, such as `diversity`, `selector` and
         `duplicate_threshold`.
     client_options: options of `Client`, such as `timeout` and `credentials`.

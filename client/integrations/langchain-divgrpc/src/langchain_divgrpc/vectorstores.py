@@ -223,8 +223,8 @@ class DivgrpcVectorStore(VectorStore):
     ) -> list[Document]:
         """Return `k` documents that are near a vector and differ from one another.
 
-        fetch_k: number of nearest documents to choose from, at least `k`. Default: that of divgrpc,
-            at least 200.
+        fetch_k: number of nearest documents to choose from, at least `k`. Default: the limit of
+            divgrpc, at least 200.
         lambda_mult: 1 returns the nearest documents, 0 ignores nearness.
         options: `filter`, and options of a query. Near-copies are left out before the choice,
             unless `keep_duplicates` is true.
@@ -307,7 +307,7 @@ class DivgrpcVectorStore(VectorStore):
         self._index.close()
 
     async def aclose(self) -> None:
-        """Close the connections to the server, also that of the running event loop."""
+        """Close all connections to the server, also for the running event loop."""
         await self._index.aclose()
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:

@@ -274,7 +274,7 @@ class DivgrpcDocumentStore:
         self._index.close()
 
     async def close_async(self) -> None:
-        """Close the connections to the server, also that of the running event loop."""
+        """Close all connections to the server, also for the running event loop."""
         await self._index.aclose()
 
     @property
