@@ -9,7 +9,7 @@ same points.
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,8 @@ from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.records import Index, Passing
 from divgrpc.kernels.registers import register
 from divgrpc.search.arrays import NO_FILTER
+from divgrpc.search.code_order import CodeOrder
 from divgrpc.types import IntArray
-
-if TYPE_CHECKING:
-    from divgrpc.search.passing import CodeOrder
 
 # Maximum number of bytes of all copies of this process together.
 _COPIES_BYTES_MAX: Final = 64 << 20
@@ -69,7 +67,7 @@ class PackedCells:
         cls,
         index: Index,
         rows: npt.NDArray[np.int32],
-        order: "CodeOrder",
+        order: CodeOrder,
     ) -> "PackedCells | None":
         """Copy the codes of points, or return None if copies take too much memory already.
 

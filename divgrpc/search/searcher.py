@@ -26,9 +26,10 @@ from divgrpc.search.arrays import (
     with_lists,
     with_tiles,
 )
+from divgrpc.search.code_order import CodeOrder
 from divgrpc.search.explanations import Selection, explain, report
 from divgrpc.search.memory import PROBES_MAX, Memory
-from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import Picks, relevance, select_different

@@ -14,8 +14,9 @@ from divgrpc.errors import invalid
 from divgrpc.hashing.lists import WORK
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
+from divgrpc.search.code_order import CodeOrder
 from divgrpc.search.costs import SearchTable
-from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.passing import PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import GROWING, Generation
 from divgrpc.types import IndexInfo, IntArray, WritesInfo

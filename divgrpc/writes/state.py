@@ -18,7 +18,8 @@ from divgrpc.kernels.encode import CODE_BYTE_TILE_BYTES, put_codes, take_codes
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.overflow import add_places
 from divgrpc.search.arrays import NO_FILTER, points_of
-from divgrpc.search.passing import CodeOrder, PassingRows, RowNumbers
+from divgrpc.search.code_order import CodeOrder, RowNumbers
+from divgrpc.search.passing import PassingRows
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter

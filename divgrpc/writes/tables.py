@@ -16,7 +16,7 @@ from divgrpc.kernels.records import Cells
 from divgrpc.kernels.registers import record_of
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import NO_FILTER
-from divgrpc.search.passing import CodeOrder
+from divgrpc.search.code_order import CodeOrder
 
 # Maximum number of chains of all tables. A snapshot copies the heads of all chains, and a probe
 # reads one chain.

@@ -18,8 +18,9 @@ from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import records
 from divgrpc.search import packed_cells
+from divgrpc.search.code_order import CodeOrder
 from divgrpc.search.packed_cells import PackedCells
-from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.passing import PassingRows
 from divgrpc.types import Metric, Points
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.vectors import RowsLike

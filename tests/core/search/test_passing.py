@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from divgrpc.kernels.records import Cells, Passing
 from divgrpc.kernels.registers import record_of
-from divgrpc.search.passing import CodeOrder, PassingRows
+from divgrpc.search.code_order import CodeOrder
+from divgrpc.search.passing import PassingRows
 
 
 def order_of(rows: int, n_cells: int, seed: int) -> tuple[CodeOrder, list[int], list[list[int]]]:
