@@ -365,13 +365,7 @@ class WritesFolder:
                 sync_folder(self.path.parent)
         number = 1 if old_info is None else old_info.number + 1
         rows, manifest = len(source.alive), generation.manifest
-        later_rows = min(_later_rows_max(manifest), max(_LATER_ROWS_MIN, rows))
-        # One more row, which is never used: empty places refer to it.
-        capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
-        values = None
-        if manifest.points == "sparse":
-            room = _later_values(manifest, source.values, rows, later_rows)
-            values = (source.values, source.values + room)
+        capacity, values = _room_of(manifest, source, old_info)
         self.point_files(manifest).reserve(capacity if values is None else values[1])
         arrays = self._write_layout(number, generation, source, capacity)
         parts = () if old_info is None else _parts_before(old_info, source)
@@ -434,6 +428,29 @@ class WritesFolder:
         values = (start, source.values - start)
         crc32, values_crc32 = files.checksums(*values)
         return (PartEntry(number, first, rows, crc32, entries, values, values_crc32),)
+
+
+def _room_of(
+    manifest: Manifest, source: Source, old_info: LayoutInfo | None
+) -> tuple[int, tuple[int, int] | None]:
+    """Return the capacity and the values of a new layout, as `LayoutInfo` has them.
+
+    While the layout is written, the one before it may be filled up, so there is room for all of
+    its rows. Another release may have given it more room than this one does.
+    """
+    rows = len(source.alive)
+    later_rows = min(_later_rows_max(manifest), max(_LATER_ROWS_MIN, rows))
+    # One more row, which is never used: empty places refer to it.
+    capacity = -(-(rows + later_rows + 1) // TILE_POINTS) * TILE_POINTS
+    values = None
+    if manifest.points == "sparse":
+        room = _later_values(manifest, source.values, rows, later_rows)
+        values = (source.values, source.values + room)
+    if old_info is None:
+        return capacity, values
+    if values is not None:
+        values = (values[0], max(values[1], old_info.items[1]))
+    return max(capacity, old_info.capacity), values
 
 
 def _parts_before(info: LayoutInfo, source: Source) -> tuple[PartEntry, ...]:

@@ -11,11 +11,12 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.errors import LimitExceededError, MergesBehindError
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.types import WriteResult
+from divgrpc.types import Points, WriteResult
 from divgrpc.writes import layout
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.log import Log
 from divgrpc.writes.requests import Delete, Upsert
+from support.data.stamped_points import vectors_of
 from support.data.written_points import (
     Model,
     Point,
@@ -48,8 +49,12 @@ class Gate:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Build a collection and write to it once, because the first write makes a layout."""
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Build a collection and write to it once, because the first write makes a layout.
+
+    The layout has room for fewer rows than a layout usually has.
+    """
+    monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 60)
     with a_collection(tmp_path / "points", OLD) as collection:
         upsert(collection, {1: POINTS[50]})
         assert collection.compact()
@@ -144,12 +149,6 @@ def committer(
     """Open a collection as a server does, with room for few bytes or few rows."""
     if request.param == "rows":
         monkeypatch.setitem(LIMITS, "unmerged_bytes_max", 2**28)
-        monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 25)
-        gate.is_open.set()
-        with Collection.open(path) as collection:
-            upsert(collection, {1: POINTS[51]})
-            collection.compact()
-        gate.is_open.clear()
     opened = open_committer(path)
     yield opened
     gate.is_open.set()
@@ -209,3 +208,28 @@ def test_a_write_above_the_limit_never_waits(path: Path, gate: Gate, *, waits: b
     assert not isinstance(fault.value, MergesBehindError)
     assert bytes_unmerged(path) == 0
     committer.close()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_layout_has_room_for_all_rows_of_the_one_before(
+    kind: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another release may give a layout more room, and it fills up while the next is written."""
+    path, ids = tmp_path / "points", list(range(20))
+    monkeypatch.setattr(layout, "_later_values", lambda *_: 2_000)
+    Collection.build(vectors_of(ids, 0, kind), ids=ids, path=path, metric="euclidean").close()
+    with Collection.open(path) as collection:
+        collection.upsert([3], vectors_of([3], 1, kind))
+        monkeypatch.setattr(layout, "_LATER_ROWS_MAX", 10)
+        monkeypatch.setattr(layout, "_later_values", lambda *_: 100)
+        gate = Gate(monkeypatch)
+        with ThreadPoolExecutor(1) as threads:
+            merging = threads.submit(collection.compact)
+            assert gate.is_reached.wait(30)
+            for number in range(100, 300):
+                collection.upsert([number], vectors_of([number], 2, kind))
+            gate.is_open.set()
+            assert merging.result()
+        assert len(collection) == 220
+        collection.upsert([4], vectors_of([4], 3, kind))
+        assert len(collection) == 220
