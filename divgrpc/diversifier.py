@@ -37,7 +37,13 @@ from divgrpc.parameters.signatures import spell_out_options
 from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import copy_limit_of
 from divgrpc.search.relaxation import CandidateSet
-from divgrpc.search.selectors import fall_off_dial, relevance, select_different
+from divgrpc.search.selectors import (
+    Picks,
+    fall_off_dial,
+    relevance,
+    returns_nearest,
+    select_different,
+)
 from divgrpc.search.stepwise import StepwiseSelection
 from divgrpc.types import (
     DialReason,
@@ -61,6 +67,8 @@ from divgrpc.vectors import (
 
 # Greater scores are refused, so that differences of scores do not overflow float32.
 SCORE_MAX: Final = 1e30
+# Smaller differences of scores or of points are scaled, so that float32 can represent them.
+_LEAST_WIDTH: Final = 1e-30
 _NO_PLACES: Final = np.empty(0, np.int64)
 _NO_INDPTR: Final = read_only(np.empty(0, np.int64))
 _NO_INDICES: Final = read_only(np.empty(0, np.int32))
@@ -68,6 +76,8 @@ _NO_VALUES: Final = read_only(np.empty(0, np.float32))
 _NO_SQUARES: Final = read_only(np.empty(0))
 _NO_MARKS: Final = np.empty(0, np.uint64)
 _NOT_SPREAD: Final = np.empty((1, 0), np.float32)
+
+Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,14 +87,17 @@ class Candidates:
     candidates: the candidates in the order of their costs, lowest first. The row of a candidate is
         its place in the caller's order.
     metric: the metric that gives selectors the costs of `divgrpc.diversifier`.
-    scores: (n,) float32 in the caller's order, as in `Diversification.scores`.
+    scores: (n,) float64 in the caller's order, as in `Diversification.scores`.
+    has_offset: whether the distances of the candidates are differences from the best score, and
+        not minus the scores.
     width: maximum number of values that a candidate stores.
     """
 
     candidates: CandidateSet
     metric: Metric
-    scores: FloatArray
+    scores: Scores
     width: int
+    has_offset: bool = False
 
 
 def diversify(
@@ -160,7 +173,8 @@ def prepare_candidates(
     # A vector of zeros has no direction: its distance from all others is 1.
     np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
     points = _points(rows, inverses)
-    return _ordered(points, rows, -numbers, "inner_product", numbers)
+    prepared = _ordered(points, rows, _below_best(numbers), "inner_product", numbers)
+    return replace(prepared, has_offset=True)
 
 
 def _as_vectors(vectors: RowsLike) -> Rows:
@@ -178,10 +192,10 @@ def _as_vectors(vectors: RowsLike) -> Rows:
     return rows
 
 
-def _as_scores(scores: npt.ArrayLike | None, count: int) -> FloatArray:
-    """Return the scores as (count,) float32, 0 if there are none."""
+def _as_scores(scores: npt.ArrayLike | None, count: int) -> Scores:
+    """Return the scores as (count,) float64, 0 if there are none."""
     if scores is None:
-        return np.zeros(count, np.float32)
+        return np.zeros(count)
     try:
         numbers = np.asarray(scores)
         if numbers.dtype.kind not in "fiub" and numbers.size:
@@ -197,7 +211,20 @@ def _as_scores(scores: npt.ArrayLike | None, count: int) -> FloatArray:
         bad = np.flatnonzero(~within)
         text = f"must be finite, at most {SCORE_MAX:.0e}: number {bad[0]} is {numbers[bad[0]]:g}"
         raise invalid("scores", text)
-    return numbers.astype(np.float32)
+    return numbers
+
+
+def _below_best(scores: Scores) -> FloatArray:
+    """Return by how much each score is below the best one, float32.
+
+    The differences are taken in float64, because scores may have a large offset.
+    """
+    if not len(scores):
+        return np.empty(0, np.float32)
+    differences: Scores = scores.max() - scores
+    if 0 < differences.max() < _LEAST_WIDTH:
+        differences /= differences.max()
+    return differences.astype(np.float32)
 
 
 def _points(rows: Rows, inverses: FloatArray) -> Points:
@@ -241,7 +268,7 @@ def _scored_by_query(rows: Rows, query: RowsLike, metric: Metric) -> Candidates:
     return _ordered(points, rows, distances, metric, relevance(distances, metric))
 
 
-def _by_spread(points: Points, scores: FloatArray) -> FloatArray:
+def _by_spread(points: Points, scores: Scores) -> FloatArray:
     """Scale scores to costs from 0 for the best to the mean distance of two points for the worst.
 
     The mean squared distance of two points is 2 n / (n - 1) times the mean squared distance of a
@@ -254,14 +281,15 @@ def _by_spread(points: Points, scores: FloatArray) -> FloatArray:
     mean = qp.mean_of(points, rows, count, np.ones(count), count)
     square = sparse.dense_square(mean, 0) if len(points.indptr) else 0.0
     exact.score_rows(points, Query(mean, 0, square, False), rows, count, far)
-    spread = np.float32(2 * math.fsum(far.tolist()) / (count - 1))
+    spread = 2 * math.fsum(far.tolist()) / (count - 1)
     shares = (scores.max() - scores) / (scores.max() - scores.min())
-    costs: FloatArray = shares * spread
+    # If all candidates are alike, their distances are 0, and any scale ranks them by their scores.
+    costs: FloatArray = (shares * (spread if spread >= _LEAST_WIDTH else 1.0)).astype(np.float32)
     return costs
 
 
 def _ordered(
-    points: Points, rows: Rows, distances: FloatArray, metric: Metric, scores: FloatArray
+    points: Points, rows: Rows, distances: FloatArray, metric: Metric, scores: npt.ArrayLike
 ) -> Candidates:
     """Return the candidates by ascending distance; equal ones keep their order."""
     order, width, dense = np.argsort(distances, kind="stable"), rows.shape[1], _NOT_SPREAD
@@ -271,7 +299,7 @@ def _ordered(
     far, apart = np.empty(len(order), np.float32), np.empty(len(order), np.float32)
     scratch = SelectionScratch(far, apart, dense, _NO_MARKS)
     candidates = CandidateSet(points, order.astype(np.int32), distances[order], scratch)
-    return Candidates(candidates, metric, scores, width)
+    return Candidates(candidates, metric, np.asarray(scores, np.float64), width)
 
 
 def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversification:
@@ -296,13 +324,40 @@ def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversif
     return Diversification(
         places,
         prepared.scores[places],
-        picks.values,
+        _values_of(prepared, picks, effective, duplicates, places),
         dial,
         _word(reason),
         duplicates,
         picks.gap if effective.selector == "qp_relax" else None,
         *collapsed,
     )
+
+
+def _values_of(
+    prepared: Candidates,
+    picks: Picks,
+    parameters: EffectiveParameters,
+    duplicates: int,
+    places: IntArray,
+) -> FloatArray:
+    """Return the selection scores of the picks (m,).
+
+    Picks that are made by relevance alone have their scores, as in the answer to a query.
+    Near-copies of `qp_relax` have no share.
+    """
+    if not prepared.has_offset:
+        return picks.values
+    by_rule = len(places) - duplicates
+    fixed = replace(parameters, diversity_auto=False, lose_at_most=None)
+    if parameters.lose_at_most is not None:
+        fixed = replace(fixed, diversity=picks.dial)
+    if returns_nearest(fixed):
+        by_rule = 0
+    elif parameters.selector == "qp_relax":
+        return picks.values
+    values = picks.values.copy()
+    values[by_rule:] = prepared.scores[places[by_rule:]]
+    return values
 
 
 def iterate_picks(prepared: Candidates, parameters: DiversifyParameters) -> Iterator[Pick]:
@@ -338,20 +393,22 @@ def _stepwise(
         )  # fmt: skip
         originals = originals[:n_different]
 
-    def pick_at(place: int, value: float) -> Pick:
+    def pick_at(place: int, value: float, *, by_score: bool = False) -> Pick:
         row = int(candidates.rows[place])
-        return Pick(row, float(prepared.scores[row]), float(np.float32(value)))
+        score = float(prepared.scores[row])
+        value = score if by_score and prepared.has_offset else value
+        return Pick(row, score, float(np.float32(value)))
 
     selection = StepwiseSelection(candidates.take(originals), parameters, prepared.metric)
-    places = []
+    places, is_plain = [], returns_nearest(parameters)
     for _ in range(min(parameters.k, len(originals))):
         at, value = selection.best()
         places.append(int(originals[at]))
-        yield pick_at(places[-1], value)
+        yield pick_at(places[-1], value, by_score=is_plain)
         selection.pick(at)
     # Near-copies fill the last places, as in `select_different`.
     for place in np.setdiff1d(np.arange(count), places)[: parameters.k - len(places)].tolist():
-        yield pick_at(place, -float(candidates.costs[place]))
+        yield pick_at(place, -float(candidates.costs[place]), by_score=True)
 
 
 def _nothing(parameters: DiversifyParameters) -> Diversification:
@@ -359,9 +416,10 @@ def _nothing(parameters: DiversifyParameters) -> Diversification:
     if parameters.k is not None:
         raise invalid("k", f"must be at most the number of candidates, 0, got {parameters.k}")
     numbers, fixed = np.empty(0, np.float32), parameters.fixed_dial
+    scores = np.empty(0)
     reason = None if fixed is not None else _word(records.NO_CHOICE)
     gap = 0.0 if parameters.selector == "qp_relax" else None
-    return Diversification(_NO_PLACES, numbers, numbers, fixed or 0.0, reason, duality_gap=gap)
+    return Diversification(_NO_PLACES, scores, numbers, fixed or 0.0, reason, duality_gap=gap)
 
 
 def _word(reason: int) -> DialReason | None:

@@ -24,7 +24,7 @@ from divgrpc.parameters.query import DEFAULT_DIVERSITY
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc.storage.generations import Generation
 from divgrpc.types import Auto, Metric, QueryResult, Selector
-from divgrpc.vectors import RowsLike, as_rows
+from divgrpc.vectors import RowsLike, as_rows, query_rows
 
 Distances = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -212,6 +212,11 @@ def _results(
     """Yield full results of all rows, or of the points of the index, in blocks."""
     rows = None if queries is None else as_rows("X", queries, index.dims, single=False)
     count, size = len(index) if rows is None else len(rows), LIMITS["query_rows_max"]
+    if rows is not None and not count:
+        raise invalid("X", "must have at least one row")
+    if rows is not None and count > size:
+        # The blocks below would be counted from 0 each.
+        query_rows("X", rows, index.dims, index.engine.searcher.metric)
     for start in range(0, max(1, count), size):
         stop = min(start + size, count)
         block = None if rows is None else rows[start:stop]

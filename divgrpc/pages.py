@@ -27,6 +27,7 @@ from divgrpc.parameters.warning_rules import (
     pool_grown,
 )
 from divgrpc.search.arrays import Answers, no_answers
+from divgrpc.search.dials import reason_words
 from divgrpc.search.later_picks import Shown, choose_dial, pick_after
 from divgrpc.search.page_tokens import FINGERPRINT_BYTES, PageToken, decode_token, encode_token
 from divgrpc.search.passing import PassingRows
@@ -43,10 +44,11 @@ _OF_OUTPUT: Final = frozenset(
 )
 # Warnings of queries that pages do not have, because a page ends, or its pool grows, instead.
 _NOT_OF_PAGES: Final = ("FEWER_THAN_K_FOUND", "FEWER_THAN_K_POINTS", "CANDIDATES_CROWDED")
-# Indexes in memory have no names, so these many values of each array tell one from another.
-_SAMPLE_SIZE: Final = 1_024
+# Indexes in memory have no names. About so many values of each array tell one from another.
+_SAMPLE_SIZE: Final = 4_096
 _OTHER_REQUEST: Final = (
-    "page_token belongs to another request or index: repeat the request of page 1 with it (only"
+    "page_token belongs to another request or index, or a default of the index was changed: repeat"
+    " the request of page 1 with it (only"
     " min_sequence and what is returned beside ids, such as with_attributes, may differ)"
 )
 
@@ -207,10 +209,27 @@ class _Call:
         result = engine.result(
             outcome.answers, outcome.parameters, self._parameters, warnings, _count(searched)
         )
+        if start.token.dial is not None:
+            result = self._with_dial(result, start.token)
         if self._is_paged:
             kept = tuple(w for w in result.warnings if w.code not in _NOT_OF_PAGES)
             result = replace(result, next_page_token=next_page, warnings=kept)
         return result
+
+    def _with_dial(self, result: QueryResult, token: PageToken) -> QueryResult:
+        """Return the result of a later page with the dial that page 1 chose, and its parameters."""
+        asked, parameters = self._parameters, result.parameters
+        return replace(
+            result,
+            diversities=np.array([token.dial], np.float64),
+            dial_reasons=reason_words(np.array([token.reason], np.uint8)),
+            parameters=replace(
+                parameters,
+                diversity=0.0,
+                diversity_auto=asked.diversity == "auto",
+                lose_at_most=asked.lose_at_most,
+            ),
+        )
 
     def _start(self, searched: PassingRows | None, *, dense: bool) -> _Start:
         engine, token, parameters = self._engine, self._token, self._parameters
@@ -326,6 +345,7 @@ class _Call:
             hash_limit=pool.hash_limit,
             keys=keys,
             dial=start.token.dial if outcome.dial is None else outcome.dial,
+            reason=int(answers.reasons[0]) if outcome.dial is not None else start.token.reason,
         )
         return encode_token(token), ()
 
@@ -363,7 +383,10 @@ def _identity(engine: Engine) -> bytes:
     words = (engine.name, engine.dims, manifest.parameters.metric, manifest.id_kind)
     if engine.name:
         return repr(words).encode()
-    sums = [crc32(array.ravel()[:_SAMPLE_SIZE].tobytes()) for array in engine.arrays.values()]
+    sums = [
+        crc32(array.ravel()[:: max(1, array.size // _SAMPLE_SIZE)].tobytes())
+        for array in engine.arrays.values()
+    ]
     return repr((*words, engine.rows, sums)).encode()
 
 

@@ -103,7 +103,7 @@ class QueryMethods:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> Iterator[QueryResult]:
-        """Yield one page of `k` results after the other, until all points were shown.
+        """Yield one page of `k` results after the other, until the last.
 
         queries, like: one query row, or one id of a stored point.
         page_token: the `next_page_token` of a page, to begin with the page after it.

@@ -241,7 +241,7 @@ def as_integers(ids: object, field: str) -> IntArray:
         if numbers.size == 0:
             return np.empty(0, np.int64)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise invalid(field, "must be a list of integers")
+            raise invalid(field, "must be a list of integers below 2**63")
         return numbers.astype(np.int64)
     except (TypeError, ValueError, OverflowError):
         raise invalid(field, "must be a list of integers") from None

@@ -3,9 +3,11 @@
 A check is a function of a `Trial`. It returns what it measured, or raises `CheckFailure`.
 """
 
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Final, TypeAlias, Unpack, get_args
 
 import numpy as np
@@ -20,11 +22,14 @@ from divgrpc.conformance.trial import (
     Trial,
     require_same,
 )
+from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import refuse_word
 
 Run: TypeAlias = Callable[[Trial], str]
 
 _DIALS: Final = (0.0, 0.5, 1.0)
+# What an adapter must have.
+_MEMBERS: Final = ("name", "features", "build", "query")
 _SIZES: Final = (1, 10, 50)
 # Least mean recall of a plain search, so that approximate stores pass.
 _RECALL_MIN: Final = 0.9
@@ -58,13 +63,17 @@ def check_store(store: Store, names: Iterable[str] | None = None) -> Report:
     """Check a store, and return the results.
 
     store: an adapter of the store. It indexes 480 points of 16 dimensions once or twice, and
-        answers some hundred requests.
+        answers some 800 requests.
     names: names of the checks to run, keys of `CHECKS`. Default: all.
 
     If the adapter does not name a feature that a check needs, the result is "not supported". If the
     adapter raises an error during a check, the check has failed. Errors of the first `build` are
-    raised. Raises `InvalidArgumentError` with the field `features` or `names` for unknown words.
+    raised. Raises `InvalidArgumentError` with the field `features` or `names` for unknown words,
+    and with the field `store` if an attribute or a method of `Store` is missing.
     """
+    absent = [name for name in _MEMBERS if not hasattr(store, name)]
+    if absent:
+        raise invalid("store", f"must have {' and '.join(absent)}: see divgrpc.conformance.Store")
     selected = list(CHECKS) if names is None else list(names)
     _refuse_unknown("names", selected, CHECKS)
     _refuse_unknown("features", store.features, get_args(Feature))
@@ -82,14 +91,16 @@ def _refuse_unknown(field: str, words: Iterable[str], known_words: Collection[st
 def _run(check: Check, trial: Trial) -> CheckResult:
     missing = [feature for feature in check.needs if feature not in trial.store.features]
     if missing:
-        detail = f"the adapter does not name {' and '.join(missing)}"
+        detail = f"the store has no {' and no '.join(missing)}"
         return CheckResult(check.name, check.title, "not supported", detail)
     try:
         return CheckResult(check.name, check.title, "passed", check.run(trial))
     except CheckFailure as failure:
         detail = str(failure)
     except Exception as error:  # noqa: BLE001  # whatever a store raises is a failure of the store
-        detail = f"the store raised {type(error).__name__}: {error}"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        detail = f"the store raised {type(error).__name__}: {error} ({where})"
     return CheckResult(check.name, check.title, "failed", detail)
 
 
@@ -168,7 +179,13 @@ def _check_dial(trial: Trial) -> str:
         f"mean distance of results {', '.join(f'{value:.2f}' for value in distances)}, "
         f"mean cosine with the query {', '.join(f'{value:.2f}' for value in similarities)}"
     )
-    if min(distances[1:]) <= distances[0] or max(similarities[1:]) >= similarities[0]:
+    is_monotone = all(
+        far >= near - TOLERANCE
+        for values in (distances, [-value for value in similarities])
+        for near, far in pairwise(values)
+    )
+    has_effect = distances[1] > distances[0] and similarities[1] < similarities[0]
+    if not (is_monotone and has_effect):
         raise CheckFailure(detail)
     return detail
 

@@ -53,6 +53,9 @@ class Trial:
         options: further fields of the request.
         """
         answer = self.store.query(Request(self.queries[row], k, diversity, **options))
+        if not isinstance(answer, Answer):
+            name = type(answer).__name__
+            raise CheckFailure(f"query must return a divgrpc.conformance.Answer, got {name}")
         if len(answer.ids) > k:
             raise CheckFailure(f"query {row} returned {len(answer.ids)} results for k = {k}")
         strangers = [id_ for id_ in answer.ids if id_ not in self._places]

@@ -1,12 +1,13 @@
 """Computes the picks of a query anew from its explanation, without an index."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.types import FloatArray, Metric, QueryResult
+from divgrpc.errors import invalid
+from divgrpc.types import Explanation, FloatArray, Metric, QueryResult
 
 _Values = npt.NDArray[np.float64]
 # Remainders of a DPP below this count as this (`divgrpc.kernels.max_sum_dpp`).
@@ -27,7 +28,10 @@ class Recomputed(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The selector and what its formula needs."""
+    """The selector and what its formula needs.
+
+    k: the number of results, with points shown before, in the formulas of `marginal` and `max_sum`.
+    """
 
     selector: str
     variant: str
@@ -45,38 +49,82 @@ def recompute_picks(
     *,
     vectors: FloatArray,
     displaced_vectors: FloatArray,
+    shown_vectors: FloatArray | None = None,
 ) -> Recomputed:
     """Compute the selection scores of the picks in one row of a result that has explanations.
 
     row: number of the query in the result.
     metric: metric of the index.
     query: (d,) the query.
-    vectors: (n, d) vectors of the results of the row, in their order.
+    vectors: (n, d) dense vectors of the results of the row, in their order.
     displaced_vectors: (u, d) vectors of the displaced points, in their order.
+    shown_vectors: (s, d) vectors of the points that were shown before, for a later page or a query
+        with `already_shown`, in the order in which they were shown.
 
-    Near-copies that complete an answer are no picks, and are left out. The formulas are those of
-    `divgrpc.search.selectors` and `divgrpc.kernels.greedy`, in float64.
+    Near-copies that complete an answer are no picks, and are left out. `rerank` picks from a
+    shortlist as long as it can, so its rivals may be better outside of it. The formulas are in
+    `divgrpc.search.selectors` and `divgrpc.kernels.greedy`; here they are computed in float64.
+    Raises `InvalidArgumentError` with the name of the argument as the field.
     """
-    explanation, parameters = result.explanations[row], result.parameters
-    n_picks = int(result.counts[row]) - int(result.stats.duplicates[row])
-    dial = parameters.diversity if parameters.has_fixed_dial else float(result.diversities[row])
-    points = np.concatenate((vectors[:n_picks], displaced_vectors)).astype(np.float64)
-    costs, pairs = _distances(np.asarray(query, np.float64), points, n_picks, metric)
+    explanation = _explanation_of(result, row)
+    if metric not in get_args(Metric):
+        raise invalid("metric", f"must be {', '.join(get_args(Metric))}, got {metric!r}")
+    asked = np.asarray(query, np.float64)
+    if asked.ndim != 1:
+        raise invalid("query", f"must be one vector, got {asked.ndim} axes")
+    counts = (len(explanation.plain_ranks), len(explanation.displaced_ids))
+    results = _matrix("vectors", vectors, counts[0], len(asked))
+    displaced = _matrix("displaced_vectors", displaced_vectors, counts[1], len(asked))
+    n_picks = counts[0] - int(result.stats.duplicates[row])
+    shown = _matrix("shown_vectors", shown_vectors, None, len(asked))
+    rule = _rule_of(result, row, metric, n_picks, None if shown_vectors is None else len(shown))
+    points = np.concatenate((shown, results[:n_picks], displaced))
+    costs, pairs = _distances(asked, points, len(shown) + n_picks, metric)
     costs = (costs - explanation.cost_offset) / explanation.cost_width
-    rule = _Rule(
-        parameters.selector,
-        parameters.variant,
-        dial,
-        parameters.k,
-        metric,
-        explanation.cost_width,
-    )
     values, rivals = np.empty(n_picks), np.empty(n_picks)
     for step in range(n_picks):
-        scores = _scores(costs, pairs[:, :step], rule)
-        values[step] = scores[step]
-        rivals[step] = max([*scores[step + 1 :].tolist(), -math.inf])
+        place = len(shown) + step
+        scores = _scores(costs, pairs[:, :place], rule)
+        values[step] = scores[place]
+        rivals[step] = max([*scores[place + 1 :].tolist(), -math.inf])
     return Recomputed(values, rivals)
+
+
+def _explanation_of(result: QueryResult, row: int) -> Explanation:
+    if not result.explanations:
+        raise invalid("result", "must have explanations: query with explain=True")
+    if not 0 <= row < len(result.explanations):
+        raise invalid("row", f"must be from 0 to {len(result.explanations) - 1}, got {row}")
+    return result.explanations[row]
+
+
+def _matrix(field: str, vectors: object, count: int | None, dims: int) -> _Values:
+    """Return vectors as (count, dims) float64; None and an empty list have no rows."""
+    try:
+        matrix = np.asarray([] if vectors is None else vectors, np.float64)
+    except (TypeError, ValueError):
+        raise invalid(field, "must be a dense matrix of numbers") from None
+    matrix = matrix if matrix.size else np.empty((0, dims))
+    count = len(matrix) if count is None else count
+    if matrix.ndim != 2 or matrix.shape != (count, dims):
+        shape = " x ".join(map(str, matrix.shape))
+        raise invalid(field, f"must be {count} x {dims}, got {shape}")
+    return matrix
+
+
+def _rule_of(
+    result: QueryResult, row: int, metric: Metric, n_picks: int, shown: int | None
+) -> _Rule:
+    """Return the rule of a row; `shown` is None for a query that takes account of no points."""
+    parameters, explanation = result.parameters, result.explanations[row]
+    dial = parameters.diversity if parameters.has_fixed_dial else float(result.diversities[row])
+    k = min(parameters.k, int(result.stats.candidates[row]))
+    if shown is None and parameters.selector in {"max_sum", "rerank"}:
+        k = min(k, n_picks)
+    return _Rule(
+        parameters.selector, parameters.variant, dial, k + (shown or 0), metric,
+        explanation.cost_width,
+    )  # fmt: skip
 
 
 def _distances(

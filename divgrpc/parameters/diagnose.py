@@ -1,6 +1,6 @@
 """The parameters of a diagnosis: names, defaults and ranges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,10 @@ class DiagnoseParameters:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        names = (self.attributes,) if isinstance(self.attributes, str) else tuple(self.attributes)
+        names = (self.attributes,) if isinstance(self.attributes, str) else self.attributes
+        if not isinstance(names, Iterable):
+            raise invalid("attributes", f"must be names of attributes, got {names!r:.80}")
+        names = tuple(names)
         most = LIMITS["attributes_max"]
         if len(names) > most:
             raise invalid("attributes", f"must be at most {most}, got {len(names)}")

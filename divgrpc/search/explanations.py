@@ -132,7 +132,11 @@ def report(selection: Selection, ids: IntArray) -> tuple[npt.NDArray[np.float64]
     ids: as for `explain`.
     """
     candidates, parameters, metric = selection.candidates, selection.parameters, selection.metric
-    plain, dial = np.arange(min(parameters.k, len(candidates))), parameters.diversity
+    # What was shown on earlier pages is no choice any more.
+    plain, dial = np.arange(len(candidates)), parameters.diversity
+    if len(selection.earlier):
+        plain = plain[~np.isin(candidates.rows, selection.earlier)]
+    plain = plain[: parameters.k]
     values, numbers = np.empty(8), np.empty(3)
     for column, places in enumerate((selection.places, plain)):
         pairwise.list_numbers(candidates.points, candidates.rows, candidates.costs, places, numbers)
@@ -144,7 +148,7 @@ def report(selection: Selection, ids: IntArray) -> tuple[npt.NDArray[np.float64]
         values[6 + column] = (1 - dial) * near - dial * spread if is_whole else math.nan
     if metric == "inner_product":
         values[4:6] *= -1
-    return values, _keys(ids, candidates.rows[: len(plain)])
+    return values, _keys(ids, candidates.rows[plain])
 
 
 def _keys(ids: IntArray, rows: npt.NDArray[np.integer]) -> IntArray:

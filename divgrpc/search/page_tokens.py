@@ -39,6 +39,7 @@ _VARINT_BITS_MAX: Final = 64
 # More characters than the longest valid token has.
 _CHARACTERS_MAX: Final = 2 * LIMITS["page_points_max"] * 8
 _UNREADABLE: Final = "must be next_page_token of the page before, unchanged"
+_EMPTY: Final = "is empty, because the page before was the last one"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,7 @@ class PageToken:
     keys: (m,) int64 integer ids, or keys of text ids, of all points shown, in the order of showing.
     threshold: threshold of near-copies, None if nothing is collapsed.
     dial: the dial that page 1 chose, None if the request sets it.
+    reason: why page 1 chose it, as in `kernels.records.Results.reasons`.
     """
 
     fingerprint: bytes
@@ -61,6 +63,7 @@ class PageToken:
     keys: IntArray
     threshold: float | None = None
     dial: float | None = None
+    reason: int = 0
 
 
 def encode_token(token: PageToken) -> str:
@@ -71,7 +74,7 @@ def encode_token(token: PageToken) -> str:
     if token.threshold is not None:
         body += _THRESHOLD.pack(token.threshold)
     if token.dial is not None:
-        body.append(round(token.dial * _DIAL_STEPS))
+        body += bytes((round(token.dial * _DIAL_STEPS), token.reason))
     numbers = (token.generation, token.sequence, token.candidates_limit, token.hash_limit)
     for number in (*numbers, len(token.keys)):
         _append_varint(body, number)
@@ -84,6 +87,8 @@ def encode_token(token: PageToken) -> str:
 
 def decode_token(text: object) -> PageToken:
     """Return the token in a text; raises `InvalidArgumentError` with the field `page_token`."""
+    if not text:
+        raise invalid("page_token", _EMPTY)
     try:
         return _decode(text if isinstance(text, str) else "")
     except (ValueError, IndexError, struct.error):
@@ -99,10 +104,11 @@ def _decode(text: str) -> PageToken:
     reader = _Reader(body)
     fingerprint, flags = reader.take(FINGERPRINT_BYTES), reader.byte()
     threshold = dial = None
+    reason = 0
     if flags & _HAS_THRESHOLD:
         (threshold,) = _THRESHOLD.unpack(reader.take(_THRESHOLD.size))
     if flags & _HAS_DIAL:
-        dial = reader.byte() / _DIAL_STEPS
+        dial, reason = reader.byte() / _DIAL_STEPS, reader.byte()
     generation, sequence, candidates_limit, hash_limit, count = (reader.varint() for _ in range(5))
     width = reader.byte()
     if count > LIMITS["page_points_max"] or width > _KEY_BITS_MAX:
@@ -111,7 +117,8 @@ def _decode(text: str) -> PageToken:
     if reader.place != len(body):
         raise ValueError
     return PageToken(
-        fingerprint, generation, sequence, candidates_limit, hash_limit, keys, threshold, dial
+        *(fingerprint, generation, sequence, candidates_limit, hash_limit),
+        *(keys, threshold, dial, reason),
     )
 
 

@@ -211,7 +211,9 @@ def select_different(
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
     # Near-copies complete the answer. The value of a near-copy is minus its distance from the
     # query. With `qp_relax`, the value is 0, because a near-copy has no share.
-    values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
+    values = -candidates.costs[fillers]
+    if parameters.selector == "qp_relax":
+        values = np.zeros_like(values)
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
 

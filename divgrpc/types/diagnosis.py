@@ -59,7 +59,7 @@ class Advice(NamedTuple):
     """Whether to use a default of Query.
 
     parameter: the parameter of Query.
-    value: its default for this index.
+    value: divgrpc's own default. Defaults of the index (`set_default`) are not measured.
     use: whether to leave it on. To turn it off, set `diversity=0` or `keep_duplicates=True`.
     reason: a sentence with the figures that the advice follows from.
     """

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.types.parameters import DialReason, FloatArray, IntArray
 
@@ -28,7 +29,7 @@ class Diversification:
     """The m candidates that a selector picked, in the order of picking; m is `len(result)`.
 
     places: (m,) int64 places of the picks among the candidates, as the caller passed them.
-    scores: (m,) float32 scores of the picks, as the caller passed them. With a query, they are the
+    scores: (m,) float64 scores of the picks, as the caller passed them. With a query, they are the
         cosine, the inner product or the squared Euclidean distance. Without scores and query, 0.
     selection_scores: (m,) float32 values that the selector maximised at each pick.
     diversity: the dial that was used.
@@ -43,7 +44,7 @@ class Diversification:
     """
 
     places: IntArray
-    scores: FloatArray
+    scores: npt.NDArray[np.float64]
     selection_scores: FloatArray
     diversity: float
     dial_reason: DialReason | None = None
@@ -61,14 +62,18 @@ class Diversification:
         dial = f"at diversity {self.diversity:g}"
         return f"Diversification: {len(self):,} picks {dial}: {picks}{more}"
 
-    def collapsed(self, rank: int) -> IntArray:
-        """Return the places (c,) of the candidates that were collapsed into pick `rank`, from 0 up.
+    def collapsed(self, place: int) -> IntArray:
+        """Return the places (c,) of the candidates that were collapsed into a pick.
+
+        place: number of the pick, from 0. Raises `IndexError` if there is no such pick.
 
         The array is empty unless the call had `duplicate_threshold`.
         """
+        if not 0 <= place < len(self):
+            raise IndexError(f"place must be from 0 to {len(self) - 1}, got {place}")
         if not len(self.collapsed_offsets):
             return self.collapsed_places
-        start, stop = self.collapsed_offsets[rank : rank + 2]
+        start, stop = self.collapsed_offsets[place : place + 2]
         return self.collapsed_places[start:stop]
 
     def take(self, items: Sequence[ItemT]) -> list[ItemT]:

@@ -1,11 +1,13 @@
 """Explanations of results, and reports on whole lists of results."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.types.hits import rows_of
 from divgrpc.types.records import IdArray
 
 _Floats = npt.NDArray[np.float32]
@@ -106,3 +108,18 @@ class Report:
     plain_objectives: _Doubles
     entropies: Mapping[str, _Doubles]
     plain_entropies: Mapping[str, _Doubles]
+
+    def __repr__(self) -> str:
+        means = [
+            f"{name} {_mean(values):.4g} (plain {_mean(plain):.4g})"
+            for name, values, plain in (
+                ("mean distance", self.mean_distances, self.plain_mean_distances),
+                ("mean score", self.mean_scores, self.plain_mean_scores),
+            )
+        ]
+        return f"Report: {rows_of(len(self.mean_scores))}; {', '.join(means)}"
+
+
+def _mean(values: _Doubles) -> float:
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else math.nan

@@ -62,7 +62,7 @@ def query_all(index: Index, query: FloatArray, options: dict[str, Any]) -> Query
 def check_equal(result: Diversification, answer: QueryResult, *, scores: bool = True) -> None:
     """Compare every column bit for bit."""
     assert result.places.tobytes() == answer.ids[0].tobytes()
-    assert not scores or result.scores.tobytes() == answer.scores[0].tobytes()
+    assert not scores or result.scores.astype(np.float32).tobytes() == answer.scores[0].tobytes()
     assert result.selection_scores.tobytes() == answer.selection_scores[0].tobytes()
     assert result.duplicates == answer.stats.duplicates[0]
     for rank in range(len(result)):
@@ -166,7 +166,7 @@ def test_costs_are_scaled_as_documented(
     scores = rng.uniform(-4, 9, 30)
     result = diversify(stored_as(vectors, kind), scores, k=8, metric=metric, diversity=diversity)
     assert result.places.tolist() == slow_greedy(vectors, scores, metric, 8, diversity)
-    assert result.scores.tolist() == scores.astype(np.float32)[result.places].tolist()
+    assert result.scores.tolist() == scores[result.places].tolist()
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -325,3 +325,37 @@ def test_selection_scores_of_greedy_selectors_explain_the_first_pick(selector: S
         assert result.places[0] == 1
     if selector in ("nearest", "dpp"):
         assert all(a >= b for a, b in pairwise(result.selection_scores.tolist()))
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_a_place_without_a_pick_is_refused(place: int) -> None:
+    result = diversify(np.eye(4), k=2)
+    with pytest.raises(IndexError, match="from 0 to 1"):
+        result.collapsed(place)
+
+
+@pytest.mark.parametrize(
+    "scores", [1.7e9 + np.arange(20.0), 1 + 1e-9 * np.arange(20.0), 1e-40 * np.arange(20.0),
+               2**40 + np.arange(20)], ids=["times", "near 1", "tiny", "integers"]
+)  # fmt: skip
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_offset_of_scores_does_not_matter(
+    scores: npt.NDArray[np.generic], metric: Metric
+) -> None:
+    vectors = np.random.default_rng(3).standard_normal((20, 4))
+    for options in DIALS:
+        expected = diversify(vectors, np.arange(20.0), k=5, metric=metric, **options)
+        result = diversify(vectors, scores, k=5, metric=metric, **options)
+        assert result.places.tolist() == expected.places.tolist()
+        assert result.scores.tolist() == np.asarray(scores, np.float64)[result.places].tolist()
+    best = diversify(vectors, scores, k=3, metric=metric, diversity=0)
+    assert best.places.tolist() == [19, 18, 17]
+
+
+def test_scores_rank_candidates_that_are_all_alike() -> None:
+    vectors, scores = np.ones((5, 3)), np.arange(5.0)
+    for options in ({"diversity": 0.0}, {"diversity": 0.3}, {"selector": "mmr"}):
+        arguments: Any = {"metric": "euclidean", **options}
+        assert diversify(vectors, scores, k=2, **arguments).places[0] == 4
+    alone = diversify(vectors, scores, k=1, metric="euclidean", duplicate_threshold=0.1)
+    assert alone.places.tolist() == [4]

@@ -15,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.estimator_checks import check_estimator
 
 from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.estimators import DiverseNeighbors, NotFittedError
 from divgrpc.types import Metric, QueryResult
 from support.checks.refusals import refused
@@ -205,7 +206,7 @@ def test_errors_name_the_parameters_of_the_estimator() -> None:
         diverse.kneighbors(QUERIES, 401)
     with refused("n_neighbors", "at most the number of other points, 399; got 400"):
         diverse.kneighbors(n_neighbors=400)
-    with refused("X", "^X must have 1 to 10000 rows, got 0"):
+    with refused("X", "^X must have at least one row$"):
         diverse.kneighbors(POINTS[:0])
     with refused("X", "^X row 0 is all zeros, which has no direction$"):
         DiverseNeighbors(metric="cosine").fit(np.zeros((10, 2)))
@@ -231,3 +232,14 @@ print(DiverseNeighbors(2).fit(np.eye(5)).kneighbors(return_distance=False).shape
         timeout=120,
     )
     assert ran.stdout == "(5, 2)\n"
+
+
+def test_errors_count_rows_over_all_blocks() -> None:
+    points = np.random.default_rng(0).standard_normal((50, 3))
+    estimator = DiverseNeighbors(metric="cosine").fit(points)
+    queries = np.ones((10_500, 3))
+    queries[10_200] = 0
+    with pytest.raises(InvalidArgumentError, match="row 10200 is all zeros"):
+        estimator.kneighbors(queries)
+    with pytest.raises(InvalidArgumentError, match="at least one row"):
+        estimator.kneighbors(np.empty((0, 3)))

@@ -79,6 +79,9 @@ def _scores(source: str, path: Path, attributes: dict[str, list[Any]]) -> npt.ND
             return np.array(attributes[source], np.float64)
         if path.suffix == ".npz" and not file.suffix:
             with np.load(path, allow_pickle=False) as archive:
+                if source not in archive:
+                    names = ", ".join(archive)
+                    raise invalid("scores", f"must be an array of {path}, which has {names}")
                 return np.asarray(archive[source])
         if file.suffix == ".npy":
             return np.asarray(np.load(file, allow_pickle=False))

@@ -34,6 +34,8 @@ def show(diagnosis: Diagnosis, name: str) -> None:
 
 
 def _answer(diagnosis: Diagnosis, name: str) -> str:
+    if not diagnosis.results:
+        return f"{name} has too few points to say whether it crowds."
     copies = diagnosis.results - diagnosis.different
     word = "crowds" if diagnosis.is_crowded else "does not crowd"
     return (

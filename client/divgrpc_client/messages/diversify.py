@@ -36,12 +36,7 @@ def diversify_request(
 ) -> diversify_pb2.DiversifyRequest:
     """Return the request of a call of `diversify`; raises `InvalidArgumentError`."""
     fields: dict[str, Any] = dict(_cached_fields(options))
-    if vectors is None and name is None:
-        raise invalid("vectors", "must be given, or an index and ids of its points")
-    if vectors is not None and (name is not None or ids is not None):
-        raise invalid("vectors", "stand for an index and ids: give one of the two")
-    if query is not None and scores is not None:
-        raise invalid("query", "stands for the scores: give one of the two")
+    _check_sources(vectors, scores, name, ids, query)
     if name is not None:
         fields["index"] = index_name(name)
     if ids is not None:
@@ -62,6 +57,24 @@ def diversify_request(
     if scores is not None:
         fields["scores"] = _numbers(scores).tolist()
     return diversify_pb2.DiversifyRequest(**fields)
+
+
+def _check_sources(
+    vectors: VectorsLike | None,
+    scores: npt.ArrayLike | None,
+    name: str | None,
+    ids: IdsOf,
+    query: VectorsLike | None,
+) -> None:
+    """Raise `InvalidArgumentError` for arguments that lack or exclude one another."""
+    if vectors is None and name is None:
+        raise invalid("vectors", "must be given, or an index and ids of its points")
+    if vectors is not None and (name is not None or ids is not None):
+        raise invalid("vectors", "stand for an index and ids: give one of the two")
+    if query is not None and scores is not None:
+        raise invalid("query", "stands for the scores: give one of the two")
+    if name is not None and ids is None:
+        raise invalid("ids", "must be given with the name of an index")
 
 
 def _cached_fields(options: DiversifyOptions) -> dict[str, object]:
@@ -92,7 +105,7 @@ def _check_size(matrix: Matrix) -> None:
         raise invalid("vectors", text)
 
 
-def _numbers(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _numbers(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     try:
         numbers = np.asarray(scores)
         if numbers.size and numbers.dtype.kind not in "fiub":
@@ -101,8 +114,7 @@ def _numbers(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
         raise InvalidArgumentError("scores", "scores must be numbers") from None
     if numbers.ndim != 1:
         raise invalid("scores", f"must be one number for each candidate, got {numbers.ndim} axes")
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)
+    return numbers.astype(np.float64)
 
 
 def diversification(response: diversify_pb2.DiversifyResponse) -> Diversification:

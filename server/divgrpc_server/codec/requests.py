@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError, invalid
@@ -23,7 +24,7 @@ from divgrpc.parameters import (
 )
 from divgrpc.parameters.continuation import Continuation
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.types import FloatArray, Metric, QueryDefault
+from divgrpc.types import Metric, QueryDefault
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
@@ -105,7 +106,7 @@ class Diversification(NamedTuple):
     name: str
     ids: Sequence[int] | Sequence[str]
     vectors: Rows
-    scores: FloatArray | None
+    scores: npt.NDArray[np.float64] | None
     query: Rows | None
     parameters: DiversifyParameters
     options: Options
@@ -171,7 +172,7 @@ def parse_diversification(request: diversify_pb2.DiversifyRequest) -> Diversific
                 raise invalid(name, "goes with vectors, not with the points of an index")
     else:
         raise invalid("vectors", "must be given, or an index with ids of points")
-    scores = np.array(request.scores, np.float32) if request.scores else None
+    scores = np.array(request.scores, np.float64) if request.scores else None
     return Diversification(request.index, ids, vectors, scores, query, parameters, options)
 
 

@@ -286,10 +286,18 @@ def test_lists_treat_near_copies_as_the_evaluation_did(client: Client, keep: boo
 def test_the_command_writes_its_page(
     server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _build(client, "paged", random_points(90))
+    _build(client, "evaluated-by-file", random_points(90))
     np.savez(tmp_path / "queries.npz", q=random_points(6, seed=3), y=np.arange(6) % 2)
     np.save(tmp_path / "pictures.npy", np.zeros((90, 4, 4), np.uint8))
-    words = ["evaluate", "paged", str(tmp_path / "queries.npz"), "--key", "q", "--categories", "y"]
+    words = [
+        "evaluate",
+        "evaluated-by-file",
+        str(tmp_path / "queries.npz"),
+        "--key",
+        "q",
+        "--categories",
+        "y",
+    ]
     words += ["--ks", "3", "--target", server.target, "--json", "--show", "2"]
     words += ["--thumbnails", str(tmp_path / "pictures.npy")]
     path = tmp_path / "folder" / "report.html"

@@ -18,6 +18,7 @@ from divgrpc.conformance import (
     ServerStore,
     check_store,
 )
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import Client
 from support.checks.refusals import refused
 from support.data.memory_store import MemoryStore
@@ -234,7 +235,10 @@ def test_a_store_that_raises_fails() -> None:
 
     report = check_store(Wrong(fail))
     assert {result.outcome for result in report} == {"failed"}
-    assert {result.detail for result in report} == {"the store raised ZeroDivisionError: by zero"}
+    # The place of the error is that of the store's own code.
+    line = fail.__code__.co_firstlineno + 1
+    detail = f"the store raised ZeroDivisionError: by zero (test_checks.py, line {line})"
+    assert {result.detail for result in report} == {detail}
     assert report.failures == report.results
 
 
@@ -282,7 +286,7 @@ def test_a_report_reads_as_a_table() -> None:
     lines = str(report).splitlines()
     assert lines[0] == "memory"
     assert lines[1] == "  not supported  pages   Pages are full and repeat no point."
-    assert lines[2].strip() == "the adapter does not name pages"
+    assert lines[2].strip() == "the store has no pages"
     assert [line.split()[0] for line in lines[3:7:2]] == ["failed", "passed"]
     assert lines[-1] == "1 passed, 1 failed, 1 not supported"
     assert report["scores"].outcome == "failed"
@@ -308,3 +312,28 @@ def test_divgrpc_over_grpc_passes(client: Client) -> None:
     assert not report.failures, report
     assert _missing(report) == UNSUPPORTED
     assert report.store.endswith("over gRPC")
+
+
+def test_an_adapter_that_lacks_something_is_refused() -> None:
+    class Nothing:
+        name = "nothing"
+
+    store: Any = Nothing()
+    with pytest.raises(InvalidArgumentError, match="must have features and build and query") as end:
+        check_store(store)
+    assert end.value.field == "store"
+
+
+def test_an_answer_of_another_type_is_named() -> None:
+    class Lists:
+        name, features, higher_is_nearer = "lists", (), True
+
+        def build(self, points: Points) -> None:
+            self.ids = list(points.ids)
+
+        def query(self, request: Request) -> Any:  # noqa: ANN401  # not what it should return
+            return self.ids[: request.k]
+
+    (result,) = check_store(Lists(), ["complete"]).results
+    assert result.outcome == "failed"
+    assert "must return a divgrpc.conformance.Answer, got list" in result.detail

@@ -56,14 +56,21 @@ def metric_of(index: Index) -> Metric:
     return metric
 
 
-def check_picks(result: QueryResult, metric: Metric, queries: FloatArray) -> int:
-    """Compute every pick anew, and return the number of picks."""
+def check_picks(
+    result: QueryResult,
+    metric: Metric,
+    queries: FloatArray,
+    shown: list[int] | None = None,
+    points: FloatArray = POINTS,
+) -> int:
+    """Compute every pick anew, and return the number of picks; `shown` are points shown before."""
     count = 0
     for row, explanation in enumerate(result.explanations):
         values, rivals = recompute_picks(
             result, row, metric, queries[row],
-            vectors=POINTS[result.ids[row, : result.counts[row]]],
-            displaced_vectors=POINTS[explanation.displaced_ids],
+            vectors=points[result.ids[row, : result.counts[row]]],
+            displaced_vectors=points[explanation.displaced_ids],
+            shown_vectors=None if shown is None else points[shown],
         )  # fmt: skip
         scores = result.selection_scores[row, : len(values)]
         room = 1e-4 * np.maximum(1, np.abs(scores))
@@ -207,9 +214,15 @@ def test_near_copies_that_complete_an_answer_have_no_penalty() -> None:
 @pytest.mark.parametrize("name", ["marginal", "corrected", "mmr", "rerank", "nearest"])
 def test_later_pages_are_explained(name: str, index: Index) -> None:
     options = SELECTORS[name] | {"k": 5, "diversity": 0.6, "explain": True, "with_report": True}
-    shown: set[int] = set()
+    earlier: list[int] = []
     page = index.query(POINTS[2], paged=True, **options)
     for _ in range(3):
+        shown = set(earlier)
+        check_picks(page, metric_of(index), POINTS[2:3], earlier)
+        earlier += page.ids[0].tolist()
+        if name == "nearest":
+            assert page.report is not None
+            assert page.report.mean_scores == page.report.plain_mean_scores
         (explanation,) = page.explanations
         terms = explanation.relevance_terms - explanation.penalties
         assert terms.tolist() == page.selection_scores[0].tolist()
@@ -319,3 +332,47 @@ def test_entropies_are_those_of_the_attributes() -> None:
 )
 def test_entropy_of_values(values: list[Any], entropy: float) -> None:
     assert value_entropy(values) == pytest.approx(entropy, nan_ok=True)
+
+
+def test_a_report_prints_its_means() -> None:
+    report = Index.build(POINTS[:100]).query(POINTS[:3], with_report=True).report
+    assert repr(report).startswith("Report: 3 rows; mean distance ")
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_picks_among_few_candidates_can_be_computed_anew(name: str) -> None:
+    """Fewer candidates than results, and near-copies that fill up an answer."""
+    index = Index.build(POINTS[:6])
+    options = SELECTORS[name] | {"k": 10, "diversity": 0.6, "explain": True}
+    result = index.query(POINTS[7], **options)
+    assert check_picks(result, "cosine", POINTS[7:8]) == 6
+    points = np.concatenate((POINTS[:6], POINTS[:6] + np.float32(1e-4)))
+    result = Index.build(points).query(POINTS[7], duplicate_threshold=0.999, **options)
+    assert result.stats.duplicates[0] == 4
+    assert check_picks(result, "cosine", POINTS[7:8], points=points) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"metric": "ip"}, "metric"),
+        ({"row": 1}, "row"),
+        ({"query": POINTS[:1]}, "query"),
+        ({"vectors": POINTS[:2]}, "vectors"),
+        ({"vectors": ["a"]}, "vectors"),
+        ({"displaced_vectors": POINTS[:700]}, "displaced_vectors"),
+        ({"shown_vectors": POINTS[:2, :3]}, "shown_vectors"),
+    ],
+    ids=str,
+)
+def test_picks_are_not_computed_from_wrong_arguments(arguments: dict[str, Any], field: str) -> None:
+    result = Index.build(POINTS).query(POINTS[3], k=4, explain=True)
+    every: dict[str, Any] = {
+        "row": 0, "metric": "cosine", "query": POINTS[3], "vectors": POINTS[result.ids[0]],
+        "displaced_vectors": POINTS[result.explanations[0].displaced_ids], **arguments,
+    }  # fmt: skip
+    with pytest.raises(InvalidArgumentError) as fault:
+        recompute_picks(result, **every)
+    assert fault.value.field == field
+    with pytest.raises(InvalidArgumentError, match="explain=True"):
+        recompute_picks(Index.build(POINTS).query(POINTS[3], k=4), **every)

@@ -91,3 +91,10 @@ def test_ten_pages_of_ten_make_a_short_token() -> None:
     assert len(encode_token(token_of([2**21 - 1 - n for n in range(100)]))) <= 400
     any_ids = token_of([2**63 - 1 - n for n in range(100)])
     assert len(encode_token(replace(any_ids, dial=0.5))) <= 1_200
+
+
+def test_an_empty_token_says_that_there_is_no_page() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="is empty, because the page before was the last"
+    ):
+        decode_token("")

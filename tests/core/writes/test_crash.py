@@ -5,6 +5,7 @@ DIVGRPC_CRASH_ROUNDS sets the number of rounds, 200 by default; `make crash` run
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ from support.data.stamped_points import (
     stamps_of,
     vectors_of,
 )
-from support.processes.crashing_writer import SMALL, CrashingWriters, Round, make
+from support.processes.crashing_writer import (
+    SMALL,
+    CrashingWriters,
+    Round,
+    make,
+    skip_syncs,
+)
 
 # A test runs so many rounds, because its time is limited.
 ROUNDS = 25
@@ -91,9 +98,10 @@ def writers() -> Iterator[CrashingWriters]:
 
 @pytest.fixture(autouse=True)
 def small_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let layouts that the tests themselves write be as small as those of the writers."""
+    """Let what the tests themselves write be as small, and as fast, as what the writers do."""
     for owner, name, value in SMALL:
         monkeypatch.setattr(owner, name, value)
+    skip_syncs(partial(monkeypatch.setattr, os))
 
 
 @pytest.mark.parametrize("kind", KINDS)
