@@ -351,12 +351,11 @@ def _values_of(
     fixed = replace(parameters, diversity_auto=False, lose_at_most=None)
     if parameters.lose_at_most is not None:
         fixed = replace(fixed, diversity=picks.dial)
-    if returns_nearest(fixed):
-        by_rule = 0
-    elif parameters.selector == "qp_relax":
-        return picks.values
+    has_shares = parameters.selector == "qp_relax" and not returns_nearest(parameters)
+    start = 0 if returns_nearest(fixed) else by_rule
+    stop = by_rule if has_shares else len(places)
     values = picks.values.copy()
-    values[by_rule:] = prepared.scores[places[by_rule:]]
+    values[start:stop] = prepared.scores[places[start:stop]]
     return values
 
 
