@@ -8,9 +8,9 @@ The first use of `Index`, `Collection` or `diversify` imports the compiled engin
 `divgrpc.types` or `divgrpc.errors` imports nothing heavier than numpy.
 
 The folders form layers, from lowest to highest: `kernels`; `types`; `parameters` and `metrics`;
-`columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`; `writes`. A folder
-may import only from lower layers. The layers of the other modules are in pyproject.toml. No module
-may import the .proto modules, the server or the client.
+`columns`; `storage` and `hashing`; `quotas`; `search`; `labels`; `builder`; `evaluation`; `writes`.
+A folder may import only from lower layers. The layers of the other modules are in pyproject.toml.
+No module may import the .proto modules, the server or the client.
 """
 
 import importlib
@@ -20,6 +20,7 @@ from divgrpc import former_paths
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import IndexInfo, QueryResult
 from divgrpc.types.filters import Field, Filter, HasId
+from divgrpc.types.quotas import GroupBy, Quota
 
 if TYPE_CHECKING:
     from divgrpc.collection import Collection
@@ -31,10 +32,12 @@ __all__ = [
     "DivgrpcError",
     "Field",
     "Filter",
+    "GroupBy",
     "HasId",
     "Index",
     "IndexInfo",
     "QueryResult",
+    "Quota",
     "__version__",
     "diversify",
 ]

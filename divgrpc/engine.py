@@ -21,9 +21,11 @@ import numpy as np
 from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
+from divgrpc.columns.quotas import check_attributes as check_quotas
 from divgrpc.columns.reader import RowReader
-from divgrpc.errors import ConditionFailedError, UnfitIndexError, invalid
-from divgrpc.labels.prediction import IndexedLabels, LabelSets, document_rows
+from divgrpc.errors import ConditionFailedError, InvalidArgumentError, invalid
+from divgrpc.labelled_points import LabelledPoints
+from divgrpc.labels.prediction import IndexedLabels
 from divgrpc.metrics import Values
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
@@ -31,7 +33,6 @@ from divgrpc.parameters.warning_rules import (
     absent_columns,
     crowded,
     not_collapsed,
-    stale_label_model,
     too_few,
 )
 from divgrpc.platforms import thread_seconds
@@ -40,16 +41,15 @@ from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.quota_search import QuotaSearch, QuotaSource, quota_columns, quota_warnings
 from divgrpc.search.results import joined
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.defaults import updated
 from divgrpc.storage.generations import Generation, IndexFolder
-from divgrpc.stored_points import StoredPoints
 from divgrpc.types import (
     EffectiveParameters,
     IndexInfo,
     IntArray,
-    LabelResult,
     Metric,
     Mode,
     QueryDefault,
@@ -58,8 +58,9 @@ from divgrpc.types import (
     WarningInfo,
 )
 from divgrpc.types.filters import Filter
+from divgrpc.types.quotas import Quotas
 from divgrpc.types.records import IdArray
-from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
@@ -67,7 +68,7 @@ _CACHED_PLANS_MAX: Final = 1_024
 _CACHED_ROWS_BYTES_MAX: Final = 64 << 20
 
 
-class Engine(StoredPoints):
+class Engine(LabelledPoints):
     """One generation of an index, in memory or memory-mapped from its folder. Thread-safe.
 
     manifest: description of the generation.
@@ -100,11 +101,12 @@ class Engine(StoredPoints):
         self._visible = None
         self._passing: dict[str, PassingRows] = {}
         self._plans: dict[tuple[object, ...], QueryPlan] = {}
+        self._farther_plans: dict[tuple[object, ...], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For sparse points, `auto` may choose different searches for dense and for sparse queries.
         self._dense_table = SearchTable.of(manifest, kind, dense=True)
-        self.labels: IndexedLabels | None = None
+        self.labels = None
         if manifest.labels is not None:
             metric = manifest.parameters.metric
             self.labels = IndexedLabels(generation.arrays, manifest.labels, metric)
@@ -142,31 +144,6 @@ class Engine(StoredPoints):
     def set_default(self, default: QueryDefault | None) -> None:
         """Set the default parameters of `query`, as `divgrpc.Index.set_default` does."""
         self._set_defaults(query=default)
-
-    def labels_or_error(self) -> IndexedLabels:
-        """Return `labels`; raises `UnfitIndexError` if the index has no labels."""
-        if self.labels is None:
-            raise UnfitIndexError(
-                "mode", "the index has no labels: give labels or a label_model to Build"
-            )
-        return self.labels
-
-    @property
-    def label_sets(self) -> LabelSets | None:
-        """The label sets of the points; None without them."""
-        return None if self.labels is None else self.labels.sets
-
-    @property
-    def label_counts(self) -> IntArray | None:
-        """The number of points that have each label, (L,) int64; None without label sets."""
-        sets = None if self.labels is None else self.labels.sets
-        return None if sets is None else np.bincount(sets.indices, minlength=sets.dims)
-
-    @property
-    def has_stale_label_model(self) -> bool:
-        """Whether points were written or deleted since Build trained the label model."""
-        section = self.manifest.labels
-        return section is not None and section.is_stale
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
         """Set the default threshold of a mode, as `divgrpc.Index.set_threshold` does."""
@@ -241,65 +218,6 @@ class Engine(StoredPoints):
         """Return the points that pass a filter."""
         return PassingRows(self._filters.flags(condition))
 
-    def predict(
-        self,
-        documents: RowsLike,
-        parameters: PredictParameters,
-        passing: PassingRows | None = None,
-    ) -> LabelResult:
-        """Predict labels as `Index.predict_labels` does, but ignore the index's thresholds.
-
-        Only points in `passing` vote; None stands for all points.
-        """
-        labels = self.labels_or_error()
-        rows = document_rows(documents, self.dims)
-        parameters = parameters.filled(hierarchy=labels.has_hierarchy)
-        warnings: tuple[WarningInfo, ...] = ()
-        if parameters.mode == "embedding":
-            if passing is not None:
-                raise invalid("filter", "needs the mode neighbour_vote, in which points vote")
-            answers, query = labels.predict(rows, parameters)
-            if self.has_stale_label_model:
-                warnings = (stale_label_model(),)
-        else:
-            prepare("documents", rows, self._searcher.metric)
-            passing = self.searched(passing)
-            # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
-            plan = self.plan(parameters.query, dense=False, passing=_count(passing))
-            answers, query = self._search(rows, plan, passing), plan.parameters
-            neighbours = answers.ids
-            if not self._has_texts:
-                neighbours = self._reader.ids.rows_of_keys(neighbours)
-            answers = labels.vote(neighbours, self.label_sets, answers, parameters)
-        result = labels.result(answers, query, parameters, self.generation, warnings)
-        return replace(result, sequence=self.sequence)
-
-    def predict_one_by_one(
-        self, documents: Rows, parameters: PredictParameters
-    ) -> tuple[IntArray, Values, Values]:
-        """Predict labels for one document at a time, and measure each time, for evaluations.
-
-        Returns the labels (nq, top_k) int64 that `predict` would return. Also returns two float64
-        arrays (nq,): for each document, the number of labels or neighbours that were scored
-        exactly, and the CPU time of this thread in microseconds.
-        """
-        labels = np.empty((len(documents), parameters.top_k), np.int64)
-        scored_counts, seconds = np.empty(len(documents)), np.empty(len(documents))
-        for row in range(len(documents)):
-            start = thread_seconds()
-            result = self.predict(documents[row : row + 1], parameters)
-            seconds[row] = thread_seconds() - start
-            scored_counts[row], labels[row] = result.stats.points_scored[0], result.labels[0]
-        return labels, scored_counts, seconds * 1e6
-
-    def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
-        """Raise the errors that `predict` would raise for `documents`."""
-        rows = document_rows(documents, self.dims)
-        if parameters.mode == "neighbour_vote" or self.labels is None:
-            prepare("documents", rows, self._searcher.metric)
-        else:
-            self.labels.check(rows)
-
     def check_queries(self, queries: RowsLike) -> None:
         """Raise the errors that `answer` would raise for the values of `queries`."""
         query_rows("queries", queries, self.dims, self._searcher.metric)
@@ -309,12 +227,14 @@ class Engine(StoredPoints):
         queries: RowsLike,
         parameters: QueryParameters,
         passing: PassingRows | None = None,
+        quotas: Quotas | None = None,
         *,
         as_points: bool = False,
     ) -> QueryResult:
         """Answer `queries` as `Index.query` does, with all parameters in one object.
 
         passing: the points that a query may return; None stands for all points.
+        quotas: what the results must meet, as `divgrpc.columns.quotas.as_quotas` has checked it.
 
         On an index of sparse points, `auto` takes the search for dense queries from measurements
         with normals of hyperplanes or, if `as_points`, with points.
@@ -326,12 +246,62 @@ class Engine(StoredPoints):
             )
         dense = not (as_points or isinstance(queries, SparseRows))
         passing = self.searched(passing)
-        plan = self.plan(parameters, dense=dense, passing=_count(passing))
-        answers = self._search(queries, plan, passing)
-        warnings = plan.warnings
+        plan = self.plan(parameters, dense=dense, passing=_count(passing), picks=quotas is None)
+        columns: dict[str, Any] = {}
+        if quotas is None:
+            answers = self._search(queries, plan, passing)
+        else:
+            answers, columns = self._answer_within(quotas, queries, plan, passing, parameters)
+        warnings = plan.warnings + quota_warnings(columns)
         if dense and parameters.search == "auto" and plan.parameters.search != "exact":
             warnings += self._warn_like_points(queries, parameters)
-        return self.result(answers, plan.parameters, parameters, warnings, _count(passing))
+        result = self.result(answers, plan.parameters, parameters, warnings, _count(passing))
+        return replace(result, **columns) if columns else result
+
+    def check_quotas(self, quotas: Quotas | None, parameters: QueryParameters) -> Quotas | None:
+        """Return quotas in the form that `answer` takes.
+
+        Raises `InvalidArgumentError` for quotas that do not fit the attributes of the index or the
+        parameters of the query.
+        """
+        if quotas is None:
+            return None
+        if parameters.selector == "qp_relax":
+            sentence = "qp_relax picks all results at once, and does not go with quotas or groups"
+            raise InvalidArgumentError("selector", f"{sentence}: choose another selector")
+        if parameters.explain:
+            raise invalid("explain", "cannot be combined with quotas or group_by")
+        return check_quotas(quotas, self._reader.attributes, parameters.k)
+
+    def _answer_within(
+        self,
+        quotas: Quotas,
+        queries: Rows,
+        plan: QueryPlan,
+        passing: PassingRows | None,
+        parameters: QueryParameters,
+    ) -> tuple[Answers, dict[str, Any]]:
+        """Answer within quotas; return the answers, and further fields of the result."""
+        passing = self._visible if passing is None else passing
+        if passing is not None and not passing.count:
+            return no_answers(len(queries), plan.parameters), quota_columns(len(queries), quotas)
+        every = self._all_rows if passing is None else passing
+        dense = not isinstance(queries, SparseRows)
+
+        def plan_of(rows: PassingRows) -> QueryPlan:
+            return self.plan(parameters, dense=dense, passing=rows.count, picks=False)
+
+        source = QuotaSource(
+            searcher=self._searcher,
+            plan=plan,
+            passing=passing,
+            every=every,
+            numbers=self._reader.numbers,
+            narrow=lambda condition: self._passing_rows(Filter(must=(condition,))).within(every),
+            plan_of=plan_of,
+            farther=lambda: self._farther_plan(plan, passing),
+        )
+        return QuotaSearch(source, quotas).answer(queries)
 
     def result(
         self,
@@ -366,7 +336,11 @@ class Engine(StoredPoints):
         )
 
     def answer_like(
-        self, rows: IntArray, parameters: QueryParameters, passing: PassingRows | None = None
+        self,
+        rows: IntArray,
+        parameters: QueryParameters,
+        passing: PassingRows | None = None,
+        quotas: Quotas | None = None,
     ) -> QueryResult:
         """Answer with the vectors of the points in `rows` (nq,) as queries.
 
@@ -376,7 +350,8 @@ class Engine(StoredPoints):
         results = []
         for row in rows.tolist():
             vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
-            results.append(self.answer(vector, parameters, others_pass, as_points=True))
+            result = self.answer(vector, parameters, others_pass, quotas, as_points=True)
+            results.append(result)
         return joined(results)
 
     def searched_rows(self, passing: PassingRows | None) -> PassingRows:
@@ -419,20 +394,39 @@ class Engine(StoredPoints):
         return self._searcher.exact_together(plan, sparse=sparse)
 
     def plan(
-        self, parameters: QueryParameters, *, dense: bool, passing: int | None = None
+        self,
+        parameters: QueryParameters,
+        *,
+        dense: bool,
+        passing: int | None = None,
+        picks: bool = True,
     ) -> QueryPlan:
         """Return the plan for `parameters`, cached because most calls repeat their parameters.
 
         `passing`: number of points that pass the filter of the queries; None without a filter.
+        `picks`: whether searches pick results; otherwise they only find candidates.
         """
         dense = dense and self.manifest.points == "sparse"
-        plan = self._plans.get((parameters, dense, passing))
+        key = (parameters, dense, passing, picks)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._make_plan(parameters, dense=dense, passing=passing)
+            plan = self._make_plan(parameters, dense=dense, passing=passing, picks=picks)
             if len(self._plans) >= _CACHED_PLANS_MAX:
                 self._plans.clear()
-            self._plans[parameters, dense, passing] = plan
+            self._plans[key] = plan
         return plan
+
+    def _farther_plan(self, plan: QueryPlan, passing: PassingRows | None) -> QueryPlan:
+        """Return the plan for queries with quotas that look farther than `plan`, cached."""
+        key = (plan.parameters, _count(passing))
+        farther = self._farther_plans.get(key)
+        if farther is None:
+            rows = max(1, self.rows_searched)
+            farther = self._searcher.farther(plan, passing=_count(passing), rows=rows)
+            if len(self._farther_plans) >= _CACHED_PLANS_MAX:
+                self._farther_plans.clear()
+            self._farther_plans[key] = farther
+        return farther
 
     def _warn_like_points(
         self, queries: Rows, parameters: QueryParameters
@@ -452,7 +446,7 @@ class Engine(StoredPoints):
         return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
 
     def _make_plan(
-        self, parameters: QueryParameters, *, dense: bool, passing: int | None
+        self, parameters: QueryParameters, *, dense: bool, passing: int | None, picks: bool
     ) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise invalid("max_distance", "has no meaning under metric inner_product")
@@ -472,6 +466,7 @@ class Engine(StoredPoints):
             retries=parameters.searches_again,
             passing=None if passing is None else rows,
             rows=max(1, self.rows_searched),
+            picks=picks,
         )
         warnings = parameters.warnings() + table.warnings(parameters, effective, rows)
         if threshold is not None and effective.duplicate_threshold is None:

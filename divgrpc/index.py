@@ -13,6 +13,7 @@ from divgrpc.builder.builder import IndexBuilder, store_at
 from divgrpc.builder.columns import columns_of_build
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.ids import as_ids
+from divgrpc.columns.quotas import as_quotas, k_of_groups
 from divgrpc.columns.values import columns_of
 from divgrpc.diagnosis.survey import Survey
 from divgrpc.engine import Engine
@@ -28,12 +29,11 @@ from divgrpc.parameters import (
     QueryOptions,
     QueryParameters,
     as_metric,
-    check_one_dial,
-    named_over_default,
 )
 from divgrpc.parameters.checks import check_bool
 from divgrpc.parameters.continuation import Continuation
 from divgrpc.parameters.diagnose import DEFAULT_SAMPLE, DiagnoseParameters
+from divgrpc.parameters.query_calls import CallParameters
 from divgrpc.parameters.signatures import spell_out, spell_out_options
 from divgrpc.parameters.suggestions import refuse_unknown, taken_by
 from divgrpc.search.passing import PassingRows
@@ -45,6 +45,7 @@ from divgrpc.types import (
     IndexInfo,
     LabelResult,
     Mode,
+    OnInfeasible,
     Progress,
     QueryDefault,
     QueryResult,
@@ -52,6 +53,7 @@ from divgrpc.types import (
 )
 from divgrpc.types.diagnosis import Diagnosis
 from divgrpc.types.filters import FilterLike
+from divgrpc.types.quotas import GroupBy, QuotasLike
 from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
@@ -68,15 +70,8 @@ from divgrpc.vectors import RowsLike
 from divgrpc.writes.opening import open_engine
 from divgrpc.writes.vectorless import VectorlessPoints
 
-# Maximum number of cached parameters of queries. Calls with different options use different ones.
-_CACHED_PARAMETERS_MAX: Final = 1_024
 # Arguments of `Index.build` with one entry per row, except attributes.
 _ROWS: Final = ("ids", "categories", "subtopics", "labels", "payloads")
-# Arguments of `Index.query` that are no parameters. Errors about unknown options may suggest them.
-_QUERY_ARGUMENTS: Final = (
-    *("queries", "like", "filter", "exclude_ids", "already_shown", "paged", "page_token"),
-    "min_sequence",
-)
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -91,7 +86,7 @@ class Index:
     def __init__(self, engine: Engine) -> None:
         """Wrap an engine. Users call `Index.build` or `Index.open` instead."""
         self._engine = engine
-        self._parameters: dict[tuple[object, ...], QueryParameters] = {}
+        self._parameters = CallParameters()
 
     @property
     def engine(self) -> Engine:
@@ -260,6 +255,9 @@ class Index:
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        quotas: QuotasLike = None,
+        group_by: GroupBy | None = None,
+        on_infeasible: OnInfeasible = "fail",
         already_shown: ShownLike = None,
         paged: bool = False,
         page_token: str | None = None,
@@ -274,6 +272,14 @@ class Index:
         filter: conditions such as `Field("price") < 20`, which all results must pass, or a
             dictionary in the form of Qdrant's filters.
         exclude_ids: ids of points that are not returned, at most 100,000.
+        quotas: bounds on the number of results that have each value of an attribute, such as
+            `[Quota("brand", max_each=2)]`. Not with the selector `qp_relax`.
+        group_by: results in groups with the same value of an attribute, such as
+            `GroupBy("brand", groups=5, per_group=2)`. `k` is then groups times per_group. Not with
+            `quotas`.
+        on_infeasible: what to do if no `k` results meet the quotas. "fail" raises an error. "relax"
+            returns results that miss them by as little as possible, with `quota_shortfalls`; no
+            value has more results than its quota allows.
         already_shown: ids, or vectors (m, d), of at most 1,000 points that the user has seen.
             Results are neither these points nor their near-copies, and are picked to differ from
             them.
@@ -286,13 +292,19 @@ class Index:
         Parameters that a call leaves out are taken from the `default` of the index, if it is set.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`, and
-        `ConditionFailedError` if the index has no write of the number `min_sequence`.
+        `ConditionFailedError` if the index has no write of the number `min_sequence`, or if no
+        results meet the quotas.
         """
         # The engine of a collection changes with each write.
         engine = self._engine
         engine.check_sequence(min_sequence)
         check_bool(None, "paged", paged)
-        parameters = self._parameters_of(options, engine.defaults.query)
+        limits = None
+        if quotas is not None or group_by is not None or on_infeasible != "fail":
+            limits = as_quotas(quotas, group_by, on_infeasible)
+            options = k_of_groups(limits, options)
+        parameters = self._parameters.of(options, engine.defaults.query)
+        limits = engine.check_quotas(limits, parameters)
         passing = _passing(engine, filter, exclude_ids)
         if like is not None and queries is not None:
             raise invalid("like", "stands for the queries: give one of the two")
@@ -301,10 +313,12 @@ class Index:
         if paged or page_token is not None or already_shown is not None:
             ids = _listed(exclude_ids, "exclude_ids"), _listed(like, "like")
             continuation = Continuation(paged, page_token, already_shown, as_filter(filter), *ids)
+            continuation.check_quotas(limits)
             return answer_continued(engine, queries, parameters, passing, continuation)
         if queries is None:
-            return engine.answer_like(engine.rows_like(_listed(like, "like")), parameters, passing)
-        return engine.answer(queries, parameters, passing)
+            rows = engine.rows_like(_listed(like, "like"))
+            return engine.answer_like(rows, parameters, passing, limits)
+        return engine.answer(queries, parameters, passing, limits)
 
     def pages(
         self,
@@ -344,27 +358,6 @@ class Index:
             page_token = page.next_page_token
             if not page_token:
                 return
-
-    def _parameters_of(
-        self, options: QueryOptions, default: QueryDefault | None
-    ) -> QueryParameters:
-        """Return the checked parameters of a call, cached because most calls repeat their options.
-
-        The types of the values are part of the key, because True equals 1 and is no valid `k`.
-        """
-        values = options.values()
-        key = (default, *options, *values, *map(type, values))
-        try:
-            parameters = self._parameters.get(key)
-        except TypeError:
-            # A value cannot be hashed, such as an array of no dimensions.
-            return _check_options(options, default)
-        if parameters is None:
-            parameters = _check_options(options, default)
-            if len(self._parameters) >= _CACHED_PARAMETERS_MAX:
-                self._parameters.clear()
-            self._parameters[key] = parameters
-        return parameters
 
     def predict_labels(
         self,
@@ -559,18 +552,12 @@ def _append(
     return vectorless
 
 
-def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
-    """Return the parameters of a call, completed by the default of the index."""
-    refuse_unknown("query", options, QueryOptions.__annotations__, _QUERY_ARGUMENTS)
-    check_one_dial(options)
-    return QueryParameters(**named_over_default(options, default))
-
-
 _NAMES: Final = {
     RowsLike: "RowsLike",
     IdsOf: "IdsLike",
     ShownLike: "ShownLike",
     FilterLike: "FilterLike",
+    QuotasLike: "QuotasLike",
     IdsLike: "IdsLike",
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",

@@ -29,15 +29,18 @@ from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
 from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.platforms import end_with_parent
+from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
 from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.quota_selection import QuotaSelection
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.search.stepwise import StepwiseSelection
 from divgrpc.types import Selector
 from divgrpc.types.filters import HasId
+from divgrpc.types.quotas import Quota
 from divgrpc.vectors import as_rows
 
 # Selectors that call all kernels of stepwise selection.
@@ -151,6 +154,7 @@ def _run_every_kernel() -> None:
     _add_rows()
     _predict_and_train(points)
     _select_stepwise(_candidates_of(read_only(points)))
+    _select_within_quotas(_candidates_of(read_only(points)))
     _diversify(points)
     _compile_together()
 
@@ -166,6 +170,7 @@ def compile_rest() -> None:
         select(candidate_set, parameters, "cosine")
     _predict_and_train(points.copy())
     _select_stepwise(candidate_set)
+    _select_within_quotas(candidate_set)
     _compile_together()
 
 
@@ -196,6 +201,15 @@ def _select_stepwise(candidate_set: CandidateSet) -> None:
         parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
         selection = StepwiseSelection(candidate_set, parameters, "cosine", np.arange(1))
         selection.pick(selection.best()[0])
+
+
+def _select_within_quotas(candidate_set: CandidateSet) -> None:
+    columns = (QuotaColumn.of(["a"] * len(candidate_set)),)
+    bounds = Bounds.of((Quota("a", max_each=2),), columns, 2)
+    for selector in _STEPWISE:
+        parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
+        selection = QuotaSelection.of(candidate_set, bounds, parameters, "cosine", copy_limit=0.0)
+        selection.select(2)
 
 
 def _diversify(points: npt.NDArray[np.float32]) -> None:

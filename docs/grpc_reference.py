@@ -32,6 +32,7 @@ FILES = (
     "points",
     "attributes",
     "filters",
+    "quotas",
     "writes",
     "query",
     "explanations",

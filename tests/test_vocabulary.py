@@ -39,6 +39,8 @@ OF_QUERY: dict[str, object] = {"filter": None, "exclude_ids": None}
 LIKE: dict[str, object] = {"like": None}
 # Arguments of a query that continues what was shown before.
 PAGES: dict[str, object] = {"already_shown": None, "page_token": None, "min_sequence": 0}
+# Arguments of a query that bound how many results have a value of an attribute.
+QUOTAS: dict[str, object] = {"quotas": None, "group_by": None, "on_infeasible": "fail"}
 # Fields of a request that are no parameters.
 FILTER_FIELDS = {"filter", "exclude_ids", "exclude_string_ids", "like_ids", "like_string_ids"}
 PAGE_FIELDS = {"already_shown", "already_shown_ids", "already_shown_string_ids"}
@@ -79,9 +81,12 @@ BUILD |= {name: value for name, value in table(LabelParameters).items() if name 
 # For each method of the clients, the core's method, and the expected names and defaults of
 # parameters. In the core, `evaluate` takes all axes of the grid as one argument.
 COUNTERPARTS: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
-    "query": (Index.query, LIKE | OF_QUERY | PAGES | {"paged": False} | table(QueryParameters)),
+    "query": (
+        Index.query,
+        LIKE | OF_QUERY | QUOTAS | PAGES | {"paged": False} | table(QueryParameters),
+    ),
     "pages": (Index.pages, LIKE | OF_QUERY | PAGES | table(QueryParameters)),
-    "query_stream": (None, OF_QUERY | table(QueryParameters)),
+    "query_stream": (None, OF_QUERY | QUOTAS | table(QueryParameters)),
     "build": (Index.build, BUILD),
     "predict_labels": (Index.predict_labels, FILTER | table(PredictParameters)),
     "evaluate": (None, parameters(evaluate, without={"grid"}) | table(Grid)),
@@ -164,7 +169,8 @@ def optional(field: FieldDescriptor) -> bool:
         (
             QueryParameters,
             query_pb2.QueryRequest,
-            {"index", "queries", "diversity_auto", "min_sequence", *FILTER_FIELDS, *PAGE_FIELDS},
+            {"index", "queries", "diversity_auto", "min_sequence"}
+            | {*FILTER_FIELDS, *PAGE_FIELDS, *QUOTAS},
         ),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
@@ -242,6 +248,8 @@ def names(message: Descriptor) -> list[str]:
 def test_query_results_are_columns_of_the_contract() -> None:
     """A result has the fields of its message, except that `offsets` become `counts`."""
     columns = {field.name for field in fields(types.QueryResult)}
+    # The message `groups` has columns too.
+    columns = columns - {"group_values", "group_offsets", "group_counts"} | {"groups"}
     # `ids` and `collapsed_ids` of a result are of either kind.
     of_texts = {"string_ids", "collapsed_string_ids", "id_kind"}
     response_names = set(names(query_pb2.QueryResponse.DESCRIPTOR))

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from divgrpc.types import LabelResult, QueryResult
+from divgrpc.types import LabelResult, OnInfeasible, QueryResult
 from divgrpc.types.filters import FilterLike
+from divgrpc.types.quotas import GroupBy, QuotasLike
 from divgrpc.types.records import IdsOf, ShownLike
 from divgrpc_client import calls
 from divgrpc_client.messages import arguments, batches, filters
 from divgrpc_client.messages.options import PredictOptions, QueryOptions, spelled_out
+from divgrpc_client.messages.quotas import quota_fields
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
@@ -46,6 +48,9 @@ class QueryMethods:
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        quotas: QuotasLike = None,
+        group_by: GroupBy | None = None,
+        on_infeasible: OnInfeasible = "fail",
         already_shown: ShownLike = None,
         paged: bool = False,
         page_token: str | None = None,
@@ -63,6 +68,14 @@ class QueryMethods:
         filter: conditions such as `Field("price") < 20`, which all results must pass, or a
             dictionary in the form of Qdrant's filters.
         exclude_ids: ids of points that are not returned, at most 100,000.
+        quotas: bounds on the number of results that have each value of an attribute, such as
+            `[Quota("brand", max_each=2)]`. Not with the selector `qp_relax`.
+        group_by: results in groups with the same value of an attribute, such as
+            `GroupBy("brand", groups=5, per_group=2)`. `k` is then groups times per_group. Not with
+            `quotas`.
+        on_infeasible: what to do if no `k` results meet the quotas. "fail" raises an error. "relax"
+            returns results that miss them by as little as possible, with `quota_shortfalls`; no
+            value has more results than its quota allows.
         already_shown: ids, or vectors (m, d), of at most 1,000 points that the user has seen.
             Results are neither these points nor their near-copies, and are picked to differ from
             them.
@@ -75,10 +88,12 @@ class QueryMethods:
         Rows that do not fit one message are sent in several. All rows of the result come from one
         generation (one build) of the index; rows of different messages may show different writes.
         Raises `IndexNotFoundError`, `ConditionFailedError` if the index has no write of the number
-        `min_sequence`, and `RpcError` with ABORTED if the index is replaced repeatedly during the
-        call.
+        `min_sequence` or if no results meet the quotas, and `RpcError` with ABORTED if the index is
+        replaced repeatedly during the call.
         """
         restriction = filters.query_filter_fields(filter, exclude_ids)
+        fields, options = quota_fields(quotas, group_by, on_infeasible, options)
+        restriction |= fields
         restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
         restriction |= filters.continuation_fields(
             already_shown, paged=paged, page_token=page_token
@@ -162,6 +177,9 @@ class QueryMethods:
         *,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
+        quotas: QuotasLike = None,
+        group_by: GroupBy | None = None,
+        on_infeasible: OnInfeasible = "fail",
         in_flight: int = 64,
         timeout: float | None = None,
         request_id: str | None = None,
@@ -170,7 +188,7 @@ class QueryMethods:
         """Yield the result of each item of `queries`, in the order of the items, over one stream.
 
         queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
-        filter, exclude_ids: as in `query`, for all items.
+        filter, exclude_ids, quotas, group_by, on_infeasible: as in `query`, for all items.
         in_flight: maximum number of items that await results at the same time, at least 1.
 
         gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
@@ -178,5 +196,6 @@ class QueryMethods:
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
-        pipeline = batches.QueryPipeline(name, options, restriction, in_flight)
+        fields, options = quota_fields(quotas, group_by, on_infeasible, options)
+        pipeline = batches.QueryPipeline(name, options, restriction | fields, in_flight)
         return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, queries))

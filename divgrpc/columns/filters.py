@@ -92,7 +92,7 @@ def _checked(condition: Condition, field: str, depth: int) -> Condition:
     if not isinstance(name, str):
         raise invalid(field, f"must name attributes by texts, got {name!r:.80}")
     if isinstance(condition, Match):
-        values = tuple(_plain(value, field, name) for value in condition.values)
+        values = tuple(plain_scalar(value, field, name) for value in condition.values)
         return Match(name, values)
     if isinstance(condition, Range):
         bounds = {bound: getattr(condition, bound) for bound in _BOUNDS}
@@ -106,7 +106,7 @@ def _conditions(parts: object, field: str) -> Iterable[Condition]:
     return parts
 
 
-def _plain(value: object, field: str, name: str) -> Scalar:
+def plain_scalar(value: object, field: str, name: str) -> Scalar:
     """Return a value as a Python text, bool, integer or float; a time becomes an integer."""
     if isinstance(value, str):
         return str.__str__(value)
@@ -123,7 +123,7 @@ def _plain(value: object, field: str, name: str) -> Scalar:
 
 
 def _bound(value: object, field: str, name: str) -> int | float | None:
-    bound = None if value is None else _plain(value, field, name)
+    bound = None if value is None else plain_scalar(value, field, name)
     if isinstance(bound, str | bool):
         rule = f"must compare {name!r:.80} by < or > with numbers or times only"
         raise invalid(field, f"{rule}, got {value!r:.80}")

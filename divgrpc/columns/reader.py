@@ -1,18 +1,19 @@
 """Reads the ids, attributes and payloads of points from the arrays of a generation."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
 from divgrpc.arrays import Array
 from divgrpc.columns.ids import Ids
 from divgrpc.columns.texts import ENDS, Texts
-from divgrpc.columns.values import NUMBER_BYTES, python_values
+from divgrpc.columns.values import MISSING_INTEGER, NUMBER_BYTES, python_values
 from divgrpc.types import IntArray
-from divgrpc.types.records import Attribute, AttributeValue
+from divgrpc.types.records import Attribute, AttributeValue, Scalar
 
 PAYLOAD: Final = "payload"
+_NO_ENDS: Final = np.empty(0, np.int64)
 # Maximum number of words that are kept for an attribute.
 _WORDS_MAX: Final = 65_536
 # Maximum number of bytes before a text in a message: its tag and its length.
@@ -22,6 +23,30 @@ _HEAD_BYTES: Final = 6
 def array_name(number: int, part: str) -> str:
     """Return the name of an array of the attribute with this number, counted from 0."""
     return f"attribute.{number}.{part}"
+
+
+class ValueNumbers(NamedTuple):
+    """The values of one attribute for m rows, as numbers that differ if the values do.
+
+    numbers: (m,) int64, MISSING_INTEGER for a missing value. If rows may have several values, the
+        numbers of all rows, one row after another.
+    ends: (m,) end of each row's part of `numbers`; empty if each row has one value or none.
+    value_of: returns the value that a number stands for, None for MISSING_INTEGER.
+    """
+
+    numbers: IntArray
+    ends: IntArray
+    value_of: Callable[[int], Scalar | None]
+
+
+def _numbers_of(attribute: Attribute, values: Array) -> IntArray:
+    if attribute.type == "integer":
+        return values
+    if attribute.type == "float":
+        # Zeros of both signs are equal.
+        numbers: IntArray = (values + 0.0).view(np.int64)
+        return np.where(np.isnan(values), MISSING_INTEGER, numbers)
+    return np.where(values < 0, MISSING_INTEGER, values.astype(np.int64))
 
 
 class RowReader:
@@ -43,6 +68,29 @@ class RowReader:
             attribute.name: self._values(number, rows)
             for number, attribute in enumerate(self.attributes)
         }
+
+    def numbers(self, name: str, rows: IntArray) -> ValueNumbers:
+        """Return the values of a declared attribute for `rows` (m,) as numbers."""
+        number = next(n for n, attribute in enumerate(self.attributes) if attribute.name == name)
+        attribute, stored = self.attributes[number], self._arrays[array_name(number, "values")]
+        ends = _NO_ENDS
+        if not attribute.multi:
+            values = stored[rows]
+        else:
+            starts, stops = self._bounds(number, rows)
+            parts = [stored[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            values = np.concatenate([stored[:0], *parts])
+            ends = np.cumsum(np.array(stops, np.int64) - np.array(starts, np.int64))
+
+        def value_of(code: int) -> Scalar | None:
+            if code == MISSING_INTEGER:
+                return None
+            item = np.array([code], np.int64)
+            if attribute.type == "float":
+                item = item.view(np.float64)
+            return cast("Scalar | None", self._python_values(number, item)[0])
+
+        return ValueNumbers(_numbers_of(attribute, values), ends, value_of)
 
     def payloads(self, rows: IntArray) -> tuple[bytes, ...]:
         """Return the payloads of `rows` (m,); empty if no point of the index has a payload."""

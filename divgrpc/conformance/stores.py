@@ -6,8 +6,11 @@ import divgrpc
 from divgrpc.conformance.protocol import Answer, Feature, Points, Request
 from divgrpc.types import QueryResult
 from divgrpc.types.filters import Field, Filter
+from divgrpc.types.quotas import Quota
 
-_FEATURES: Final[tuple[Feature, ...]] = ("scores", "diversity", "diverse_scores", "filter", "pages")
+_FEATURES: Final[tuple[Feature, ...]] = (
+    *("scores", "diversity", "diverse_scores", "filter", "pages", "max_each", "at_least"),
+)
 
 
 class IndexStore:
@@ -72,6 +75,15 @@ def _options(request: Request) -> dict[str, Any]:
     if request.filter is not None:
         conditions = (Field(name) == value for name, value in request.filter.items())
         options["filter"] = Filter(must=tuple(conditions))
+    limits, minimums = request.max_each or {}, request.at_least or {}
+    options["quotas"] = [
+        Quota(
+            name,
+            max_each=limits.get(name),
+            rules={value: (n, limits.get(name)) for value, n in minimums.get(name, {}).items()},
+        )
+        for name in sorted({*limits, *minimums})
+    ]
     if request.paged:
         options |= {"paged": True, "page_token": request.page}
     return options

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from divgrpc.errors import invalid
 from divgrpc.types.filters import Filter
+from divgrpc.types.quotas import Quotas
 
 
 class Continuation(NamedTuple):
@@ -26,3 +27,13 @@ class Continuation(NamedTuple):
         """Raise `InvalidArgumentError` if there are pages and not just one query row."""
         if rows != 1 and (self.paged or self.page_token is not None):
             raise invalid(field, f"must be one row, because pages are about one, got {rows}")
+
+    def check_quotas(self, quotas: Quotas | None) -> None:
+        """Raise `InvalidArgumentError` if the query also has quotas or groups."""
+        if quotas is None:
+            return
+        name = "already_shown"
+        if self.paged or self.page_token is not None:
+            name = "paged" if self.page_token is None else "page_token"
+        field = "quotas" if quotas.quotas else "group_by"
+        raise invalid(field, f"cannot be combined with {name}: set one of the two")

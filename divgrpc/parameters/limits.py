@@ -67,6 +67,9 @@ LIMITS: Final = {
     # already shown.
     "page_points_max": 100_000,
     "already_shown_max": 1_000,
+    # Limits of quotas: attributes, and rules for single values.
+    "quotas_max": 16,
+    "quota_rules_max": 1_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,
     "neighbours_max": 1_000,

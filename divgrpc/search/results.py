@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
             name: tuple(chain.from_iterable(part.attributes[name] for part in parts))
             for name in first.attributes
         }
+        whole |= _quota_fields(parts)
     if isinstance(first, LabelResult):
         whole["names"] = tuple(chain.from_iterable(part.names for part in parts))
         limit = ("top_k", first.parameters.top_k)
@@ -63,6 +64,23 @@ def _joined_report(parts: Sequence[Report]) -> Report | None:
                 name: np.concatenate([column[name] for column in columns]) for name in columns[0]
             }
     return Report(**whole)
+
+
+def _quota_fields(parts: Sequence[QueryResult]) -> dict[str, Any]:
+    """Return the joined groups and shortfalls."""
+    rows = [0, *accumulate(len(part.counts) for part in parts)]
+    fields: dict[str, Any] = {
+        "quota_shortfalls": tuple(
+            replace(lack, row=lack.row + first)
+            for part, first in zip(parts, rows, strict=False)
+            for lack in part.quota_shortfalls
+        )
+    }
+    if len(parts[0].group_counts):
+        sizes = np.concatenate([np.diff(part.group_offsets) for part in parts])
+        fields["group_offsets"] = np.concatenate(([0], np.cumsum(sizes)))
+        fields["group_values"] = tuple(chain.from_iterable(part.group_values for part in parts))
+    return fields
 
 
 def _warnings(

@@ -33,7 +33,7 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import Picks, relevance, select_different
-from divgrpc.types import EffectiveParameters, IntArray, Metric
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
 # Initial number of points that the scratch memory of a search through cells can hold.
@@ -179,11 +179,21 @@ class Searcher:
             candidates = min(larger.candidates_limit or points, larger.hash_limit, points)
             if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
                 again = partial(self.plan, larger, retries=retries - 1, pool_limit=pool_limit)
-                wider = again(probe_on=probe_on, passing=passing, rows=rows)
+                wider = again(probe_on=probe_on, passing=passing, rows=rows, picks=picks)
         if plan.candidates_max < plan.pool_max and (by_lists or may_widen):
             hash_limit = max(parameters.hash_limit, plan.pool_max if may_widen else 0)
             roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
+
+    def farther(self, plan: QueryPlan, passing: int | None, rows: int) -> QueryPlan:
+        """Return a plan of searches for many more candidates than `plan` finds."""
+        parameters, growth = plan.parameters, SEARCH_GROWTH
+        larger = replace(
+            parameters,
+            hash_limit=growth * parameters.hash_limit,
+            candidates_limit=growth * parameters.candidates_limit,
+        )
+        return self.plan(larger, probe_on=True, passing=passing, rows=rows, picks=False)
 
     def _enough_points(
         self, parameters: EffectiveParameters, points: int, passing: int | None
@@ -231,7 +241,7 @@ class Searcher:
                 places = self._select(plan, single)
             else:
                 places = self._local.memory.scratch.picks[: single.counts[0]]
-            self._comment(plan, places, single)
+            self._comment(plan, self._scratch_candidates(single), places, single)
             answers.put(row, single)
         return answers
 
@@ -244,10 +254,26 @@ class Searcher:
         """
         single = empty_answers(1, plan.parameters.k, plan.parameters)
         self._run(query, plan, single, passing)
+        return self._scratch_candidates(single, int(single.counts[0])), single
+
+    def candidates_of(self, rows: npt.NDArray[np.int32], distances: FloatArray) -> CandidateSet:
+        """Return the candidates in `rows` (m,) for a selection, with their distances from a query.
+
+        They are valid until this thread searches again.
+        """
+        self._local.memory.fit_selection(len(rows), 0)
+        # A plan that fits the memory must be looked up again.
+        self._local.plan = None
+        return CandidateSet(
+            self._index.points, rows, distances, self._local.memory.scratch.selection
+        )
+
+    def _scratch_candidates(self, single: Answers, count: int | None = None) -> CandidateSet:
+        """Return the first `count` candidates of the last search; None stands for the pool."""
         scratch: records.Scratch = self._local.memory.scratch
-        count = int(single.counts[0])
+        count = int(single.stats[records.POOL_SIZE, 0]) if count is None else count
         rows, distances = scratch.candidates.rows[:count], scratch.candidates.distances[:count]
-        return CandidateSet(self._index.points, rows, distances, scratch.selection), single
+        return CandidateSet(self._index.points, rows, distances, scratch.selection)
 
     def put_picks(
         self,
@@ -255,14 +281,20 @@ class Searcher:
         candidates: CandidateSet,
         picks: Picks,
         single: Answers,
-        shown: IntArray,
+        shown: IntArray | None = None,
     ) -> None:
         """Write the picks from the candidates of one query into its answer.
 
         shown: (s,) row numbers of the points that were shown before.
         """
         self._write(candidates, picks, single)
-        self._comment(plan, picks.places, single, shown.astype(np.int32))
+        rows = None if shown is None else shown.astype(np.int32)
+        self._comment(plan, candidates, picks.places, single, rows)
+
+    def keys_of(self, rows: npt.NDArray[np.int32]) -> IntArray:
+        """Return the numbers (m,) by which points at the same distance are ordered."""
+        ids = self._index.ids
+        return ids[rows] if len(ids) else rows.astype(np.int64)
 
     def _write(self, candidates: CandidateSet, picks: Picks, single: Answers) -> None:
         k = len(picks.places)
@@ -279,10 +311,8 @@ class Searcher:
 
         Returns the positions of the picks among the candidates.
         """
-        scratch: records.Scratch = self._local.memory.scratch
-        count, pool = int(single.counts[0]), int(single.stats[records.POOL_SIZE, 0])
-        rows, distances = scratch.candidates.rows[:count], scratch.candidates.distances[:count]
-        candidates = CandidateSet(self._index.points, rows, distances, scratch.selection)
+        pool = int(single.stats[records.POOL_SIZE, 0])
+        candidates = self._scratch_candidates(single, int(single.counts[0]))
         parameters = plan.parameters
         if parameters.diversity_auto:
             parameters = replace(parameters, diversity=float(single.dials[0]))
@@ -300,27 +330,25 @@ class Searcher:
     def _comment(
         self,
         plan: QueryPlan,
+        pool: CandidateSet,
         places: IntArray,
         single: Answers,
         shown: npt.NDArray[np.int32] | None = None,
     ) -> None:
         """Add to the answer to one query what the caller wants to know about its selection.
 
-        `places`: positions of the results among the candidates. `shown`: as in `Selection`.
+        `places`: positions of the results in the pool. `shown`: as in `Selection`.
         """
-        owners = self._copy_owners(plan, places, single)
+        owners = self._copy_owners(plan, pool, places)
         if plan.parameters.list_collapsed:
-            self._list_copies(owners, single)
+            self._list_copies(pool, owners, single)
         if not (plan.parameters.explain or plan.parameters.with_report):
             return
-        pool, copies = int(single.stats[records.POOL_SIZE, 0]), int(single.stats[-1, 0])
-        scratch: records.Scratch = self._local.memory.scratch
-        rows, distances = scratch.candidates.rows[:pool], scratch.candidates.distances[:pool]
-        parameters = plan.parameters
+        copies, parameters = int(single.stats[-1, 0]), plan.parameters
         if not parameters.has_fixed_dial:
             parameters = replace(parameters, diversity=float(single.dials[0]))
         selection = Selection(
-            CandidateSet(self._index.points, rows, distances, scratch.selection),
+            pool,
             places,
             len(places) - copies,
             plan.copy_limit,
@@ -335,27 +363,24 @@ class Searcher:
             numbers, plain_ids = report(selection, self.ids)
             single.reports[0], single.plain_ids[0, : len(plain_ids)] = numbers, plain_ids
 
-    def _copy_owners(self, plan: QueryPlan, places: IntArray, single: Answers) -> IntArray:
+    def _copy_owners(self, plan: QueryPlan, pool: CandidateSet, places: IntArray) -> IntArray:
         """Return the number of the result that each candidate in the pool is a near-copy of, or -1.
 
         The array is empty if nobody asks for near-copies, or if none are collapsed.
         """
         if plan.copy_limit < 0 or not plan.parameters.list_collapsed:
             return np.empty(0, np.int64)
-        rows: Array = self._local.memory.scratch.candidates.rows
-        owners = np.empty(int(single.stats[records.POOL_SIZE, 0]), np.int64)
-        limit = np.float32(plan.copy_limit)
+        owners, limit = np.empty(len(pool), np.int64), np.float32(plan.copy_limit)
         pairwise.assign_copies(
-            self._index.points, rows, len(owners), places, len(places), limit, owners
+            pool.points, pool.rows, len(pool), places, len(places), limit, owners
         )
         return owners
 
-    def _list_copies(self, owners: IntArray, single: Answers) -> None:
+    def _list_copies(self, pool: CandidateSet, owners: IntArray, single: Answers) -> None:
         """Append to `single.copies`, for each result, the ids of its near-copies in the pool."""
-        rows: Array = self._local.memory.scratch.candidates.rows
         single.copies.extend([np.empty(0, np.int64)] * single.ids.shape[1])
         for place in np.unique(owners[owners >= 0]).tolist():
-            copies = rows[np.flatnonzero(owners == place)]
+            copies = pool.rows[np.flatnonzero(owners == place)]
             single.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
 
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:

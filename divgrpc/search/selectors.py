@@ -251,9 +251,9 @@ def mean_of(numbers: FloatArray) -> float:
     return math.fsum(numbers.tolist()) / len(numbers)
 
 
-def distance_shares(distances: FloatArray) -> FloatArray:
-    """Scale distances linearly from 0 to 1, as `kernels.greedy.scale_costs` does."""
-    width = distances[-1] - distances[0]
+def distance_shares(distances: FloatArray, last: int = -1) -> FloatArray:
+    """Scale distances linearly to 1 at the place `last`, as `kernels.greedy.scale_costs` does."""
+    width = distances[last] - distances[0]
     if width > 0:
         shares: FloatArray = (distances - distances[0]) / width
         return shares

@@ -23,7 +23,7 @@ from divgrpc.types.diagnosis import (
 from divgrpc.types.diversification import Diversification, Pick
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.explanations import Explanation, Report
-from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
+from divgrpc.types.hits import HitGroup, LabelHitRows, PointHitRows, rows_of
 from divgrpc.types.parameters import (
     Auto,
     CountArray,
@@ -38,6 +38,7 @@ from divgrpc.types.parameters import (
     LabelSelector,
     Metric,
     Mode,
+    OnInfeasible,
     Points,
     Rounding,
     Sampling,
@@ -49,7 +50,8 @@ from divgrpc.types.parameters import (
     WriteMode,
     ZeroVectors,
 )
-from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
+from divgrpc.types.quotas import QuotaShortfall
+from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind, Scalar
 
 __all__ = [
     "Advice",
@@ -86,6 +88,7 @@ __all__ = [
     "Metric",
     "Microseconds",
     "Mode",
+    "OnInfeasible",
     "Pick",
     "Points",
     "PoolCost",
@@ -211,6 +214,15 @@ class QueryResult(PointHitRows):
     - `loss_bound`: under `lose_at_most`, a greater dial would lose more than the bound.
     - `within_bound`: under `lose_at_most`, even the greatest dial loses no more than the bound.
     - `equal_relevance`: under `lose_at_most`, all candidates are equally relevant.
+
+    `group_values`, `group_offsets` and `group_counts` are only set if the query had `group_by`. Row
+    i has `group_counts[i]` groups, in the order of their first picks. Counted over all rows, group
+    g has the value `group_values[g]`, and the results `group_offsets[g]` to
+    `group_offsets[g + 1]` - 1, counted over all rows without padding. The method `groups` returns
+    the groups of a row.
+
+    `quota_shortfalls` says which quotas the results miss, if the query had
+    `on_infeasible="relax"`.
     """
 
     ids: IdArray
@@ -233,6 +245,24 @@ class QueryResult(PointHitRows):
     next_page_token: str = ""
     explanations: tuple[Explanation, ...] = ()
     report: Report | None = None
+    group_values: tuple[Scalar | None, ...] = ()
+    group_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    group_counts: CountArray = field(default_factory=lambda: np.empty(0, np.uint32))
+    quota_shortfalls: tuple[QuotaShortfall, ...] = ()
+
+    def groups(self, row: int) -> tuple[HitGroup, ...]:
+        """Return the groups of a row, in the order of their first picks.
+
+        `row` is the number of the query, from 0 up. Empty unless the query had `group_by`.
+        """
+        if not len(self.group_counts):
+            return ()
+        hits, first = self[row], int(self.group_counts[:row].sum())
+        groups = range(first, first + int(self.group_counts[row]))
+        offsets = (self.group_offsets - self.group_offsets[first]).tolist()
+        return tuple(
+            HitGroup(self.group_values[g], hits[offsets[g] : offsets[g + 1]]) for g in groups
+        )
 
     def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Typ
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.types.records import AttributeValue, IdArray
+from divgrpc.types.records import AttributeValue, IdArray, Scalar
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,6 +42,17 @@ class Hit(NamedTuple):
     selection_score: float
     attributes: Mapping[str, AttributeValue] | None = None
     payload: bytes | None = None
+
+
+class HitGroup(NamedTuple):
+    """The results of a row that have the same value of the attribute of `group_by`.
+
+    value: the value; None for points without a value.
+    hits: the results, in the order of selection.
+    """
+
+    value: Scalar | None
+    hits: tuple[Hit, ...]
 
 
 class LabelHit(NamedTuple):

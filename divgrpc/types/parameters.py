@@ -24,6 +24,8 @@ Vote = Literal["weighted", "plain"]
 WriteMode = Literal["upsert", "insert_only", "update_only"]
 Durability = Literal["sync", "interval", "process"]
 Auto = Literal["auto"]
+# What to do if no results of a query meet its quotas.
+OnInfeasible = Literal["fail", "relax"]
 # Why a dial (a value of `diversity`) was chosen for a row. `QueryResult` explains the values.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 FloatArray = npt.NDArray[np.float32]

@@ -23,14 +23,15 @@ from divgrpc.columns.ids import (
     is_texts,
     next_key,
 )
-from divgrpc.columns.reader import RowReader
+from divgrpc.columns.reader import RowReader, ValueNumbers
 from divgrpc.columns.texts import Texts
+from divgrpc.columns.values import MISSING_INTEGER
 from divgrpc.columns.writer import ColumnStore, ColumnWriter
 from divgrpc.errors import invalid
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
-from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
+from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind, Scalar
 from divgrpc.writes.annotations import AnnotationWriter
 from divgrpc.writes.records import Rows, join_rows
 
@@ -420,6 +421,32 @@ class LiveReader:
                 for place, value in zip(group.tolist(), column, strict=True):
                     values[name][place] = value
         return {name: tuple(column.tolist()) for name, column in values.items()}
+
+    def numbers(self, name: str, rows: IntArray) -> ValueNumbers:
+        """Return the values of a declared attribute for `rows` (m,) as numbers."""
+        groups = [
+            (group, part.reader.numbers(name, rows[group] - part.first))
+            for part, group in self._parts.groups(rows)
+        ]
+        if len(groups) == 1:
+            return groups[0][1]
+        # Parts may have different numbers for a value.
+        known: dict[Scalar | None, int] = {None: MISSING_INTEGER}
+        is_multi = next(a.multi for a in self.attributes if a.name == name)
+        lists: list[IntArray] = [np.empty(0, np.int64)] * len(rows)
+        for group, part_numbers in groups:
+            codes, places = np.unique(part_numbers.numbers, return_inverse=True)
+            values = [part_numbers.value_of(int(code)) for code in codes]
+            numbers = np.array([known.setdefault(v, len(known)) for v in values], np.int64)[places]
+            ends = part_numbers.ends if is_multi else np.arange(1, len(group) + 1)
+            for place, items in zip(group.tolist(), np.split(numbers, ends[:-1]), strict=True):
+                lists[place] = items
+        names = {number: value for value, number in known.items()}
+        widths = np.array([len(items) for items in lists], np.int64)
+        ends = np.cumsum(widths) if is_multi else np.empty(0, np.int64)
+        return ValueNumbers(
+            np.concatenate([np.empty(0, np.int64), *lists]), ends, names.__getitem__
+        )
 
     def payloads(self, rows: IntArray) -> tuple[bytes, ...]:
         """Return the payloads of `rows` (m,); empty if none of these points has a payload."""

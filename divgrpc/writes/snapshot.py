@@ -129,7 +129,7 @@ class Snapshot(Engine):
         self._table, self._dense_table = (
             SearchTable.of(self.manifest, kind, dense=dense) for dense in (kind == "dense", True)
         )
-        self._plans, self._passing = {}, {}
+        self._plans, self._farther_plans, self._passing = {}, {}, {}
         self._unmerged, self._dead = state.rows_unmerged, state.rows - state.live
         self.__dict__.pop("_every_row", None)
         self.__dict__.pop("topics", None)

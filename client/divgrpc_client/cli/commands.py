@@ -15,6 +15,7 @@ from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
 from divgrpc_client.cli import session, where
 from divgrpc_client.cli.options import options_in, with_extra
+from divgrpc_client.cli.quotas import quotas_of
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.column_files import read_columns, with_types
@@ -93,6 +94,8 @@ def query(arguments: argparse.Namespace) -> None:
     Examples:
       divgrpc query shoes queries.npy --where 'price<20' --where 'brand in acme,globex'
       divgrpc query shoes --like a-17 b-4 --exclude-ids c-9
+      divgrpc query shoes queries.npy --max-each brand=2 --quota source:own=1..3
+      divgrpc query shoes queries.npy --group-by brand=5x2   five brands with two results each
       divgrpc query images queries.npy --diversity 0       plain nearest neighbours
       divgrpc query images queries.npy --rows 0:3 -k 20
       divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
@@ -103,7 +106,7 @@ def query(arguments: argparse.Namespace) -> None:
       divgrpc query shoes --like a-17 --page-token TOKEN   the next page
       divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
     """
-    condition, queries = where.filter_of(arguments), None
+    condition, limits, queries = where.filter_of(arguments), quotas_of(arguments), None
     if arguments.file is not None and arguments.like is not None:
         raise InvalidArgumentError("like", "FILE and --like: give one of the two")
     if arguments.file is not None:
@@ -123,7 +126,7 @@ def query(arguments: argparse.Namespace) -> None:
         names = ("like", "exclude_ids", "already_shown")
         ids = dict(zip(names, where.ids_of(client, arguments, *names), strict=True))
         like = ids.pop("like")
-        restriction: dict[str, Any] = {**ids, "filter": condition}
+        restriction: dict[str, Any] = {**ids, **limits, "filter": condition}
         restriction |= {n: getattr(arguments, n) for n in ("min_sequence", "paged", "page_token")}
         if queries is None:
             fields = options_in(arguments, QueryOptions)

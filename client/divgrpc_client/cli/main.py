@@ -22,6 +22,7 @@ from divgrpc_client.cli import (
     interrupts,
     options,
     points,
+    quotas,
     where,
     writing,
 )
@@ -260,6 +261,7 @@ def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_flags(verb, ("--min-sequence", "N", text), default=0)
     where.add_restriction(verb)
     where.add_pages(verb)
+    quotas.add_quotas(verb)
     options.add_options(verb, QueryOptions)
 
 

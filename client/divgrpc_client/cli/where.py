@@ -137,21 +137,22 @@ def parse_condition(text: str) -> Condition:
 def _values(text: str, condition: str, most: int | None = None) -> list[Any]:
     """Return the values in a text that commas separate; a single value may have commas."""
     if most == 1 and not text.startswith('"'):
-        return [_value(text.strip())]
+        return [value_of_text(text.strip())]
     values, place = [], 0
     while place < len(text):
         match = _ITEM.match(text, place)
         if match is None or not match[1].strip():
             rule = "must have values with commas between them, and quotes around both ends"
             raise invalid("where", f"{rule} or around none, got {condition!r:.80}")
-        values.append(_value(match[1].strip()))
+        values.append(value_of_text(match[1].strip()))
         place = match.end()
     if most is not None and len(values) > most:
         raise invalid("where", f"must have one value, or `in`, got {condition!r:.80}")
     return values
 
 
-def _value(text: str) -> Any:  # noqa: ANN401  # a text, a bool, a number or a time
+def value_of_text(text: str) -> Any:  # noqa: ANN401  # a text, a bool, a number or a time
+    """Return the value in a text of the command line; raises `InvalidArgumentError`."""
     if text.startswith('"'):
         try:
             return json.loads(text)

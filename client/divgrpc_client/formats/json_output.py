@@ -47,6 +47,7 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
     """
     names = ("points_passing", "sequence", "next_page_token", "report")
     passing, sequence, token, report = (getattr(result, name, None) for name in names)
+    shortfalls = getattr(result, "quota_shortfalls", ())
     show(
         {
             "generation": result.generation,
@@ -54,6 +55,7 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
             "parameters": result.parameters,
             "warnings": result.warnings,
             **({} if passing is None else {"points_passing": passing}),
+            **({"quota_shortfalls": shortfalls} if shortfalls else {}),
             **({"next_page_token": token} if has_pages else {}),
             "results": [{"row": row} | _entries(result, at) for at, row in enumerate(rows)],
             **({} if report is None else {"report": report}),
@@ -80,6 +82,10 @@ def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
             entries["payloads"] = [payload_value(hit.payload or b"") for hit in hits]
         if result.explanations:
             entries["explanation"] = result.explanations[at]
+        if len(result.group_counts):
+            entries["groups"] = [
+                {"value": group.value, "size": len(group.hits)} for group in result.groups(at)
+            ]
         for name, column in (
             ("duality_gap", result.duality_gaps),
             ("diversity", result.diversities),

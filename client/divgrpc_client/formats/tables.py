@@ -107,9 +107,12 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
     """Print the results of each row in the order in which the selector picked them.
 
     If near-copies were listed, a column holds their number for each result. `shows_copies` adds
-    their ids. Attributes have a column each, and so have payloads.
+    their ids. Attributes have a column each, and so have payloads. A group is named with its first
+    result.
     """
     columns: list[str] = []
+    groups = [_names_of_groups(answer, row) for row in range(len(answer))]
+    heads = ["group"] if len(answer.group_counts) else []
     if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
         columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
     further = [*answer.attributes, *(["payload"] if answer.payloads else [])]
@@ -122,10 +125,11 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
             hit = hits[row][rank]
             words += [_value(value) for value in (hit.attributes or {}).values()]
             words += [] if hit.payload is None else [_cut(hit.payload.decode(errors="replace"))]
-        texts = (str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *words)
+        names = [groups[row].get(rank, "")] if heads else []
+        texts = (str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *names, *words)
         return tuple(map(escape, texts))
 
-    grid = _ranked((">row", ">id", ">score", *columns, *further), rows, answer, cells)
+    grid = _ranked((">row", ">id", ">score", *heads, *columns, *further), rows, answer, cells)
     parameters = answer.parameters
     details = (
         f"{parameters.search} search, {parameters.selector} selector, {answer.dial}, "
@@ -161,6 +165,15 @@ def next_page(answer: QueryResult) -> None:
     text = f"next page: --page-token {token}" if token else "this is the last page"
     # A token must stay on one line, so that it can be copied.
     console().print(text, soft_wrap=True)
+
+
+def _names_of_groups(answer: QueryResult, row: int) -> dict[int, str]:
+    """Return the value of each group of a row by the place of its first result."""
+    names, place = {}, 0
+    for group in answer.groups(row):
+        names[place] = "(no value)" if group.value is None else _value(group.value)
+        place += len(group.hits)
+    return names
 
 
 def labels(answer: LabelResult, rows: range) -> None:

@@ -116,24 +116,25 @@ def _field(condition: Match | Range | Exists) -> filters_pb2.FieldCondition:
     message = filters_pb2.FieldCondition(attribute=condition.attribute)
     if isinstance(condition, Match):
         message.any_of.SetInParent()
-        message.any_of.values.extend(map(_value, condition.values))
+        message.any_of.values.extend(map(pack_value, condition.values))
     elif isinstance(condition, Range):
         message.range.SetInParent()
         for name in ("gt", "gte", "lt", "lte"):
             bound = getattr(condition, name)
             if bound is not None:
-                getattr(message.range, name).CopyFrom(_value(bound))
+                getattr(message.range, name).CopyFrom(pack_value(bound))
     else:
         message.exists = True
     return message
 
 
-def _value(value: Scalar) -> filters_pb2.Value:
+def pack_value(value: Scalar, field: str = "filter") -> filters_pb2.Value:
+    """Return a value as a message; raises `InvalidArgumentError` with the field `field`."""
     try:
         return _PACKERS[type(value)](value)
     except (ValueError, UnicodeEncodeError):
         # An integer of more than 64 bits, or a text that is no valid Unicode.
-        raise invalid("filter", f"cannot compare with {value!r:.80}") from None
+        raise invalid(field, f"cannot compare with {value!r:.80}") from None
 
 
 _PACKERS: dict[type, Callable[[Any], filters_pb2.Value]] = {

@@ -43,6 +43,7 @@ from divgrpc.types import (
     Vote,
 )
 from divgrpc.types.filters import FilterLike
+from divgrpc.types.quotas import QuotasLike
 from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
@@ -161,6 +162,7 @@ _NAMES: Final[dict[Any, str]] = {
     IdsOf: "IdsLike",
     ShownLike: "ShownLike",
     FilterLike: "FilterLike",
+    QuotasLike: "QuotasLike",
     AttributesLike: "AttributesLike",
     PayloadsLike: "PayloadsLike",
     AttributeTypes: "AttributeTypes",

@@ -1,6 +1,6 @@
 """Converts response messages to the dataclasses of `divgrpc.types` and to `ServerInfo`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.columns.values import Column, row_values
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
@@ -22,9 +21,9 @@ from divgrpc.types import (
     Report,
     TrainingProgress,
 )
-from divgrpc.types.records import Attribute, AttributeValue, IdArray, Records, SparseVectors
+from divgrpc.types.records import IdArray, Records, SparseVectors
+from divgrpc_client.messages.quotas import group_fields, values_of
 from divgrpc_protos.arrays import Csr, decode, filled_places
-from divgrpc_protos.columns import decode_column
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import explanations_pb2, index_pb2, points_pb2, predict_pb2, query_pb2
 
@@ -76,9 +75,10 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         parameters=parameters,
         collapsed_ids=collapsed_ids,
         collapsed_offsets=table.offsets(response.collapsed_offsets),
-        attributes=_attributes(response.attributes),
+        attributes=values_of(response.attributes),
         explanations=tuple(map(_explanation, response.explanations)),
         report=_report(response.report) if response.HasField("report") else None,
+        **group_fields(response),
         **table.common_fields(response),
     )
 
@@ -132,27 +132,11 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
         ids=ids,
         vectors=vectors,
         has_vector=has_vector,
-        attributes=_attributes(points.attributes),
+        attributes=values_of(points.attributes),
         payloads=tuple(points.payloads),
         generation=response.generation,
         sequence=response.sequence,
     )
-
-
-def _attributes(
-    messages: Iterable[points_pb2.AttributeColumn],
-) -> dict[str, tuple[AttributeValue, ...]]:
-    """Return the values of attributes by name."""
-    values = {}
-    for message in messages:
-        column = decode_column(message)
-        # A column without values has no type, and its values need none.
-        kind: Any = column.type or "keyword"
-        attribute = Attribute(column.name, kind, multi=len(column.ends) > 0)
-        values[column.name] = row_values(
-            attribute, Column(column.values, column.ends, column.words)
-        )
-    return values
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:

@@ -31,6 +31,13 @@ from divgrpc_protos.v1.points_pb2 import (
     AttributeColumn,
     IdKind,
 )
+from divgrpc_protos.v1.quotas_pb2 import (
+    GroupBy,
+    Groups,
+    OnInfeasible,
+    Quota,
+    QuotaShortfall,
+)
 from divgrpc_protos.v1.vectors_pb2 import (
     Vectors,
 )
@@ -222,6 +229,9 @@ class QueryRequest(Message):
     ALREADY_SHOWN_FIELD_NUMBER: int
     EXPLAIN_FIELD_NUMBER: int
     WITH_REPORT_FIELD_NUMBER: int
+    QUOTAS_FIELD_NUMBER: int
+    GROUP_BY_FIELD_NUMBER: int
+    ON_INFEASIBLE_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -248,6 +258,7 @@ class QueryRequest(Message):
     page_token: str
     explain: bool
     with_report: bool
+    on_infeasible: OnInfeasible.ValueType
     @property
     def queries(self) -> Vectors: ...
     @property
@@ -266,6 +277,10 @@ class QueryRequest(Message):
     def already_shown_string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
     @property
     def already_shown(self) -> Vectors: ...
+    @property
+    def quotas(self) -> RepeatedCompositeFieldContainer[Quota]: ...
+    @property
+    def group_by(self) -> GroupBy: ...
     def __init__(
         self,
         *,
@@ -304,9 +319,12 @@ class QueryRequest(Message):
         already_shown: Vectors | None = ...,
         explain: bool | None = ...,
         with_report: bool | None = ...,
+        quotas: Iterable[Quota] | None = ...,
+        group_by: GroupBy | None = ...,
+        on_infeasible: OnInfeasible.ValueType = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "explain", b"explain", "filter", b"filter", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "explain", b"explain", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "explain", b"explain", "filter", b"filter", "group_by", b"group_by", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "explain", b"explain", "filter", b"filter", "group_by", b"group_by", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "on_infeasible", b"on_infeasible", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "quotas", b"quotas", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -552,6 +570,8 @@ class QueryResponse(Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: int
     EXPLANATIONS_FIELD_NUMBER: int
     REPORT_FIELD_NUMBER: int
+    GROUPS_FIELD_NUMBER: int
+    QUOTA_SHORTFALLS_FIELD_NUMBER: int
     generation: int
     id_kind: IdKind.ValueType
     points_passing: int
@@ -593,6 +613,10 @@ class QueryResponse(Message):
     def explanations(self) -> RepeatedCompositeFieldContainer[Explanation]: ...
     @property
     def report(self) -> Report: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def quota_shortfalls(self) -> RepeatedCompositeFieldContainer[QuotaShortfall]: ...
     def __init__(
         self,
         *,
@@ -619,9 +643,11 @@ class QueryResponse(Message):
         next_page_token: str = ...,
         explanations: Iterable[Explanation] | None = ...,
         report: Report | None = ...,
+        groups: Groups | None = ...,
+        quota_shortfalls: Iterable[QuotaShortfall] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "parameters", b"parameters", "points_passing", b"points_passing", "report", b"report", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "explanations", b"explanations", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "report", b"report", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "groups", b"groups", "parameters", b"parameters", "points_passing", b"points_passing", "report", b"report", "stats", b"stats"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "explanations", b"explanations", "generation", b"generation", "groups", b"groups", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "quota_shortfalls", b"quota_shortfalls", "report", b"report", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_points_passing", b"_points_passing"]) -> Literal["points_passing"] | None: ...
 
 @final

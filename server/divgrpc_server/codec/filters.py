@@ -52,9 +52,11 @@ def _condition(message: filters_pb2.Condition, depth: int) -> Condition:
 def _field(message: filters_pb2.FieldCondition) -> Condition:
     name, test = message.attribute, message.WhichOneof("test")
     if test == "any_of":
-        return Match(name, tuple(_value(value, name) for value in message.any_of.values))
+        return Match(name, tuple(parse_value(value, name) for value in message.any_of.values))
     if test == "range":
-        bounds = {field.name: _value(value, name) for field, value in message.range.ListFields()}
+        bounds = {
+            field.name: parse_value(value, name) for field, value in message.range.ListFields()
+        }
         return Range(name, **bounds)  # type: ignore[arg-type]  # `as_filter` checks the bounds
     if test == "exists" and message.exists:
         return Exists(name)
@@ -62,9 +64,10 @@ def _field(message: filters_pb2.FieldCondition) -> Condition:
     raise invalid("filter", f"has a condition on {name!r:.80} {problem}")
 
 
-def _value(message: filters_pb2.Value, name: str) -> Scalar:
+def parse_value(message: filters_pb2.Value, name: str, field: str = "filter") -> Scalar:
+    """Return a value of the attribute `name`; raises `InvalidArgumentError` with `field`."""
     kind = message.WhichOneof("kind")
     if kind is None:
-        raise invalid("filter", f"has a value of {name!r:.80} without a kind")
+        raise invalid(field, f"has a value of {name!r:.80} without a kind")
     value: Scalar = getattr(message, kind)
     return value

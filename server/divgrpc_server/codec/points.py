@@ -19,12 +19,13 @@ from divgrpc.types.records import (
     IdKind,
     Parts,
     Records,
+    Scalar,
     SparseVectors,
 )
 from divgrpc_protos import arrays
 from divgrpc_protos.columns import FIELDS, WireColumn, decode_column, encode_column
 from divgrpc_protos.records import UnknownWordError, fields_of, word_of
-from divgrpc_protos.v1 import attributes_pb2, index_pb2, points_pb2, vectors_pb2
+from divgrpc_protos.v1 import attributes_pb2, filters_pb2, index_pb2, points_pb2, vectors_pb2
 
 
 def parse_declarations(declared: Iterable[points_pb2.Attribute]) -> tuple[Attribute, ...]:
@@ -160,6 +161,17 @@ def _wire_column(name: str, values: Sequence[Any]) -> WireColumn:
         missing: Any = MISSING[cast("AttributeType", kind)]
         numbers = [missing if value is None else value for value in values]
     return WireColumn(name, kind, np.array(numbers, FIELDS[kind][1]), ends, tuple(words))
+
+
+def pack_value(value: Scalar) -> filters_pb2.Value:
+    """Return one value of an attribute as a message."""
+    if isinstance(value, str):
+        return filters_pb2.Value(keyword=value)
+    if isinstance(value, bool):
+        return filters_pb2.Value(boolean=value)
+    if isinstance(value, int):
+        return filters_pb2.Value(integer=value)
+    return filters_pb2.Value(number=value)
 
 
 def _pack_vectors(vectors: FloatArray | SparseVectors) -> vectors_pb2.Vectors:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
+from divgrpc.columns.quotas import k_of_groups
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import (
     LIMITS,
@@ -26,6 +27,7 @@ from divgrpc.parameters.continuation import Continuation
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import Metric, QueryDefault
 from divgrpc.types.filters import Filter
+from divgrpc.types.quotas import Quotas
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
@@ -38,6 +40,7 @@ from divgrpc_protos.v1 import (
     writes_pb2,
 )
 from divgrpc_server.codec.filters import parse_filter, parse_ids
+from divgrpc_server.codec.quotas import parse_quotas
 from divgrpc_server.codec.results import parse_label_sets
 
 # The names and values of the fields that a request sets.
@@ -48,6 +51,7 @@ _NO_PARAMETERS: Final = frozenset(
         *("index", "queries", "documents", "filter", "exclude_ids", "exclude_string_ids"),
         *("like_ids", "like_string_ids", "min_sequence", "paged", "page_token"),
         *("already_shown_ids", "already_shown_string_ids", "already_shown"),
+        *("quotas", "group_by", "on_infeasible"),
     )
 )
 # The fields of a DiversifyRequest that are no parameters.
@@ -68,6 +72,7 @@ class Query(NamedTuple):
     exclude_ids: ids of points that are not returned.
     like: ids of points whose vectors are the queries.
     paged, page_token, already_shown: as in `Continuation`.
+    quotas: what the results must meet, or None.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Query(NamedTuple):
     paged: bool = False
     page_token: str | None = None
     already_shown: Rows | list[int] | list[str] | None = None
+    quotas: Quotas | None = None
 
     @property
     def continuation(self) -> Continuation | None:
@@ -131,7 +137,10 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
     Raises `InvalidArgumentError`, which names the field.
     """
-    parameters, options = _query_parameters(_set_fields(request))
+    quotas, set_fields = parse_quotas(request), _set_fields(request)
+    if quotas is not None:
+        set_fields = tuple(k_of_groups(quotas, dict(set_fields)).items())  # type: ignore[arg-type]  # numbers for words
+    parameters, options = _query_parameters(set_fields)
     check_index_name(request.index)
     like = parse_ids("like", request.like_ids, request.like_string_ids)
     if like and request.HasField("queries"):
@@ -148,6 +157,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
         request.paged,
         request.page_token if request.HasField("page_token") else None,
         _parse_shown(request),
+        quotas,
     )
 
 

@@ -37,6 +37,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
 )
 from divgrpc_server.codec.points import pack_attributes
+from divgrpc_server.codec.quotas import pack_groups, pack_shortfalls
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -105,6 +106,8 @@ def pack_result(result: QueryResult) -> bytes:
         explanations=[_pack_explanation(one, has_texts) for one in result.explanations],
         report=None if result.report is None else _pack_report(result.report),
         parameters=_effective(result.parameters, query_pb2.EffectiveParameters),
+        groups=pack_groups(result),
+        quota_shortfalls=pack_shortfalls(result),
     )
     return response.SerializeToString()
 

@@ -179,6 +179,7 @@ class QueryBatch(Batch[QueryResult]):
         self._query = query
         self._parameters = query.parameters
         self._passing: PassingRows | None = None
+        self._quotas = query.quotas
         # The rows of the points whose vectors are the queries.
         self._like = np.empty(0, np.int64)
         self._correlation_id = correlation_id
@@ -186,8 +187,10 @@ class QueryBatch(Batch[QueryResult]):
     def _resolve(self, index: Engine) -> int:
         index.check_sequence(self._query.min_sequence)
         self._parameters = self._query.over(index.defaults.query)
+        self._quotas = index.check_quotas(self._query.quotas, self._parameters)
         continuation = self._query.continuation
         if continuation is not None:
+            continuation.check_quotas(self._quotas)
             field = "like" if self._query.like else "queries"
             continuation.check_rows(field, len(self._rows))
         self._passing = index.passing(self._query.filter, self._query.exclude_ids)
@@ -200,7 +203,7 @@ class QueryBatch(Batch[QueryResult]):
             index.check_queries(self._rows)
 
     def _count_shared_rows(self, index: Engine) -> int:
-        if self._query.like or self._passing is not None:
+        if self._query.like or self._passing is not None or self._quotas is not None:
             return 1
         return index.exact_together(self._rows, self._parameters)
 
@@ -214,8 +217,8 @@ class QueryBatch(Batch[QueryResult]):
             )
         if self._query.like:
             points = self._like[start : start + len(rows)]
-            return index.answer_like(points, self._parameters, self._passing)
-        return index.answer(rows, self._parameters, self._passing)
+            return index.answer_like(points, self._parameters, self._passing, self._quotas)
+        return index.answer(rows, self._parameters, self._passing, self._quotas)
 
     def _pack(self, result: QueryResult) -> bytes:
         payload = results.pack_result(result)

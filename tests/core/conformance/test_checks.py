@@ -13,7 +13,6 @@ from divgrpc.conformance import (
     Feature,
     IndexStore,
     Points,
-    Report,
     Request,
     ServerStore,
     check_store,
@@ -292,25 +291,15 @@ def test_a_report_reads_as_a_table() -> None:
     assert report["scores"].outcome == "failed"
 
 
-# Checks of features that divgrpc does not have yet.
-UNSUPPORTED = {check.name for check in CHECKS.values() if {"max_each", "at_least"} & {*check.needs}}
-
-
-def _missing(report: Report) -> set[str]:
-    return {result.name for result in report if result.outcome == "not supported"}
-
-
 def test_divgrpc_in_process_passes() -> None:
     report = check_store(IndexStore())
-    assert not report.failures, report
-    assert _missing(report) == UNSUPPORTED
+    assert {result.outcome for result in report} == {"passed"}
 
 
 def test_divgrpc_over_grpc_passes(client: Client) -> None:
     report = check_store(ServerStore(client, "conformance"))
     client.delete_index("conformance")
-    assert not report.failures, report
-    assert _missing(report) == UNSUPPORTED
+    assert {result.outcome for result in report} == {"passed"}
     assert report.store.endswith("over gRPC")
 
 

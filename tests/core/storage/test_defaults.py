@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
-from divgrpc import index as index_module
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
     IndexDamagedError,
     InvalidArgumentError,
 )
-from divgrpc.parameters import QueryOptions, QueryParameters, named_over_default
+from divgrpc.parameters import QueryOptions, QueryParameters, named_over_default, query_calls
 from divgrpc.storage.generations import IndexFolder, staging, sweep
 from divgrpc.types import QueryDefault
 from support.data.served_index import random_points
@@ -194,8 +193,8 @@ def test_a_default_that_another_thread_sets_is_cached_for_itself(
         index.set_default(DEFAULT)
         return check_options(options, default)
 
-    check_options = index_module._check_options
-    monkeypatch.setattr(index_module, "_check_options", check)
+    check_options = query_calls._check_options
+    monkeypatch.setattr(query_calls, "_check_options", check)
     assert index.query(query, k=3).parameters.selector == "greedy"
     index.set_default(None)
     assert index.query(query, k=3).parameters.selector == "greedy"
@@ -204,8 +203,8 @@ def test_a_default_that_another_thread_sets_is_cached_for_itself(
 
 
 def test_the_cache_of_parameters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "_CACHED_PARAMETERS_MAX", 3)
+    monkeypatch.setattr(query_calls, "_CACHED_PARAMETERS_MAX", 3)
     index, query = Index.build(random_points(50)), random_points(1)
     for seed in range(10):
         assert index.query(query, seed=seed).parameters.seed == seed
-        assert len(index._parameters) <= 3
+        assert len(index._parameters._cached) <= 3

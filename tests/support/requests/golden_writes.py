@@ -1,13 +1,18 @@
 """Requests of writes for `server/test_golden_wire.py`, and of calls that read what was written."""
 
 from divgrpc_protos.v1 import index_pb2, points_pb2, predict_pb2, writes_pb2
-from support.requests import golden_diversifications, golden_requests
+from support.requests import golden_diversifications, golden_quotas, golden_requests
 from support.requests.golden_requests import Calls, a_filter, dense, label_sets, query, three
 
 
 def calls() -> Calls:
     """Return all recorded calls, by name; every method has at least one."""
-    return {**golden_requests.calls(), **golden_diversifications.calls(), **_writes()}
+    return {
+        **golden_requests.calls(),
+        **golden_quotas.calls(),
+        **golden_diversifications.calls(),
+        **_writes(),
+    }
 
 
 def _writes() -> Calls:

@@ -1,0 +1,84 @@
+"""Conversion of quotas and groups to messages, and of groups and shortfalls from messages."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from divgrpc.columns.quotas import as_quotas, k_of_groups, rules_of
+from divgrpc.columns.values import Column, row_values
+from divgrpc.parameters import QueryOptions
+from divgrpc.types import OnInfeasible
+from divgrpc.types.quotas import GroupBy, Quota, QuotaShortfall, QuotasLike
+from divgrpc.types.records import Attribute, AttributeValue, Scalar
+from divgrpc_client.messages.filters import pack_value
+from divgrpc_protos.columns import decode_column
+from divgrpc_protos.records import to_message
+from divgrpc_protos.v1 import points_pb2, query_pb2, quotas_pb2
+
+
+def quota_fields(
+    quotas: QuotasLike, group_by: GroupBy | None, on_infeasible: OnInfeasible, options: QueryOptions
+) -> tuple[dict[str, Any], QueryOptions]:
+    """Return the fields of a request with quotas or groups, and the options of the query.
+
+    With groups, `k` is among the options. Raises `InvalidArgumentError` with the field `quotas`,
+    `group_by`, `on_infeasible` or `k`.
+    """
+    limits = as_quotas(quotas, group_by, on_infeasible)
+    if limits is None:
+        return {}, options
+    fields: dict[str, Any] = {"quotas": [_quota(quota) for quota in limits.quotas]}
+    if limits.group_by is not None:
+        fields["group_by"] = to_message(limits.group_by, quotas_pb2.GroupBy)
+    if limits.on_infeasible != "fail":
+        fields["on_infeasible"] = quotas_pb2.ON_INFEASIBLE_RELAX
+    return fields, k_of_groups(limits, options)
+
+
+def _quota(quota: Quota) -> quotas_pb2.Quota:
+    rules = [
+        quotas_pb2.QuotaRule(
+            value=None if rule.value is None else pack_value(rule.value, "quotas"),
+            min=rule.min,
+            max=rule.max,
+        )
+        for rule in rules_of(quota)
+    ]
+    return quotas_pb2.Quota(
+        attribute=quota.attribute, rules=rules, max_each=quota.max_each, min_each=quota.min_each
+    )
+
+
+def group_fields(response: query_pb2.QueryResponse) -> dict[str, Any]:
+    """Return the fields of a result with groups and shortfalls."""
+    fields: dict[str, Any] = {"quota_shortfalls": tuple(map(_shortfall, response.quota_shortfalls))}
+    if response.HasField("groups"):
+        groups = response.groups
+        (values,) = values_of([groups.values]).values()
+        fields["group_values"] = values
+        fields["group_offsets"] = np.array(groups.offsets, np.int64)
+        fields["group_counts"] = np.array(groups.counts, np.uint32)
+    return fields
+
+
+def _shortfall(message: quotas_pb2.QuotaShortfall) -> QuotaShortfall:
+    kind = message.value.WhichOneof("kind")
+    value: Scalar | None = None if kind is None else getattr(message.value, kind)
+    return QuotaShortfall(message.row, message.attribute, value, message.required, message.count)
+
+
+def values_of(
+    messages: Iterable[points_pb2.AttributeColumn],
+) -> dict[str, tuple[AttributeValue, ...]]:
+    """Return the values of attributes by name."""
+    values = {}
+    for message in messages:
+        column = decode_column(message)
+        # A column without values has no type, and its values need none.
+        kind: Any = column.type or "keyword"
+        attribute = Attribute(column.name, kind, multi=len(column.ends) > 0)
+        values[column.name] = row_values(
+            attribute, Column(column.values, column.ends, column.words)
+        )
+    return values

@@ -1,0 +1,518 @@
+"""Answers queries within quotas: finds candidates for all values, selects, and sorts into groups.
+
+The nearest candidates may all have the same few values. Further searches then find candidates with
+other values: one search for each value with a least number of results, and searches that leave out
+the values that have enough candidates. They go on until the candidates suffice for the quotas, or
+the index has no further points that do. So feasibility is exact over the index.
+
+For each result there are as many candidates of its value as there are for each result without
+quotas, so that the selector has a choice.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.columns.reader import ValueNumbers
+from divgrpc.errors import ConditionFailedError
+from divgrpc.kernels import records
+from divgrpc.kernels.greedy import CROWDED_RATIO
+from divgrpc.parameters import LIMITS
+from divgrpc.quotas.bounds import Bounds, QuotaColumn, key_of
+from divgrpc.quotas.completions import Programme, Signatures
+from divgrpc.search.arrays import Answers, empty_answers
+from divgrpc.search.passing import PassingRows
+from divgrpc.search.plan import QueryPlan
+from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
+from divgrpc.search.searcher import Searcher
+from divgrpc.types import FloatArray, IntArray, WarningInfo
+from divgrpc.types.filters import Condition, Exists, Filter, Match
+from divgrpc.types.quotas import Quota, QuotaRule, Quotas, QuotaShortfall
+from divgrpc.types.records import Scalar
+from divgrpc.vectors import Rows
+
+# Further searches for a choice of candidates, beside those that the quotas need.
+_CHOICE_SEARCHES_MAX: Final = 4
+# Maximum number of shortfalls that a message shows.
+_SHORTFALLS_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, eq=False)
+class QuotaSource:
+    """What a search within quotas reads of an index.
+
+    searcher: the searcher.
+    plan: the plan of a search of the points that a query may return.
+    passing: these points; None if a query may return every point. every: the same, never None.
+    numbers: returns the values of an attribute for given rows, as numbers.
+    narrow: returns those of these points that pass a condition.
+    plan_of: returns the plan of a search of other points.
+    farther: returns the plan of a search for more points than `plan` finds.
+    """
+
+    searcher: Searcher
+    plan: QueryPlan
+    passing: PassingRows | None
+    every: PassingRows
+    numbers: Callable[[str, IntArray], ValueNumbers]
+    narrow: Callable[[Condition], PassingRows]
+    plan_of: Callable[[PassingRows], QueryPlan]
+    farther: Callable[[], QueryPlan]
+
+    @cached_property
+    def all_rows(self) -> IntArray:
+        """The rows of the points that a query may return."""
+        return np.flatnonzero(self.every.flags)
+
+    def columns(self, rules: tuple[Quota, ...], rows: IntArray) -> tuple[QuotaColumn, ...]:
+        """Return the values of the attributes of quotas for given rows."""
+        return tuple(QuotaColumn(*self.numbers(quota.attribute, rows)) for quota in rules)
+
+    def narrow_to(self, rows: IntArray) -> PassingRows:
+        """Return the points in the given rows, which a query may return."""
+        flags = np.zeros(len(self.every.flags), np.bool_)
+        flags[rows] = True
+        return PassingRows(flags, order=self.every.order)
+
+
+class GroupColumns(NamedTuple):
+    """The groups of the results of one query.
+
+    values: value of each group, in the order of first picks. sizes: number of results of each.
+    """
+
+    values: tuple[Scalar | None, ...]
+    sizes: tuple[int, ...]
+
+
+class _Nearest(NamedTuple):
+    """The candidates of one search, nearest first.
+
+    rows, distances: (m,) int32 and float32; a selector picks from the first `pool`, and from more
+        if near-copies crowd these.
+    answer: the answer without results, with the statistics and the dial of the search.
+    """
+
+    rows: npt.NDArray[np.int32]
+    distances: FloatArray
+    answer: Answers
+
+    @property
+    def pool(self) -> int:
+        """The number of candidates that a selector picks from."""
+        return int(self.answer.stats[records.POOL_SIZE, 0])
+
+    def at(self, places: IntArray | slice) -> "_Nearest":
+        """Return the candidates at these places."""
+        return self._replace(rows=self.rows[places], distances=self.distances[places])
+
+
+class QuotaSearch:
+    """Answers queries that have the same quotas and the same filter."""
+
+    def __init__(self, source: QuotaSource, quotas: Quotas) -> None:
+        self._source, self._quotas = source, quotas
+        self._plan = source.plan
+        self._k = min(self._plan.parameters.k, source.every.count)
+        group_by = quotas.group_by
+        if group_by is None:
+            self._rules = tuple(map(self._with_values, quotas.quotas))
+        else:
+            self._rules = (Quota(group_by.attribute, max_each=group_by.per_group),)
+
+    def _with_values(self, quota: Quota) -> Quota:
+        """Return a quota that has a rule for each value if it has a least number for each.
+
+        Of more values than an answer can have results, there are rules for so many alone, because
+        these make the quota impossible to meet.
+        """
+        if not quota.min_each:
+            return quota
+        (column,) = self._source.columns((quota,), self._source.all_rows)
+        numbers = np.unique(column.pairs()[1])[: LIMITS["k_max"] + 1]
+        ruled = {key_of(rule.value) for rule in quota.rules}
+        values = [
+            value for value in map(column.value_of, numbers.tolist()) if key_of(value) not in ruled
+        ]
+        further = (QuotaRule(value, quota.min_each, quota.max_each) for value in values)
+        rules = (*quota.rules, *further)
+        return replace(quota, rules=rules)
+
+    def answer(self, queries: Rows) -> tuple[Answers, dict[str, Any]]:
+        """Answer queries; return also further fields of the result.
+
+        Raises `ConditionFailedError` if no answer meets the quotas and they must not be relaxed.
+        """
+        parameters = self._plan.parameters
+        answers = empty_answers(len(queries), parameters.k, parameters)
+        shortfalls: list[QuotaShortfall] = []
+        groups: list[GroupColumns] = []
+        for row in range(len(queries)):
+            query = _QuotaQuery(self._source, self._rules, self._quotas, self._k)
+            answers.put(row, query.answer(queries[row : row + 1]))
+            shortfalls += [replace(lack, row=row) for lack in query.shortfalls]
+            groups.append(query.groups)
+            if shortfalls and self._quotas.on_infeasible == "fail":
+                words = "; ".join(map(describe, shortfalls[:_SHORTFALLS_SHOWN]))
+                remedy = "change the quotas, or set on_infeasible to relax"
+                raise ConditionFailedError(
+                    "quotas", f"no results meet the quotas: {words}; {remedy}"
+                )
+        columns = quota_columns(len(queries), self._quotas, groups)
+        return answers, columns | {"quota_shortfalls": tuple(shortfalls)}
+
+
+def quota_columns(
+    queries: int, quotas: Quotas, groups: Sequence[GroupColumns] = ()
+) -> dict[str, Any]:
+    """Return the fields of a result with the groups of each query; without any if none pass."""
+    if quotas.group_by is None:
+        return {}
+    sizes = [size for part in groups for size in part.sizes]
+    counts = [len(part.sizes) for part in groups] or [0] * queries
+    return {
+        "group_values": tuple(value for part in groups for value in part.values),
+        "group_offsets": np.concatenate(([0], np.cumsum(np.array(sizes, np.int64)))),
+        "group_counts": np.array(counts, np.uint32),
+    }
+
+
+def quota_warnings(columns: Mapping[str, Any]) -> tuple[WarningInfo, ...]:
+    """Return a warning if the answers miss quotas."""
+    if not columns.get("quota_shortfalls"):
+        return ()
+    # The sentence is about no row, so that it does not depend on how a batch is cut.
+    sentence = "no results meet the quotas of some rows: quota_shortfalls says what is missing"
+    return (WarningInfo("QUOTA_INFEASIBLE", sentence, "quotas"),)
+
+
+def describe(lack: QuotaShortfall) -> str:
+    """Return a shortfall in words."""
+    if not lack.attribute:
+        return f"{lack.count} of {lack.required} results are possible"
+    value = "no value" if lack.value is None else repr(lack.value)
+    return f"{lack.attribute} = {value} has {lack.count} of at least {lack.required}"
+
+
+class _QuotaQuery:
+    """The state of one query: the candidates found so far, and the picks.
+
+    shortfalls: what the picks lack. groups: their groups.
+    """
+
+    def __init__(
+        self, source: QuotaSource, rules: tuple[Quota, ...], quotas: Quotas, k: int
+    ) -> None:
+        self._source, self._plan, self._k = source, source.plan, k
+        self._rules, self._quotas = rules, quotas
+        self._extra_rows = np.empty(0, np.int32)
+        self._extra_distances = np.empty(0, np.float32)
+        self._farther: _Nearest | None = None
+        self._stats = np.zeros((6, 1), np.uint32)
+        self.shortfalls: list[QuotaShortfall] = []
+        self.groups = GroupColumns((), ())
+
+    def answer(self, query: Rows) -> Answers:
+        """Answer one query."""
+        self._query = query
+        plan = self._plan
+        while True:
+            base = self._find(plan, self._source.passing)
+            picks = self._pick_growing(base)
+            duplicates, crowded = picks.fillers, CROWDED_RATIO * picks.copies >= self._size > 0
+            following = plan.wider if duplicates else None
+            if plan.roomier is not None and crowded:
+                following = plan.roomier
+            if following is None:
+                break
+            plan = following
+        return self._finish(base, picks)
+
+    def _find(self, plan: QueryPlan, passing: PassingRows | None) -> _Nearest:
+        candidates, answer = self._source.searcher.find_candidates(self._query, plan, passing)
+        self._stats += answer.stats
+        # The next search of this thread overwrites the candidates.
+        return _Nearest(candidates.rows.copy(), candidates.costs.copy(), answer)
+
+    def _pick_growing(self, base: _Nearest) -> QuotaPicks:
+        """Pick from the pool; double it while near-copies crowd it."""
+        self._size = base.pool
+        while True:
+            self._complete_pool(base)
+            picks = self._pick(base)
+            if self._size >= len(base.rows) or CROWDED_RATIO * picks.copies < self._size:
+                break
+            self._size = min(2 * self._size, len(base.rows))
+        return picks
+
+    # The pool: the nearest candidates, and those that further searches found.
+
+    def _merge(self, base: _Nearest) -> None:
+        """Join the nearest candidates with the others, in the order of their distances."""
+        rows, distances = base.rows[: self._size], base.distances[: self._size]
+        if len(self._extra_rows):
+            rows = np.concatenate((rows, self._extra_rows))
+            distances = np.concatenate((distances, self._extra_distances))
+            rows, firsts = np.unique(rows, return_index=True)
+            distances = distances[firsts]
+            order = np.lexsort((self._source.searcher.keys_of(rows), distances))
+            rows, distances = rows[order], distances[order]
+        self._rows, self._distances = rows, distances
+        self._set_bounds()
+
+    def _set_bounds(self) -> None:
+        """Set the bounds of the pool."""
+        rows = self._rows.astype(np.int64)
+        if len(rows):
+            columns = self._source.columns(self._rules, rows)
+            self._bounds = Bounds.of(self._rules, columns, self._k, self._quotas.group_by)
+
+    def _add(self, nearest: _Nearest) -> None:
+        self._extra_rows = np.concatenate((self._extra_rows, nearest.rows))
+        self._extra_distances = np.concatenate((self._extra_distances, nearest.distances))
+
+    def _complete_pool(self, base: _Nearest) -> None:
+        """Search for candidates until the pool suffices for the quotas, and offers a choice."""
+        self._merge(base)
+        if self._size >= self._source.every.count or not len(self._rows):
+            # The pool has every point.
+            return
+        # So many candidates there are for each result.
+        share = max(1, base.pool // self._plan.parameters.k)
+        self._find_needed(base, share)
+        self._find_farther(base, share)
+        for _ in range(_CHOICE_SEARCHES_MAX):
+            if not self._find_others(base, share):
+                break
+        while self._find_others(base, 1):
+            pass
+
+    def _find_needed(self, base: _Nearest, share: int) -> None:
+        """Search for values with a least number of results that have too few candidates."""
+        arrays, available = self._bounds.arrays, self._bounds.available
+        is_larger = False
+        # If more values need results than there are results, some cannot get any.
+        for place in np.flatnonzero(available < share * arrays.lows)[: self._k].tolist():
+            value = self._bounds.value(place)
+            condition = _condition(self._rules[value.quota].attribute, [value.value])
+            passing = self._source.narrow(condition)
+            required = share * int(arrays.lows[place])
+            if passing.count > available[place]:
+                is_larger = True
+                self._add(self._search(passing, required))
+        if is_larger:
+            self._merge(base)
+
+    def _find_farther(self, base: _Nearest, share: int) -> None:
+        """Search for more of the nearest points, and keep those whose values lack candidates."""
+        arrays, available = self._bounds.arrays, self._bounds.available
+        if self._lack_of(share, np.minimum(available, share * arrays.highs)) <= 0:
+            return
+        if self._farther is None:
+            self._farther = self._find(self._source.farther(), self._source.passing)
+        rows = self._farther.rows.astype(np.int64)
+        if len(rows) <= len(base.rows):
+            return
+        bounds = Bounds.of(self._rules, self._source.columns(self._rules, rows), self._k)
+        ranks = _ranks(bounds.arrays.values)
+        allowed = ranks < share * bounds.arrays.highs[bounds.arrays.values]
+        kept = np.flatnonzero(np.logical_and.reduceat(allowed, bounds.arrays.starts[:-1]))
+        self._add(self._farther.at(kept[: 2 * share * self._k]))
+        self._merge(base)
+
+    def _lack_of(self, share: int, useful: IntArray) -> int:
+        """Return how many useful candidates the quota that lacks most of them lacks."""
+        sums = np.zeros(len(self._rules), np.int64)
+        np.add.at(sums, self._bounds.arrays.attributes, useful)
+        return share * self._k - int(sums.min())
+
+    def _find_others(self, base: _Nearest, share: int) -> bool:
+        """Search for points without the values that have enough candidates.
+
+        Returns whether there may be more such points.
+        """
+        arrays, available = self._bounds.arrays, self._bounds.available
+        enough = share * arrays.highs
+        lack = self._lack_of(share, np.minimum(available, enough))
+        missing_groups = arrays.groups - int(np.count_nonzero(available))
+        if missing_groups > 0 and share == 1:
+            enough, lack = np.minimum(enough, 1), max(lack, missing_groups)
+        if lack <= 0:
+            return False
+        values = [self._bounds.value(p) for p in np.flatnonzero(available >= enough).tolist()]
+        names = {value.quota: self._rules[value.quota].attribute for value in values}
+        conditions = tuple(
+            _condition(name, [v.value for v in values if v.quota == quota])
+            for quota, name in names.items()
+        )
+        passing = self._source.narrow(Filter(must_not=conditions))
+        before = len(self._rows)
+        if not passing.count:
+            return False
+        self._add(self._search(passing, max(lack, self._k)))
+        self._merge(base)
+        return len(self._rows) > before
+
+    def _search(self, passing: PassingRows, required: int) -> _Nearest:
+        plan = self._source.plan_of(passing)
+        return self._find(plan, passing).at(slice(max(required, 1)))
+
+    # Picks.
+
+    def _pick(self, base: _Nearest) -> QuotaPicks:
+        picks = self._select(base)
+        if self._quotas.group_by is not None:
+            return self._fill_groups(base, picks)
+        if self._meets(picks) or self._bounds_hold_all():
+            return picks
+        if self._find_by_programme(base):
+            picks = self._select(base)
+        return picks
+
+    def _meets(self, picks: QuotaPicks) -> bool:
+        if not len(self._rows):
+            return self._k == 0
+        counts = self._bounds.counts_of(picks.places)
+        return len(picks.places) == self._k and bool((counts >= self._bounds.arrays.lows).all())
+
+    def _bounds_hold_all(self) -> bool:
+        """Whether the pool has every candidate that any selection within the quotas may need."""
+        return (
+            not len(self._rows) or self._bounds.is_matroid or self._size >= self._source.every.count
+        )
+
+    def _select(self, base: _Nearest) -> QuotaPicks:
+        if not len(self._rows):
+            return QuotaPicks(np.empty(0, np.int64), np.empty(0, np.float32))
+        parameters = self._plan.parameters
+        if parameters.diversity_auto:
+            parameters = replace(parameters, diversity=float(base.answer.dials[0]))
+        selection = QuotaSelection.of(
+            self._source.searcher.candidates_of(self._rows, self._distances),
+            self._bounds, parameters, self._source.searcher.metric,
+            copy_limit=self._plan.copy_limit, base=min(self._size, len(self._rows)),
+        )  # fmt: skip
+        return selection.select(self._k)
+
+    def _find_by_programme(self, base: _Nearest) -> bool:
+        """Find candidates of a selection that meets the quotas, over all points; whether any.
+
+        If no selection meets the quotas, it is one of least shortfall.
+        """
+        rows = self._source.all_rows
+        columns = self._source.columns(self._rules, rows)
+        bounds = Bounds.of(self._rules, columns, self._k)
+        signatures = Signatures.of(bounds.arrays)
+        programme = Programme(bounds.arrays, signatures, self._k)
+        selection = programme.complete(np.zeros(len(signatures.counts), np.int64))
+        if selection is None:
+            selection = programme.relax()[0]
+        of_pool = signatures.of_points[np.searchsorted(rows, self._rows)]
+        lacking = np.flatnonzero(selection > np.bincount(of_pool, minlength=len(selection)))
+        for signature in lacking.tolist():
+            passing = self._source.narrow_to(rows[signatures.of_points == signature])
+            self._add(self._search(passing, int(selection[signature])))
+        if len(lacking):
+            self._merge(base)
+        return len(lacking) > 0
+
+    def _fill_groups(self, base: _Nearest, picks: QuotaPicks) -> QuotaPicks:
+        """Search for more points of the groups that are not full, and pick again among groups."""
+        group_by = self._quotas.group_by
+        assert group_by is not None  # noqa: S101  # the caller checks
+        if not len(picks.places):
+            return picks
+        counts, available = self._bounds.counts_of(picks.places), self._bounds.available
+        opened = np.flatnonzero(counts)
+        short = opened[counts[opened] < group_by.per_group]
+        is_larger = False
+        for place in short.tolist() if self._size < self._source.every.count else ():
+            condition = _condition(group_by.attribute, [self._bounds.value(place).value])
+            passing = self._source.narrow(condition)
+            if passing.count > available[place]:
+                is_larger = True
+                self._add(self._search(passing, group_by.per_group))
+        if not is_larger:
+            return picks
+        values = {key_of(self._bounds.value(place).value) for place in opened.tolist()}
+        self._merge(base)
+        kept = [
+            place
+            for place in range(len(self._bounds.arrays.lows))
+            if key_of(self._bounds.value(place).value) in values
+        ]
+        self._keep(np.flatnonzero(np.isin(self._bounds.arrays.values, kept)))
+        return self._select(base)
+
+    def _keep(self, places: IntArray) -> None:
+        """Drop all candidates but those at these places."""
+        self._rows, self._distances = self._rows[places], self._distances[places]
+        self._set_bounds()
+
+    # The answer.
+
+    def _finish(self, base: _Nearest, picks: QuotaPicks) -> Answers:
+        parameters = self._plan.parameters
+        if self._quotas.group_by is not None:
+            order = self._group(picks)
+            picks = replace(picks, places=picks.places[order], values=picks.values[order])
+        else:
+            self._note_shortfalls(picks)
+        single = base.answer
+        single.stats[:] = self._stats
+        single.stats[records.POOL_SIZE :, 0] = len(self._rows), picks.copies, picks.fillers
+        if parameters.lose_at_most is not None:
+            single.dials[0], single.reasons[0] = picks.dial, picks.reason
+        candidates = self._source.searcher.candidates_of(self._rows, self._distances)
+        self._source.searcher.put_picks(self._plan, candidates, picks, single)
+        return single
+
+    def _group(self, picks: QuotaPicks) -> IntArray:
+        """Note the groups of the picks, and return the picks in the order of groups."""
+        if not len(picks.places):
+            return picks.places
+        values = self._bounds.arrays.values[picks.places]
+        _, firsts, group = np.unique(values, return_index=True, return_inverse=True)
+        order = np.argsort(firsts[group], kind="stable")
+        first_picks = np.sort(firsts)
+        sizes = np.bincount(group)[np.argsort(firsts)]
+        named = tuple(self._bounds.value(int(values[first])).value for first in first_picks)
+        self.groups = GroupColumns(named, tuple(sizes.tolist()))
+        return order
+
+    def _note_shortfalls(self, picks: QuotaPicks) -> None:
+        if len(picks.places) < self._k:
+            self.shortfalls.append(QuotaShortfall(0, "", None, self._k, len(picks.places)))
+        if not len(self._rows):
+            return
+        counts, lows = self._bounds.counts_of(picks.places), self._bounds.arrays.lows
+        for place in np.flatnonzero(counts < lows).tolist():
+            value = self._bounds.value(place)
+            name = self._rules[value.quota].attribute
+            lack = QuotaShortfall(0, name, value.value, int(lows[place]), int(counts[place]))
+            self.shortfalls.append(lack)
+
+
+def _ranks(values: IntArray) -> IntArray:
+    """Return for each value (n,) how many equal values come before it."""
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    is_first = np.ones(len(values), np.bool_)
+    is_first[1:] = ascending[1:] != ascending[:-1]
+    firsts = np.maximum.accumulate(np.where(is_first, np.arange(len(values)), 0))
+    ranks = np.empty(len(values), np.int64)
+    ranks[order] = np.arange(len(values)) - firsts
+    return ranks
+
+
+def _condition(attribute: str, values: Sequence[Scalar | None]) -> Condition:
+    """Return the condition that an attribute has one of some values, None for a missing value."""
+    present = tuple(value for value in values if value is not None)
+    if len(present) == len(values):
+        return Match(attribute, present)
+    missing = Filter(must_not=(Exists(attribute),))
+    return Filter(should=(Match(attribute, present), missing)) if present else missing

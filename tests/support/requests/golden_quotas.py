@@ -1,0 +1,33 @@
+"""Recorded queries within quotas and in groups."""
+
+from divgrpc_protos.v1 import filters_pb2, quotas_pb2
+from support.requests.golden_requests import Calls, query, three
+
+
+def calls() -> Calls:
+    """Return queries within quotas that the points meet or miss, and a query in groups."""
+    rules = [
+        quotas_pb2.QuotaRule(value=filters_pb2.Value(keyword="b1"), min=1, max=2),
+        quotas_pb2.QuotaRule(value=filters_pb2.Value(keyword="none"), min=1),
+    ]
+    quotas = [
+        quotas_pb2.Quota(attribute="brand", rules=rules, max_each=2),
+        quotas_pb2.Quota(attribute="sold", min_each=1),
+    ]
+    relaxed = quotas_pb2.ON_INFEASIBLE_RELAX
+    missed = query("named", queries=three(), k=5, quotas=quotas, on_infeasible=relaxed)
+    three_of_one = [quotas_pb2.QuotaRule(value=filters_pb2.Value(keyword="b2"), min=3)]
+    two_unsold = [quotas_pb2.QuotaRule(value=filters_pb2.Value(boolean=False), min=2)]
+    few = query("named", queries=three(), k=4, on_infeasible=relaxed)
+    # All points of the brand are sold.
+    few.quotas.add(attribute="brand", rules=three_of_one)
+    few.quotas.add(attribute="sold", rules=two_unsold)
+    met = query("named", queries=three(), k=4, on_infeasible=quotas_pb2.ON_INFEASIBLE_FAIL)
+    met.quotas.add(attribute="brand", max_each=1)
+    group_by = quotas_pb2.GroupBy(attribute="brand", groups=2, per_group=2)
+    return {
+        "query within quotas": ("Query", [met]),
+        "query that misses quotas": ("Query", [missed]),
+        "query that misses a rule": ("Query", [few]),
+        "query in groups": ("Query", [query("named", queries=three(), group_by=group_by)]),
+    }
