@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -72,7 +73,8 @@ class AsyncDocuments:
         a list, as in {"tags": ["keyword"]}, declares that a document may have several values.
         An index that exists must have these attributes; it may have more.
     dims: number of dimensions, needed only if the first documents have no vectors.
-    build_options: options of `Client.build`, such as `metric`.
+    build_options: options of `Client.build`, such as `metric`, which an index that exists must
+        have.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class AsyncDocuments:
         self._dims = dims
         self._build_options = dict(build_options or {})
         self._info: IndexInfo | None = None
+        self._is_metric_checked = "metric" not in self._build_options
         # Number of documents that the index was trained on, if known.
         self._rows_trained: int | None = None
 
@@ -101,6 +104,7 @@ class AsyncDocuments:
             self._info = None
             return None
         check_declared(self._declared, info.attributes, self.name)
+        self._check_metric(info)
         if self._rows_trained is None:
             # An index that searches exactly was trained on few points.
             self._rows_trained = 0 if info.auto_search == "exact" else info.rows
@@ -167,6 +171,7 @@ class AsyncDocuments:
     async def delete_index(self) -> None:
         """Delete the index, if there is one. The next write builds another."""
         self._info = self._rows_trained = None
+        self._is_metric_checked = "metric" not in self._build_options
         try:
             await self._call("delete_index")
         except IndexNotFoundError:
@@ -223,6 +228,8 @@ class AsyncDocuments:
         options: those of `Client.query`, such as `k` and `diversity`.
         """
         condition = await self._condition(where)
+        if not self._is_metric_checked:
+            await self._find_metric()
         query = np.asarray(vector, np.float32)
         try:
             result = await self._call(
@@ -245,6 +252,18 @@ class AsyncDocuments:
         columns = added.columns(documents)
         await self._call("add_attributes", columns, ids=ids, attribute_types=added.types())
         self._info = None
+
+    async def _find_metric(self) -> None:
+        """Check the metric of the index, if there is one. Its attributes do not matter."""
+        with suppress(IndexNotFoundError):
+            self._check_metric(await self._call("get_index"))
+
+    def _check_metric(self, info: IndexInfo) -> None:
+        """Raise `InvalidArgumentError` if scores are not those of the metric in `build_options`."""
+        metric, present = self._build_options.get("metric"), info.parameters["metric"]
+        if metric not in (None, present):
+            raise invalid("metric", f"is {metric!r}, but the index {self.name!r} has {present!r}")
+        self._is_metric_checked = True
 
     def _metadata(self, info: IndexInfo | None) -> Metadata:
         return Metadata(info.attributes if info else self._declared)
@@ -319,6 +338,10 @@ def _vectors(rows: Sequence[StoredDocument]) -> Any:  # noqa: ANN401  # what a b
     if all(row.vector is None for row in rows):
         return None
     vectors = [None if row.vector is None else np.asarray(row.vector, np.float32) for row in rows]
+    sizes = {vector.size for vector in vectors if vector is not None}
+    if len(sizes) > 1:
+        rule = f"must have the same number of dimensions, got {min(sizes)} and {max(sizes)}"
+        raise invalid("vectors", rule)
     return vectors if any(vector is None for vector in vectors) else np.stack(cast("Any", vectors))
 
 

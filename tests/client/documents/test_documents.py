@@ -216,6 +216,35 @@ def test_attributes_that_were_added_elsewhere_are_known(
     assert names(documents.find(Field("page") == 7)) == ["d1", "d3"]
 
 
+def test_vectors_of_different_lengths_are_refused(documents: Documents) -> None:
+    rows = [document(1), StoredDocument("x", None, {}, [1.0, 2.0])]
+    with pytest.raises(InvalidArgumentError, match="number of dimensions, got 2 and 4"):
+        documents.write(rows)
+    assert documents.find() == []
+
+
+def test_an_index_of_another_metric_is_refused(server: RunningServer) -> None:
+    """Scores of another metric would be taken for those of the metric that was named."""
+    options: list[dict[str, Any]] = [{"metric": "euclidean"}, {"metric": "cosine"}, {}]
+    euclidean, cosine, unnamed = (
+        DocumentIndex(server.target, "metrics", build_options=option) for option in options
+    )
+    assert cosine.blocking.search(VECTORS[1]) == []
+    euclidean.blocking.write([document(1)])
+    assert len(euclidean.blocking.search(VECTORS[1])) == len(unnamed.blocking.search(VECTORS[1]))
+    message = "metric is 'cosine', but the index 'metrics' has 'euclidean'"
+    with pytest.raises(InvalidArgumentError, match=message):
+        cosine.blocking.search(VECTORS[1])
+    with pytest.raises(InvalidArgumentError, match=message):
+        cosine.blocking.write([document(2)])
+    euclidean.blocking.delete_index()
+    cosine.blocking.write([document(2)])
+    assert cosine.blocking.search(VECTORS[2])[0].document.id == "d2"
+    cosine.blocking.delete_index()
+    for index in (euclidean, cosine, unnamed):
+        index.close()
+
+
 def test_other_points_are_no_documents(client: Client, server: RunningServer) -> None:
     client.build("no-documents", VECTORS, ids=[f"d{row}" for row in range(10)], replace=True)
     index = DocumentIndex(server.target, "no-documents")
