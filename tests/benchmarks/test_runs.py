@@ -178,6 +178,15 @@ def _diversity(tables: list[Table]) -> None:
     assert len(by_title["Time"].rows) == 2
     [picks] = by_title["Picks"].rows
     assert picks["confirmed"] == picks["goal"] >= 20
+    [call] = by_title["Diversify"].rows
+    assert call["call"] > call["echo"] > 0
+    assert ("Candidates" in by_title) == (not libraries.missing("pyversity"))
+    if "Candidates" in by_title:
+        assert len(by_title["Candidates"].rows) == 3 * 4
+        assert all(row["ratio"] > 0 for row in by_title["Candidates"].rows)
+    assert ("LangChain's" in by_title) == (not libraries.missing("langchain_core"))
+    if "LangChain's" in by_title:
+        assert column(by_title["LangChain's"], "same picks") == [1, 1]
 
 
 _PEERS: Final = (
