@@ -9,7 +9,7 @@ For each result there are as many candidates of its value as there are for each 
 quotas, so that the selector has a choice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -35,6 +35,8 @@ from divgrpc.types.quotas import Quota, QuotaRule, Quotas, QuotaShortfall
 from divgrpc.types.records import Scalar
 from divgrpc.vectors import Rows
 
+# Maximum number of times that candidates are searched for which complete picks.
+_COMPLETIONS_MAX: Final = 4
 # Further searches for a choice of candidates, beside those that the quotas need.
 _CHOICE_SEARCHES_MAX: Final = 4
 # Maximum number of shortfalls that a message shows.
@@ -281,8 +283,7 @@ class _QuotaQuery:
         if self._size >= self._source.every.count or not len(self._rows):
             # The pool has every point.
             return
-        # So many candidates there are for each result.
-        share = max(1, base.pool // self._plan.parameters.k)
+        share = self._share(base)
         self._find_needed(base, share)
         self._find_farther(base, share)
         for _ in range(_CHOICE_SEARCHES_MAX):
@@ -343,12 +344,7 @@ class _QuotaQuery:
             enough, lack = np.minimum(enough, 1), max(lack, missing_groups)
         if lack <= 0:
             return False
-        values = [self._bounds.value(p) for p in np.flatnonzero(available >= enough).tolist()]
-        names = {value.quota: self._rules[value.quota].attribute for value in values}
-        conditions = tuple(
-            _condition(name, [v.value for v in values if v.quota == quota])
-            for quota, name in names.items()
-        )
+        conditions = self._conditions(np.flatnonzero(available >= enough))
         passing = self._source.narrow(Filter(must_not=conditions))
         before = len(self._rows)
         if not passing.count:
@@ -364,14 +360,20 @@ class _QuotaQuery:
     # Picks.
 
     def _pick(self, base: _Nearest) -> QuotaPicks:
-        picks = self._select(base)
         if self._quotas.group_by is not None:
-            return self._fill_groups(base, picks)
-        if self._meets(picks) or self._bounds_hold_all():
+            return self._fill_groups(base, self._select(base))
+        has_all = self._bounds_hold_all()
+        picks = self._select(base, is_exact=has_all)
+        if has_all or self._meets(picks):
             return picks
-        if self._find_by_programme(base):
-            picks = self._select(base)
-        return picks
+        for _ in range(_COMPLETIONS_MAX):
+            if not self._find_completing(base, picks):
+                break
+            picks = self._select(base, is_exact=False)
+            if self._meets(picks):
+                return picks
+        self._find_by_programme(base)
+        return self._select(base)
 
     def _meets(self, picks: QuotaPicks) -> bool:
         if not len(self._rows):
@@ -385,7 +387,38 @@ class _QuotaQuery:
             not len(self._rows) or self._bounds.is_matroid or self._size >= self._source.every.count
         )
 
-    def _select(self, base: _Nearest) -> QuotaPicks:
+    def _find_completing(self, base: _Nearest, picks: QuotaPicks) -> bool:
+        """Search for points that picks have room for, with each value that they lack; whether any.
+
+        Points may have several values, so candidates that count for values with room may also count
+        for values without.
+        """
+        arrays, counts = self._bounds.arrays, self._bounds.counts_of(picks.places)
+        full = Filter(must_not=self._conditions(np.flatnonzero(counts >= arrays.highs)))
+        before = len(self._rows)
+        lacking = np.flatnonzero(counts < arrays.lows)[: self._k].tolist()
+        conditions = [self._conditions([place]) for place in lacking]
+        for must in conditions or [()]:
+            passing = self._source.narrow(replace(full, must=must))
+            if passing.count:
+                self._add(self._search(passing, self._share(base) * self._k))
+        self._merge(base)
+        return len(self._rows) > before
+
+    def _conditions(self, places: Iterable[int]) -> tuple[Condition, ...]:
+        """Return for each attribute the condition that it has one of the values at some places."""
+        values = [self._bounds.value(int(place)) for place in places]
+        return tuple(
+            _condition(rule.attribute, own)
+            for quota, rule in enumerate(self._rules)
+            if (own := [value.value for value in values if value.quota == quota])
+        )
+
+    def _share(self, base: _Nearest) -> int:
+        """Return how many candidates there are for each result."""
+        return max(1, base.pool // self._plan.parameters.k)
+
+    def _select(self, base: _Nearest, *, is_exact: bool = True) -> QuotaPicks:
         if not len(self._rows):
             return QuotaPicks(np.empty(0, np.int64), np.empty(0, np.float32))
         parameters = self._plan.parameters
@@ -395,11 +428,12 @@ class _QuotaQuery:
             self._source.searcher.candidates_of(self._rows, self._distances),
             self._bounds, parameters, self._source.searcher.metric,
             copy_limit=self._plan.copy_limit, base=min(self._size, len(self._rows)),
+            is_exact=is_exact,
         )  # fmt: skip
         return selection.select(self._k)
 
-    def _find_by_programme(self, base: _Nearest) -> bool:
-        """Find candidates of a selection that meets the quotas, over all points; whether any.
+    def _find_by_programme(self, base: _Nearest) -> None:
+        """Find candidates of a selection that meets the quotas, over all points.
 
         If no selection meets the quotas, it is one of least shortfall.
         """
@@ -418,7 +452,6 @@ class _QuotaQuery:
             self._add(self._search(passing, int(selection[signature])))
         if len(lacking):
             self._merge(base)
-        return len(lacking) > 0
 
     def _fill_groups(self, base: _Nearest, picks: QuotaPicks) -> QuotaPicks:
         """Search for more points of the groups that are not full, and pick again among groups."""

@@ -55,6 +55,8 @@ class QuotaSelection:
     base: number of the nearest candidates that give a selector its scale of distances.
     standing: (m,) standing of candidates as in `pairwise`, as far as it is known; empty if all
         candidates are kept.
+    is_exact: whether picks that the rule of the selector alone does not complete are picked anew
+        with a programme, so that they meet the bounds if any candidates do.
     """
 
     candidates: CandidateSet
@@ -64,6 +66,7 @@ class QuotaSelection:
     limit: np.float32
     base: int
     standing: npt.NDArray[np.int8]
+    is_exact: bool = True
 
     @classmethod
     def of(
@@ -75,6 +78,7 @@ class QuotaSelection:
         *,
         copy_limit: float = -1.0,
         base: int | None = None,
+        is_exact: bool = True,
     ) -> "QuotaSelection":
         """Prepare a selection; see the fields. `base`: None stands for all candidates."""
         limit, count = np.float32(copy_limit), len(candidates)
@@ -87,7 +91,7 @@ class QuotaSelection:
             standing[:] = pairwise.COPY
             standing[originals[:kept]] = pairwise.ORIGINAL
         base = count if base is None else base
-        return cls(candidates, bounds, parameters, metric, limit, base, standing)
+        return cls(candidates, bounds, parameters, metric, limit, base, standing, is_exact)
 
     def select(self, k: int) -> QuotaPicks:
         """Pick up to k candidates; the picks meet the bounds if any k candidates do.
@@ -128,7 +132,8 @@ class QuotaSelection:
         reachable = np.minimum(bounds.arrays.lows, available)
         arrays = bounds.arrays._replace(lows=reachable)
         run = _Run(self, parameters, arrays, k)
-        if not run.finish(_NO_FOLLOW) and not bounds.is_matroid and not arrays.groups:
+        is_complete = run.finish(_NO_FOLLOW) or bounds.is_matroid or bool(arrays.groups)
+        if self.is_exact and not is_complete:
             run = self._select_exactly(parameters, k)
         return run.picks
 
