@@ -26,6 +26,7 @@ from divgrpc import compilation
 from divgrpc.arrays import read_only
 from divgrpc.errors import invalid
 from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse
+from divgrpc.kernels.candidates import below_best, inverse_lengths
 from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.parameters import LIMITS, MetricWord
 from divgrpc.parameters.diversify import (
@@ -69,6 +70,7 @@ from divgrpc.vectors import (
 SCORE_MAX: Final = 1e30
 # Smaller differences of scores or of points are scaled, so that float32 can represent them.
 _LEAST_WIDTH: Final = 1e-30
+_LENGTH_MAX: Final = np.float32(LENGTH_MAX)
 _NO_PLACES: Final = np.empty(0, np.int64)
 _NO_INDPTR: Final = read_only(np.empty(0, np.int64))
 _NO_INDICES: Final = read_only(np.empty(0, np.int32))
@@ -163,18 +165,35 @@ def prepare_candidates(
             raise invalid("query", "stands for the scores: give one of the two")
         return _scored_by_query(rows, query, metric)
     numbers = _as_scores(scores, len(rows))
-    row_lengths = lengths(rows)
-    if not (row_lengths <= LENGTH_MAX).all():
-        prepare("vectors", rows, "inner_product")  # raises
+    costs = np.empty(len(rows), np.float32)
+    bad = below_best(numbers, SCORE_MAX, _LEAST_WIDTH, costs)
+    if bad >= 0:
+        text = f"must be finite, at most {SCORE_MAX:.0e}: number {bad} is {numbers[bad]:g}"
+        raise invalid("scores", text)
+    inverses = _inverse_lengths(rows)
     if metric == "euclidean":
         points = _points(rows, _NO_VALUES)
         return _ordered(points, rows, _by_spread(points, numbers), metric, numbers)
-    inverses = np.zeros(len(rows), np.float32)
-    # A vector of zeros has no direction: its distance from all others is 1.
-    np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
     points = _points(rows, inverses)
-    prepared = _ordered(points, rows, _below_best(numbers), "inner_product", numbers)
-    return replace(prepared, has_offset=True)
+    return _ordered(points, rows, costs, "inner_product", numbers, has_offset=True)
+
+
+def _inverse_lengths(rows: Rows) -> FloatArray:
+    """Return 1 / length of each row, or 0 for a row of zeros; raises for rows that are too long.
+
+    A vector of zeros has no direction: its distance from all others is 1.
+    """
+    inverses = np.empty(len(rows), np.float32)
+    if isinstance(rows, SparseRows):
+        row_lengths = lengths(rows)
+        is_valid = bool((row_lengths <= LENGTH_MAX).all())
+        inverses[:] = 0
+        np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
+    else:
+        is_valid = inverse_lengths(read_only(rows), _LENGTH_MAX, inverses) < 0
+    if not is_valid:
+        prepare("vectors", rows, "inner_product")  # raises
+    return inverses
 
 
 def _as_vectors(vectors: RowsLike) -> Rows:
@@ -206,25 +225,7 @@ def _as_scores(scores: npt.ArrayLike | None, count: int) -> Scores:
     if numbers.shape != (count,):
         shape = " x ".join(map(str, numbers.shape)) or "a single number"
         raise invalid("scores", f"must be one number for each of {count} vectors, got {shape}")
-    within = np.abs(numbers) <= SCORE_MAX
-    if not within.all():
-        bad = np.flatnonzero(~within)
-        text = f"must be finite, at most {SCORE_MAX:.0e}: number {bad[0]} is {numbers[bad[0]]:g}"
-        raise invalid("scores", text)
     return numbers
-
-
-def _below_best(scores: Scores) -> FloatArray:
-    """Return by how much each score is below the best one, float32.
-
-    The differences are taken in float64, because scores may have a large offset.
-    """
-    if not len(scores):
-        return np.empty(0, np.float32)
-    differences: Scores = scores.max() - scores
-    if 0 < differences.max() < _LEAST_WIDTH:
-        differences /= differences.max()
-    return differences.astype(np.float32)
 
 
 def _points(rows: Rows, inverses: FloatArray) -> Points:
@@ -256,10 +257,7 @@ def _scored_by_query(rows: Rows, query: RowsLike, metric: Metric) -> Candidates:
     if len(prepared) != 1:
         raise invalid("query", f"must be one vector, got {len(prepared)}")
     dense = prepared.matrix.toarray() if isinstance(prepared, SparseRows) else prepared
-    inverses = np.zeros(len(rows) if metric == "inner_product" else 0, np.float32)
-    if metric == "inner_product":
-        row_lengths = lengths(rows)
-        np.divide(1, row_lengths, out=inverses, where=row_lengths > 0)
+    inverses = _inverse_lengths(rows) if metric == "inner_product" else _NO_VALUES
     points, distances = _points(rows, inverses), np.empty(len(rows), np.float32)
     square = sparse.dense_square(dense, 0) if isinstance(rows, SparseRows) else 0.0
     order = np.arange(len(rows), dtype=np.int32)
@@ -289,7 +287,13 @@ def _by_spread(points: Points, scores: Scores) -> FloatArray:
 
 
 def _ordered(
-    points: Points, rows: Rows, distances: FloatArray, metric: Metric, scores: npt.ArrayLike
+    points: Points,
+    rows: Rows,
+    distances: FloatArray,
+    metric: Metric,
+    scores: npt.ArrayLike,
+    *,
+    has_offset: bool = False,
 ) -> Candidates:
     """Return the candidates by ascending distance; equal ones keep their order."""
     order, width, dense = np.argsort(distances, kind="stable"), rows.shape[1], _NOT_SPREAD
@@ -299,7 +303,7 @@ def _ordered(
     far, apart = np.empty(len(order), np.float32), np.empty(len(order), np.float32)
     scratch = SelectionScratch(far, apart, dense, _NO_MARKS)
     candidates = CandidateSet(points, order.astype(np.int32), distances[order], scratch)
-    return Candidates(candidates, metric, np.asarray(scores, np.float64), width)
+    return Candidates(candidates, metric, np.asarray(scores, np.float64), width, has_offset)
 
 
 def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversification:
@@ -348,12 +352,16 @@ def _values_of(
     if not prepared.has_offset:
         return picks.values
     by_rule = len(places) - duplicates
-    fixed = replace(parameters, diversity_auto=False, lose_at_most=None)
-    if parameters.lose_at_most is not None:
-        fixed = replace(fixed, diversity=picks.dial)
-    has_shares = parameters.selector == "qp_relax" and not returns_nearest(parameters)
-    start = 0 if returns_nearest(fixed) else by_rule
+    by_relevance = returns_nearest(parameters)
+    has_shares = parameters.selector == "qp_relax" and not by_relevance
+    if not parameters.has_fixed_dial:
+        dial = parameters.diversity if parameters.lose_at_most is None else picks.dial
+        fixed = replace(parameters, diversity_auto=False, lose_at_most=None, diversity=dial)
+        by_relevance = returns_nearest(fixed)
+    start = 0 if by_relevance else by_rule
     stop = by_rule if has_shares else len(places)
+    if start >= stop:
+        return picks.values
     values = picks.values.copy()
     values[start:stop] = prepared.scores[places[start:stop]]
     return values
