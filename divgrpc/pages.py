@@ -280,7 +280,9 @@ class _Call:
         while 2 * len(start.token.keys) >= pool.candidates_limit and pool.can_grow(available):
             pool = pool.grown()
         shown = Shown(
-            engine.rows_with_vectors(np.concatenate((self._rows, start.shown))), self._vectors
+            engine.rows_with_vectors(np.concatenate((self._rows, start.shown))),
+            self._vectors,
+            engine.searcher.number,
         )
         while True:
             limited = replace(

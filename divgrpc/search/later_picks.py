@@ -5,6 +5,7 @@ Whether a candidate is a near-copy of a nearer candidate is decided only when it
 picked, where the selector allows this, because few candidates come so far.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,10 +32,12 @@ class Shown:
     rows: (s,) row numbers of stored points, in the order in which they were shown.
     vectors: further points (t, d), scaled for the metric as stored points are; None if there are
         none. They were shown before the points in `rows`.
+    owner: tells the points that row numbers belong to (`StepwiseSelection`).
     """
 
     rows: IntArray
     vectors: Rows | None = None
+    owner: Hashable = None
 
 
 def pick_after(
@@ -60,6 +63,7 @@ def pick_after(
     while True:
         place, value = selection.best()
         if place < 0 or len(places) == parameters.k:
+            selection.keep_sums()
             picks = Picks(np.array(places, np.int64), np.array(values, np.float32))
             return picks, place >= 0
         places.append(selection.pick(place))
@@ -126,7 +130,11 @@ class _Selection:
         self._exact_limit = np.float32(0 if metric == "euclidean" else _SAME_DIRECTION)
         self._allowed = np.ones(len(candidates), np.bool_)
         self._steps = StepwiseSelection(
-            candidates, parameters, metric, self._earlier.astype(np.int64)
+            candidates,
+            parameters,
+            metric,
+            self._earlier.astype(np.int64),
+            shown.owner if shown.vectors is None else None,
         )
 
     def _narrow(
@@ -176,6 +184,10 @@ class _Selection:
             if place < 0 or self._passes(place):
                 return place, value
             self._allowed[place] = False
+
+    def keep_sums(self) -> None:
+        """Keep what the next page needs."""
+        self._steps.keep_sums()
 
     def pick(self, place: int) -> int:
         """Pick a candidate; return its position among all candidates."""

@@ -1,5 +1,6 @@
 """Calls the kernels with the arrays of a generation, a plan, and scratch memory."""
 
+import itertools
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,6 +53,7 @@ _BATCH_BYTES_MAX: Final = 4 << 20
 # If a query is far from the points that pass a filter, the cells nearest to it hold few of them. So
 # a query reads cells with at least this share of the mean number of points that pass.
 _FILTERED_SHARE: Final = 0.7
+_NUMBERS: Final = itertools.count(1)
 # Bytes that a kept point takes: four for its row number and four for its distance.
 _KEPT_BYTES: Final = 8
 
@@ -90,6 +92,8 @@ class Searcher:
         self._order = CodeOrder(self._index.cells)
         self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
         self._local = threading.local()
+        # No other searcher of this process has this number.
+        self.number = next(_NUMBERS)
 
     @property
     def points(self) -> Rows:

@@ -8,6 +8,7 @@ the same picks with the same values, one at a time, in three cases that those ca
 - The caller needs a pick before the next one is made.
 """
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -21,9 +22,13 @@ from divgrpc.kernels.records import MMR_RULE
 from divgrpc.search.dials import rule_of
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import SIMILARITY, distance_shares
+from divgrpc.search.shown_sums import KEPT, Rows32, Sums
 from divgrpc.types import EffectiveParameters, IntArray, Metric
 
 Flags = npt.NDArray[np.bool_]
+
+# Sums over fewer points are computed faster than they are found.
+_SHOWN_MIN: Final = 10
 
 
 class StepwiseSelection:
@@ -40,6 +45,7 @@ class StepwiseSelection:
         parameters: EffectiveParameters,
         metric: Metric,
         shown: IntArray | None = None,
+        owner: Hashable = None,
     ) -> None:
         """Start with the points that were shown earlier.
 
@@ -49,6 +55,8 @@ class StepwiseSelection:
             the number of candidates with near-copies.
         shown: (s,) row numbers of the points that were shown, in the order in which they were
             picked. They may be among the candidates.
+        owner: tells the points that row numbers belong to. What an earlier selection from the same
+            points has kept by `keep_sums` need not be computed again. None if nothing is kept.
         """
         earlier = np.empty(0, np.int32) if shown is None else shown.astype(np.int32)
         self._count = len(candidates)
@@ -56,9 +64,27 @@ class StepwiseSelection:
         self._selectable[np.isin(candidates.rows, earlier)] = 0
         self._everything = np.ones(self._count, np.uint8)
         self._shortlist = self._shortlist_of(parameters)
-        self._rule = _rule_of(candidates, earlier, parameters, metric)
-        for place in range(self._count, self._count + len(earlier)):
-            self._rule.add(place)
+        rule = self._rule = _rule_of(candidates, earlier, parameters, metric)
+        self._owner, self._rows = owner, rule.rows
+        self._picks = list(range(self._count, self._count + len(earlier)))
+        for place in self._picks[self._resume(earlier) :]:
+            rule.add(place)
+
+    def _resume(self, earlier: Rows32) -> int:
+        """Take sums that were kept; return the number of points shown that they count."""
+        if self._owner is None or len(earlier) < _SHOWN_MIN:
+            return 0
+        sums = KEPT.find((self._owner, self._rule.key), earlier)
+        if sums is None or not self._rule.resume(sums):
+            return 0
+        return len(sums.shown)
+
+    def keep_sums(self) -> None:
+        """Keep what a selection with the same points shown, and the picks so far, begins with."""
+        if self._owner is not None and len(self._picks) >= _SHOWN_MIN:
+            sums = self._rule.sums(self._rows[self._picks])
+            if sums is not None:
+                KEPT.keep((self._owner, self._rule.key), sums)
 
     def _shortlist_of(self, parameters: EffectiveParameters) -> Array | None:
         """Return flags (m,) of the candidates that `rerank` picks from; None for all."""
@@ -93,11 +119,21 @@ class StepwiseSelection:
     def pick(self, place: int) -> None:
         """Pick the candidate at a position."""
         self._selectable[place] = 0
+        self._picks.append(place)
         self._rule.add(place)
 
 
 class _Rule(Protocol):
-    """The rule of a selector, and its sums over the picks."""
+    """The rule of a selector, and its sums over the picks.
+
+    rows: row numbers of the candidates and of the points shown.
+    """
+
+    rows: Rows32
+
+    @property
+    def key(self) -> Hashable:
+        """What the sums are, for `KeptSums`."""
 
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         """Return the best candidate (position -1 if there is none) and its value."""
@@ -105,16 +141,21 @@ class _Rule(Protocol):
     def add(self, place: int) -> None:
         """Count the candidate or the shown point at a position as a pick."""
 
+    def sums(self, picks: Rows32) -> Sums | None:
+        """Return the sums over all picks, which are these rows; None if there are none."""
+
+    def resume(self, sums: Sums, /) -> bool:
+        """Begin after the picks that `sums` counts, if these suffice; return whether they do."""
+
 
 def _rule_of(
-    candidates: CandidateSet, shown: npt.NDArray[np.int32], parameters: EffectiveParameters,
-    metric: Metric,
-) -> _Rule:  # fmt: skip
+    candidates: CandidateSet, shown: Rows32, parameters: EffectiveParameters, metric: Metric
+) -> _Rule:
     dial, selector = parameters.diversity, parameters.selector
     is_greedy = selector in {"greedy", "mmr"}
     is_printed = selector == "greedy" and parameters.variant == "printed"
     if selector == "nearest" or (np.float32(1 - dial) == 1 and not is_printed):
-        return _Nearest(candidates)
+        return _Nearest(candidates, shown)
     if metric == "inner_product":
         candidates = replace(candidates, costs=distance_shares(candidates.costs))
     if is_greedy:
@@ -130,8 +171,11 @@ def _rule_of(
 class _Nearest:
     """Picks the nearest candidate."""
 
-    def __init__(self, candidates: CandidateSet) -> None:
+    key = "nearest"
+
+    def __init__(self, candidates: CandidateSet, shown: Rows32) -> None:
         self._distances = candidates.costs
+        self.rows = np.concatenate((candidates.rows, shown))
 
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         place, value = stepwise.least_value(
@@ -143,11 +187,19 @@ class _Nearest:
     def add(self, place: int) -> None:
         """Do nothing, because picks do not matter."""
 
+    def sums(self, picks: Rows32) -> Sums | None:
+        """Return None: there are no sums."""
+
+    def resume(self, _: Sums) -> bool:
+        """Return false: there are no sums."""
+        return False
+
 
 class _Picks:
     """The candidates and the points shown, and what the rules of several selectors need of them."""
 
-    def __init__(self, candidates: CandidateSet, shown: npt.NDArray[np.int32]) -> None:
+    def __init__(self, candidates: CandidateSet, shown: Rows32) -> None:
+        self._candidates, self._shown = candidates, shown
         self.points, self.costs = candidates.points, candidates.costs
         self.scratch, self.count = candidates.scratch, len(candidates)
         self.rows = np.concatenate((candidates.rows, shown))
@@ -155,24 +207,61 @@ class _Picks:
         self.n_picks, self.n_shown = 0, len(shown)
 
 
-class _Distances(_Picks):
+class _Summed(_Picks):
+    """A rule with one number for each candidate, which depends on its distances from the picks."""
+
+    def __init__(self, candidates: CandidateSet, shown: Rows32, dtype: type[np.floating]) -> None:
+        super().__init__(candidates, shown)
+        self.apart: Array = np.zeros(self.count, dtype)
+
+    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Summed":
+        """Return the same rule for other candidates and points shown."""
+        raise NotImplementedError
+
+    def add(self, place: int) -> None:
+        raise NotImplementedError
+
+    def sums(self, picks: Rows32) -> Sums:
+        rows = self.rows[: self.count]
+        order = np.argsort(rows)
+        return Sums(picks, rows[order], (self.apart[order],))
+
+    def resume(self, sums: Sums) -> bool:
+        """Take the sums of candidates that have some, and compute those of the others."""
+        places = sums.places_of(self.rows[: self.count])
+        self.apart = sums.columns[0][places]
+        self.n_picks, missing = len(sums.shown), np.flatnonzero(places < 0)
+        if len(missing):
+            self.apart[missing] = self._apart_from(sums.shown, missing)
+        return True
+
+    def _apart_from(self, shown: Rows32, places: IntArray) -> Array:
+        """Compute the numbers of the candidates at these positions for these points shown."""
+        others = self._of(self._candidates.take(places), shown)
+        for place in range(others.count, len(others.rows)):
+            others.add(place)
+        return others.apart
+
+
+class _Distances(_Summed):
     """The rules of `greedy` and `mmr`: the sum or minimum of the distances from the picks."""
 
     def __init__(
-        self,
-        candidates: CandidateSet,
-        shown: npt.NDArray[np.int32],
-        parameters: EffectiveParameters,
+        self, candidates: CandidateSet, shown: Rows32, parameters: EffectiveParameters
     ) -> None:
-        super().__init__(candidates, shown)
-        self._apart = np.zeros(self.count, np.float32)
+        super().__init__(candidates, shown, np.float32)
+        self._parameters = parameters
         self._relevance, self._rule = np.float32(1 - parameters.diversity), rule_of(parameters)
         self._k = parameters.k + self.n_shown
+        self.key = "least" if self._rule == MMR_RULE else "sum"
+
+    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Distances":
+        return _Distances(candidates, shown, self._parameters)
 
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         weight = diversity_weight(self._rule, self._relevance, self.n_picks, self._k)
         place, value = stepwise.least_value(
-            self.costs, self._apart, self.count, self._relevance, np.float32(weight), selectable,
+            self.costs, self.apart, self.count, self._relevance, np.float32(weight), selectable,
             allowed,
         )  # fmt: skip
         return place, -float(value)
@@ -181,32 +270,35 @@ class _Distances(_Picks):
         least_counts = self._rule == MMR_RULE and self.n_picks > 0
         stepwise.add_distances(
             self.points, self.rows, self.count, place, self.scratch, least_counts, self.far,
-            self._apart,
+            self.apart,
         )  # fmt: skip
         self.n_picks += 1
 
 
-class _Roots(_Picks):
+class _Roots(_Summed):
     """The rules of `max_sum` and `rerank`: the sum of the square roots of the distances."""
 
-    def __init__(
-        self, candidates: CandidateSet, shown: npt.NDArray[np.int32], k: int, relevance: float
-    ) -> None:
-        super().__init__(candidates, shown)
-        self._sums = np.zeros(self.count, np.float64)
+    key = "roots"
+
+    def __init__(self, candidates: CandidateSet, shown: Rows32, k: int, relevance: float) -> None:
+        super().__init__(candidates, shown, np.float64)
+        self._of_request = (k, relevance)
         k = min(k, self.count) + self.n_shown
         self._half = 0.5 * relevance
         self._weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
 
+    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Roots":
+        return _Roots(candidates, shown, *self._of_request)
+
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         place, value = stepwise.least_value(
-            self.costs, self._sums, self.count, self._half, self._weight, selectable, allowed
+            self.costs, self.apart, self.count, self._half, self._weight, selectable, allowed
         )
         return place, 0.0 - float(value)
 
     def add(self, place: int) -> None:
         stepwise.add_roots(
-            self.points, self.rows, self.count, place, self.scratch, self.far, self._sums
+            self.points, self.rows, self.count, place, self.scratch, self.far, self.apart
         )
         self.n_picks += 1
 
@@ -220,7 +312,7 @@ class _Volume(_Picks):
     def __init__(
         self,
         candidates: CandidateSet,
-        shown: npt.NDArray[np.int32],
+        shown: Rows32,
         parameters: EffectiveParameters,
         metric: Metric,
     ) -> None:
@@ -229,6 +321,7 @@ class _Volume(_Picks):
         self._unit = 1.0
         if self._similarity == max_sum_dpp.RATIONAL_QUADRATIC:
             self._unit = max_sum_dpp.mean_cost(self.costs, self.count)
+        self.key = ("volume", self._unit)
         relevance = 1 - parameters.diversity
         self._prices = relevance * (self.costs.astype(np.float64) / self._unit)
         self._weight = 1.0 - relevance
@@ -252,3 +345,23 @@ class _Volume(_Picks):
             self._n_pivots, self._remainders, self._logs,
         )  # fmt: skip
         self.n_picks += 1
+
+    def sums(self, picks: Rows32) -> Sums:
+        # A point shown may be among the candidates. The last of its rows is the pivot.
+        rows, last = np.unique(self.rows[::-1], return_index=True)
+        places = len(self.rows) - 1 - last
+        columns = (self._remainders, self._logs, self._factor[:, : self._n_pivots])
+        return Sums(picks, rows, tuple(column[places] for column in columns))
+
+    def resume(self, sums: Sums) -> bool:
+        """Take the sums, if all candidates and all points shown have some."""
+        places = sums.places_of(self.rows)
+        if (places < 0).any():
+            return False
+        remainders, logs, factor = sums.columns
+        self._remainders, self._logs = remainders[places], logs[places]
+        self._n_pivots, self.n_picks = factor.shape[1], len(sums.shown)
+        if self._n_pivots > self._factor.shape[1]:
+            self._factor = np.empty((len(self.rows), self._n_pivots + self._COLUMNS_MIN))
+        self._factor[:, : self._n_pivots] = factor[places]
+        return True

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from core.writes.test_collection import QUERIES, _Writes
-from support.data.written_points import Id, as_kind, kind_of
+from divgrpc.search import stepwise
+from divgrpc.search.shown_sums import KeptSums
+from support.data.written_points import Id, as_kind, kind_of, same_answers
 
 SELECTORS: list[dict[str, Any]] = [
     {},
@@ -46,6 +48,12 @@ class _Pages(_Writes):
     def turn(self, reader: _Reader, **arguments: Any) -> None:  # noqa: ANN401  # of `query`
         query = as_kind(QUERIES[:1], kind_of(self.open))
         page = self.open.query(query, **reader.options, **arguments)
+        with pytest.MonkeyPatch.context() as patch:
+            # A process that has not answered the pages before gives the same answer.
+            patch.setattr(stepwise, "KEPT", KeptSums())
+            other = self.open.query(query, **reader.options, **arguments)
+        assert same_answers(page, other)
+        assert page.next_page_token == other.next_page_token
         reader.ids += [hit.id for hit in page[0]]
         assert len(reader.ids) == len({*reader.ids})
         assert {hit.id for hit in page[0]} <= {*self.model}

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.harness.datasets import Manifold
 from benchmarks.harness.runner import Output, Table
 from divgrpc import Collection, Index
+from divgrpc.search import stepwise
+from divgrpc.search.shown_sums import KeptSums
 from divgrpc.types import FloatArray
 
 _K: Final = 10
@@ -75,7 +78,11 @@ def _live(vectors: FloatArray, query: FloatArray, pages: int) -> dict[str, int]:
 def _times(
     index: Index, queries: FloatArray, turns: int, options: dict[str, Any]
 ) -> dict[str, float | int]:
-    """Measure the median times of the first and the last page, in milliseconds."""
+    """Measure the median times of the first and the last page, in milliseconds.
+
+    A page is cold if the process keeps no sums of the pages before, as after a restart.
+    """
+    cold: list[float] = []
     times: list[list[float]] = []
     sizes: list[int] = []
     for row in range(len(queries)):
@@ -88,10 +95,21 @@ def _times(
             token = page.next_page_token
             if turn == 9:
                 sizes.append(len(token))
+            if turn == turns - 2:
+                cold.append(_cold(index, queries[row], token, options))
     first, last = (median(row[place] for row in times) for place in (0, turns - 1))
     return {
         "page 1, ms": first,
         f"page {turns}, ms": last,
         "ratio": last / first,
+        f"page {turns}, cold, ms": median(cold),
         "bytes of a token after 10 pages": max(sizes),
     }
+
+
+def _cold(index: Index, query: FloatArray, token: str, options: dict[str, Any]) -> float:
+    """Return the time in milliseconds of a page after pages that are not kept."""
+    with patch.object(stepwise, "KEPT", KeptSums()):
+        start = time.perf_counter()
+        index.query(query, k=_K, paged=True, page_token=token, **options)
+        return 1e3 * (time.perf_counter() - start)

@@ -1,0 +1,94 @@
+"""Sums over points that earlier pages have shown, kept in memory for the next page.
+
+A later page needs, for each candidate, a sum over the distances from all points shown. The page
+before has computed most of this sum. A process keeps the sums of recent pages, so that a late page
+costs little more than the first. A page whose sums are not kept computes them anew, in the same
+order, and so has the same bytes.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array
+from divgrpc.types import IntArray
+
+Rows32 = npt.NDArray[np.int32]
+
+# Maximum number of bytes, and of pages, whose sums a process keeps.
+BYTES_MAX: Final = 32 << 20
+PAGES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """What the rule of a selector has computed for some rows over some points shown.
+
+    shown: (s,) row numbers of the points shown, in their order.
+    rows: (m,) row numbers, ascending.
+    columns: arrays with one entry for each of `rows`.
+    """
+
+    shown: Rows32
+    rows: Rows32
+    columns: tuple[Array, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(array.nbytes for array in (self.shown, self.rows, *self.columns))
+
+    def places_of(self, rows: Rows32) -> IntArray:
+        """Return the place of each row in `rows`, or -1."""
+        places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        return np.where(self.rows[places] == rows, places, -1)
+
+
+class KeptSums:
+    """The sums of recent pages, within a limit of memory. Thread-safe."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX, pages_max: int = PAGES_MAX) -> None:
+        self._bytes_max, self._pages_max = bytes_max, pages_max
+        self._pages: OrderedDict[tuple[Hashable, bytes], Sums] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def find(self, key: Hashable, shown: Rows32) -> Sums | None:
+        """Return the sums over most of the first of the points shown, if any are kept.
+
+        key: tells the rule, and the points that rows are numbers of.
+        """
+        data = shown.tobytes()
+        with self._lock:
+            fits = [page for page in self._pages if page[0] == key and data.startswith(page[1])]
+            if not fits:
+                return None
+            page = max(fits, key=lambda fit: len(fit[1]))
+            self._pages.move_to_end(page)
+            return self._pages[page]
+
+    def keep(self, key: Hashable, sums: Sums) -> None:
+        """Keep sums, which must not change, and forget those that were used least recently."""
+        if sums.size > self._bytes_max or not len(sums.rows):
+            return
+        page = (key, sums.shown.tobytes())
+        with self._lock:
+            if page in self._pages:
+                self._bytes -= self._pages.pop(page).size
+            self._pages[page] = sums
+            self._bytes += sums.size
+            while self._bytes > self._bytes_max or len(self._pages) > self._pages_max:
+                _, oldest = self._pages.popitem(last=False)
+                self._bytes -= oldest.size
+
+
+# Those of this process.
+KEPT: Final = KeptSums()
