@@ -54,12 +54,12 @@ def far_from(points, rows, count, place, selection, far):
             far[i] = _far_from_spread(points, row, rows[i], next_row, selection, sums)
         clear(points.indices, indptr[row], indptr[row + 1], selection)
     else:
-        _far_dense(points.vectors, points.inverse_lengths, rows, count, row, far)
+        far_dense(points.vectors, points.inverse_lengths, rows, count, row, far)
     far[place] = np.float32(0)
 
 
 @part
-def _far_dense(vectors, inverses, rows, count, row, far):
+def far_dense(vectors, inverses, rows, count, row, far):
     """Write the distances of dense rows from `row`, four at a time to read `row` less often."""
     angular = inverses.shape[0] > 0
     i = 0

@@ -11,14 +11,17 @@ import math
 import numpy as np
 
 from divgrpc.kernels.greedy import add_pick
-from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.max_sum_dpp import (
     COSINE_OF_CHORD,
     RATIONAL_QUADRATIC,
     REMAINDER_MIN,
     logarithm,
 )
-from divgrpc.kernels.pairwise import far_from, how_far
+from divgrpc.kernels.pairwise import far_dense, far_from, how_far
+
+# Dense candidates that are compared with all points shown before the next ones are read.
+TILE_ROWS = 32
 
 
 @kernel
@@ -53,8 +56,36 @@ def add_distances(points, rows, count, place, selection, least_counts, far, apar
 def add_roots(points, rows, count, place, selection, far, sums):
     """Add the square roots of the distances from `rows[place]` to `sums` (count,) float64."""
     far_from(points, rows, count, place, selection, far)
+    _add_roots_of(far, count, sums)
+
+
+@part
+def _add_roots_of(far, count, sums):
     for i in range(count):
         sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
+
+
+@allocating
+def add_shown(points, rows, count, first, selection, of_roots, least_counts, is_empty, far, apart):
+    """Do a step for each of the points shown rows[first:], in their order.
+
+    The step is `add_roots` if `of_roots`, and otherwise `add_distances`. `is_empty`: whether no
+    step was done before, so that the first distance is added even if `least_counts`. Dense
+    candidates are taken in tiles, which stay in the cache while they are compared with all points.
+    """
+    tile = count if points.indptr.shape[0] else TILE_ROWS
+    for start in range(0, count, max(1, tile)):
+        size = min(tile, count - start)
+        peers, numbers = rows[start : start + size], apart[start : start + size]
+        for place in range(first, rows.shape[0]):
+            if points.indptr.shape[0]:
+                far_from(points, rows, count, place, selection, far)
+            else:
+                far_dense(points.vectors, points.inverse_lengths, peers, size, rows[place], far)
+            if of_roots:
+                _add_roots_of(far, size, numbers)
+            else:
+                add_pick(far, size, least_counts and not (is_empty and place == first), numbers)
 
 
 @kernel

@@ -43,10 +43,11 @@ class Sums:
         """Number of bytes."""
         return sum(array.nbytes for array in (self.shown, self.rows, *self.columns))
 
-    def places_of(self, rows: Rows32) -> IntArray:
-        """Return the place of each row in `rows`, or -1."""
-        places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        return np.where(self.rows[places] == rows, places, -1)
+
+def places_in(ascending: Rows32, rows: Rows32) -> IntArray:
+    """Return the place of each of `rows` (n,) in `ascending`, which is not empty, or -1."""
+    places = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)
+    return np.where(ascending[places] == rows, places, -1)
 
 
 class KeptSums:

@@ -22,13 +22,15 @@ from divgrpc.kernels.records import MMR_RULE
 from divgrpc.search.dials import rule_of
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import SIMILARITY, distance_shares
-from divgrpc.search.shown_sums import KEPT, Rows32, Sums
+from divgrpc.search.shown_sums import KEPT, Rows32, Sums, places_in
 from divgrpc.types import EffectiveParameters, IntArray, Metric
 
 Flags = npt.NDArray[np.bool_]
 
 # Sums over fewer points are computed faster than they are found.
 _SHOWN_MIN: Final = 10
+# What a rule sums: distances, only the least of them, or their square roots.
+_SUM, _LEAST, _ROOTS = "sum", "least", "roots"
 
 
 class StepwiseSelection:
@@ -61,14 +63,14 @@ class StepwiseSelection:
         earlier = np.empty(0, np.int32) if shown is None else shown.astype(np.int32)
         self._count = len(candidates)
         self._selectable = np.ones(self._count, np.uint8)
-        self._selectable[np.isin(candidates.rows, earlier)] = 0
+        if len(earlier):
+            self._selectable[places_in(np.sort(earlier), candidates.rows) >= 0] = 0
         self._everything = np.ones(self._count, np.uint8)
         self._shortlist = self._shortlist_of(parameters)
         rule = self._rule = _rule_of(candidates, earlier, parameters, metric)
         self._owner, self._rows = owner, rule.rows
         self._picks = list(range(self._count, self._count + len(earlier)))
-        for place in self._picks[self._resume(earlier) :]:
-            rule.add(place)
+        rule.add_shown(self._count + self._resume(earlier))
 
     def _resume(self, earlier: Rows32) -> int:
         """Take sums that were kept; return the number of points shown that they count."""
@@ -141,6 +143,9 @@ class _Rule(Protocol):
     def add(self, place: int) -> None:
         """Count the candidate or the shown point at a position as a pick."""
 
+    def add_shown(self, first: int) -> None:
+        """Count the points shown as picks, from a position on, in their order."""
+
     def sums(self, picks: Rows32) -> Sums | None:
         """Return the sums over all picks, which are these rows; None if there are none."""
 
@@ -187,6 +192,9 @@ class _Nearest:
     def add(self, place: int) -> None:
         """Do nothing, because picks do not matter."""
 
+    def add_shown(self, first: int) -> None:
+        """Do nothing, because points shown do not matter."""
+
     def sums(self, picks: Rows32) -> Sums | None:
         """Return None: there are no sums."""
 
@@ -210,16 +218,21 @@ class _Picks:
 class _Summed(_Picks):
     """A rule with one number for each candidate, which depends on its distances from the picks."""
 
-    def __init__(self, candidates: CandidateSet, shown: Rows32, dtype: type[np.floating]) -> None:
+    def __init__(self, candidates: CandidateSet, shown: Rows32, key: str) -> None:
         super().__init__(candidates, shown)
-        self.apart: Array = np.zeros(self.count, dtype)
+        self.key = key
+        self.apart: Array = np.zeros(self.count, np.float64 if key == _ROOTS else np.float32)
 
     def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Summed":
         """Return the same rule for other candidates and points shown."""
         raise NotImplementedError
 
-    def add(self, place: int) -> None:
-        raise NotImplementedError
+    def add_shown(self, first: int) -> None:
+        stepwise.add_shown(
+            self.points, self.rows, self.count, first, self.scratch, self.key == _ROOTS,
+            self.key == _LEAST, self.n_picks == 0, self.far, self.apart,
+        )  # fmt: skip
+        self.n_picks += len(self.rows) - first
 
     def sums(self, picks: Rows32) -> Sums:
         rows = self.rows[: self.count]
@@ -228,7 +241,7 @@ class _Summed(_Picks):
 
     def resume(self, sums: Sums) -> bool:
         """Take the sums of candidates that have some, and compute those of the others."""
-        places = sums.places_of(self.rows[: self.count])
+        places = places_in(sums.rows, self.rows[: self.count])
         self.apart = sums.columns[0][places]
         self.n_picks, missing = len(sums.shown), np.flatnonzero(places < 0)
         if len(missing):
@@ -237,10 +250,9 @@ class _Summed(_Picks):
 
     def _apart_from(self, shown: Rows32, places: IntArray) -> Array:
         """Compute the numbers of the candidates at these positions for these points shown."""
-        others = self._of(self._candidates.take(places), shown)
-        for place in range(others.count, len(others.rows)):
-            others.add(place)
-        return others.apart
+        rest = self._of(self._candidates.take(places), shown)
+        rest.add_shown(rest.count)
+        return rest.apart
 
 
 class _Distances(_Summed):
@@ -249,11 +261,11 @@ class _Distances(_Summed):
     def __init__(
         self, candidates: CandidateSet, shown: Rows32, parameters: EffectiveParameters
     ) -> None:
-        super().__init__(candidates, shown, np.float32)
+        rule = rule_of(parameters)
+        super().__init__(candidates, shown, _LEAST if rule == MMR_RULE else _SUM)
         self._parameters = parameters
-        self._relevance, self._rule = np.float32(1 - parameters.diversity), rule_of(parameters)
+        self._relevance, self._rule = np.float32(1 - parameters.diversity), rule
         self._k = parameters.k + self.n_shown
-        self.key = "least" if self._rule == MMR_RULE else "sum"
 
     def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Distances":
         return _Distances(candidates, shown, self._parameters)
@@ -267,7 +279,7 @@ class _Distances(_Summed):
         return place, -float(value)
 
     def add(self, place: int) -> None:
-        least_counts = self._rule == MMR_RULE and self.n_picks > 0
+        least_counts = self.key == _LEAST and self.n_picks > 0
         stepwise.add_distances(
             self.points, self.rows, self.count, place, self.scratch, least_counts, self.far,
             self.apart,
@@ -278,10 +290,8 @@ class _Distances(_Summed):
 class _Roots(_Summed):
     """The rules of `max_sum` and `rerank`: the sum of the square roots of the distances."""
 
-    key = "roots"
-
     def __init__(self, candidates: CandidateSet, shown: Rows32, k: int, relevance: float) -> None:
-        super().__init__(candidates, shown, np.float64)
+        super().__init__(candidates, shown, _ROOTS)
         self._of_request = (k, relevance)
         k = min(k, self.count) + self.n_shown
         self._half = 0.5 * relevance
@@ -346,6 +356,10 @@ class _Volume(_Picks):
         )  # fmt: skip
         self.n_picks += 1
 
+    def add_shown(self, first: int) -> None:
+        for place in range(first, len(self.rows)):
+            self.add(place)
+
     def sums(self, picks: Rows32) -> Sums:
         # A point shown may be among the candidates. The last of its rows is the pivot.
         rows, last = np.unique(self.rows[::-1], return_index=True)
@@ -355,7 +369,7 @@ class _Volume(_Picks):
 
     def resume(self, sums: Sums) -> bool:
         """Take the sums, if all candidates and all points shown have some."""
-        places = sums.places_of(self.rows)
+        places = places_in(sums.rows, self.rows)
         if (places < 0).any():
             return False
         remainders, logs, factor = sums.columns

@@ -58,12 +58,12 @@ def test_pages_are_the_same_without_kept_sums(
         options.pop("lose_at_most", None)
     token: str | None = None
     with pytest.MonkeyPatch.context() as patch:
-        kept = KeptSums()
+        memory = KeptSums()
         for forget in forgets:
             patch.setattr(stepwise, "KEPT", KeptSums())
             expected = page_of(index, query, token, **options)
-            kept = KeptSums() if forget else kept
-            patch.setattr(stepwise, "KEPT", kept)
+            memory = KeptSums() if forget else memory
+            patch.setattr(stepwise, "KEPT", memory)
             page = page_of(index, query, token, **options)
             assert same_answers(page, expected)
             assert page.next_page_token == expected.next_page_token
@@ -75,13 +75,14 @@ def test_pages_are_the_same_without_kept_sums(
 def test_a_late_page_compares_candidates_with_its_own_picks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls, add_distances = [], kernels.add_distances
+    shown, add_shown = [], kernels.add_shown
 
     def count(*arguments: Any) -> None:  # noqa: ANN401  # of the kernel
-        calls.append(1)
-        add_distances(*arguments)
+        _, rows, _, first, *_ = arguments
+        shown.append(len(rows) - first)
+        add_shown(*arguments)
 
-    monkeypatch.setattr(kernels, "add_distances", count)
+    monkeypatch.setattr(kernels, "add_shown", count)
     index = build(points_of(3, 2_000, ties=False))
     query, token = points_of(4, 1, ties=False), ""
     for number in range(12):
@@ -92,9 +93,9 @@ def test_a_late_page_compares_candidates_with_its_own_picks(
             with monkeypatch.context() as patch:
                 patch.setattr(stepwise, "KEPT", KeptSums())
                 token = page_of(index, query, token, selector="mmr").next_page_token
-        calls.clear()
+        shown.clear()
         token = page_of(index, query, token or None, selector="mmr").next_page_token
-        assert len(calls) == 10 + missed
+        assert shown == [missed]
 
 
 def rows_of(*numbers: int) -> Rows32:
@@ -106,38 +107,38 @@ def sums_of(shown: Rows32, size: int = 1) -> Sums:
 
 
 def test_the_longest_beginning_is_found() -> None:
-    kept = KeptSums()
+    memory = KeptSums()
     short, long, other = sums_of(rows_of(4, 2)), sums_of(rows_of(4, 2, 9)), sums_of(rows_of(4, 7))
     for sums in (long, short, other):
-        kept.keep("mmr", sums)
-    assert kept.find("mmr", rows_of(4, 2, 9, 1)) is long
-    assert kept.find("mmr", rows_of(4, 2, 9)) is long
-    assert kept.find("mmr", rows_of(4, 2, 1)) is short
-    assert kept.find("mmr", rows_of(2, 4)) is None
-    assert kept.find("greedy", rows_of(4, 2, 9)) is None
+        memory.keep("mmr", sums)
+    assert memory.find("mmr", rows_of(4, 2, 9, 1)) is long
+    assert memory.find("mmr", rows_of(4, 2, 9)) is long
+    assert memory.find("mmr", rows_of(4, 2, 1)) is short
+    assert memory.find("mmr", rows_of(2, 4)) is None
+    assert memory.find("greedy", rows_of(4, 2, 9)) is None
     # The row number 513 begins with the same byte as 1.
-    kept.keep("mmr", sums_of(rows_of(1)))
-    assert kept.find("mmr", rows_of(513)) is None
+    memory.keep("mmr", sums_of(rows_of(1)))
+    assert memory.find("mmr", rows_of(513)) is None
 
 
 def test_memory_is_limited() -> None:
     """The sums that were used least recently are forgotten."""
-    kept = KeptSums(bytes_max=1_000, pages_max=5)
+    memory = KeptSums(bytes_max=1_000, pages_max=5)
     for number in range(9):
-        kept.keep("mmr", sums_of(rows_of(number)))
-        kept.find("mmr", rows_of(0))
-    assert len(kept) == 5
-    assert kept.find("mmr", rows_of(0)) is not None
-    assert kept.find("mmr", rows_of(4)) is None
+        memory.keep("mmr", sums_of(rows_of(number)))
+        memory.find("mmr", rows_of(0))
+    assert len(memory) == 5
+    assert memory.find("mmr", rows_of(0)) is not None
+    assert memory.find("mmr", rows_of(4)) is None
     # 70 rows take 844 bytes, and 80 take 964.
-    kept.keep("mmr", sums_of(rows_of(10), 70))
-    kept.keep("mmr", sums_of(rows_of(11), 80))
-    assert len(kept) == 1
-    assert kept.find("mmr", rows_of(10)) is None
-    kept.keep("mmr", sums_of(rows_of(12), 100))
-    assert kept.find("mmr", rows_of(12)) is None
-    assert kept.find("mmr", rows_of(11)) is not None
+    memory.keep("mmr", sums_of(rows_of(10), 70))
+    memory.keep("mmr", sums_of(rows_of(11), 80))
+    assert len(memory) == 1
+    assert memory.find("mmr", rows_of(10)) is None
+    memory.keep("mmr", sums_of(rows_of(12), 100))
+    assert memory.find("mmr", rows_of(12)) is None
+    assert memory.find("mmr", rows_of(11)) is not None
     # The same page is kept once.
     for _ in range(20):
-        kept.keep("mmr", sums_of(rows_of(13)))
-    assert len(kept) == 2
+        memory.keep("mmr", sums_of(rows_of(13)))
+    assert len(memory) == 2

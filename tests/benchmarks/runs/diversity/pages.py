@@ -36,7 +36,7 @@ def rows(small: bool) -> Iterator[Output]:  # as all parts have it
         f"Pages of {_K} to the end, with writes after each of the first {pages:,}",
         {"goals": "0 repeats, 0 missed"},
     )
-    yield _live(manifold.points(600 if small else 30_000), manifold.queries(1), pages)
+    yield _live(manifold.points(600 if small else 18_400), manifold.queries(1), pages)
     points, turns = (3_000, 12) if small else (200_000, 100)
     yield Table(
         f"Pages of {_K} of {points:,} points",
