@@ -179,15 +179,14 @@ class AsyncDocuments:
 
     async def get(self, ids: Sequence[str], *, with_vectors: bool = False) -> list[StoredDocument]:
         """Return documents in the order of their ids; ids that no document has are left out."""
-        documents: list[StoredDocument] = []
-        for start in range(0, len(ids), _IDS_MAX):
-            part = list(ids[start : start + _IDS_MAX])
-            try:
-                records = await self._call("get", part, with_vectors=with_vectors)
-            except IndexNotFoundError:
-                return []
-            documents += map(_document, records)
-        return documents
+        try:
+            return [
+                document
+                for start in range(0, len(ids), _IDS_MAX)
+                for document in await self._get(list(ids[start : start + _IDS_MAX]), with_vectors)
+            ]
+        except IndexNotFoundError:
+            return []
 
     async def find(
         self, where: Where = None, *, with_vectors: bool = False
@@ -305,6 +304,18 @@ class AsyncDocuments:
         row = StoredDocument(_PLACEHOLDER, None, {}, np.eye(1, self._dims)[0])
         await self._write_rows([row], "upsert")
         await self._delete(ids=[_PLACEHOLDER])
+
+    async def _get(self, ids: list[str], with_vectors: bool) -> list[StoredDocument]:
+        """Return documents with as few calls as the maximum size of an answer allows."""
+        try:
+            records = await self._call("get", ids, with_vectors=with_vectors)
+        except LimitExceededError as error:
+            if error.reason != "REPLY_TOO_LARGE" or len(ids) == 1:
+                raise
+            middle = len(ids) // 2
+            documents = await self._get(ids[:middle], with_vectors)
+            return documents + await self._get(ids[middle:], with_vectors)
+        return [_document(record) for record in records]
 
     async def _delete(self, **selection: Any) -> int:  # noqa: ANN401  # ids or a filter
         try:

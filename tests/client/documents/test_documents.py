@@ -95,6 +95,14 @@ def test_documents_come_back_as_they_were(documents: Documents) -> None:
     assert hit.score == pytest.approx(1)
 
 
+def test_documents_larger_than_one_answer_are_read_by_their_ids(documents: Documents) -> None:
+    rows = [StoredDocument(f"d{row}", "x" * 60_000, {}, VECTORS[row % 10]) for row in range(150)]
+    for part in (rows[:60], rows[60:120], rows[120:]):
+        documents.write(part)
+    ids = [f"d{row}" for row in range(149, -1, -1)]
+    assert [item.id for item in documents.get([*ids, "missing"], with_vectors=True)] == ids
+
+
 def test_the_last_of_equal_ids_is_written(documents: Documents) -> None:
     assert documents.write([document(1), document(2), StoredDocument("d1", "new", {}, VECTORS[3])])
     assert documents.count() == 2
