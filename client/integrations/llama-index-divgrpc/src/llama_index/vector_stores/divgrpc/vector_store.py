@@ -100,7 +100,7 @@ class DivgrpcVectorStore(BasePydanticVectorStore):
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> None:
-        """Delete the nodes with some ids, or that pass a filter, or those to which both applies.
+        """Delete the nodes that have one of the ids and pass the filter, of which one may be None.
 
         Ids that no node has are ignored.
         """
@@ -129,9 +129,10 @@ class DivgrpcVectorStore(BasePydanticVectorStore):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
-        """Return nodes with embeddings: those with some ids, those that pass a filter, or all.
+        """Return the nodes that have one of the ids and pass the filter, with embeddings.
 
-        With `node_ids` alone, nodes are in the order of the ids. Ids that no node has are left out.
+        Without ids and filter, all nodes. With `node_ids` alone, nodes are in the order of the ids.
+        Ids that no node has are left out.
         """
         if node_ids is not None and filters is None:
             documents = self._index.blocking.get(node_ids, with_vectors=True)
