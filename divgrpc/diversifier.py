@@ -14,7 +14,7 @@ distances, so that a value of `diversity` means the same for all scores:
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Unpack, cast
@@ -24,6 +24,8 @@ import numpy.typing as npt
 
 from divgrpc import compilation
 from divgrpc.arrays import read_only
+from divgrpc.columns.quotas import as_quotas, check_attributes, k_of_groups
+from divgrpc.columns.values import Column, columns_of, row_values
 from divgrpc.errors import invalid
 from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse
 from divgrpc.kernels.candidates import below_best, inverse_lengths
@@ -35,8 +37,10 @@ from divgrpc.parameters.diversify import (
     diversify_parameters,
 )
 from divgrpc.parameters.signatures import spell_out_options
+from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import copy_limit_of
+from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import (
     Picks,
@@ -53,8 +57,11 @@ from divgrpc.types import (
     FloatArray,
     IntArray,
     Metric,
+    OnInfeasible,
     Pick,
 )
+from divgrpc.types.quotas import GroupBy, Quotas, QuotasLike
+from divgrpc.types.records import Attribute, AttributesLike
 from divgrpc.vectors import (
     LENGTH_MAX,
     Rows,
@@ -107,6 +114,10 @@ def diversify(
     scores: npt.ArrayLike | None = None,
     *,
     query: RowsLike | None = None,
+    attributes: AttributesLike = None,
+    quotas: QuotasLike = None,
+    group_by: GroupBy | None = None,
+    on_infeasible: OnInfeasible = "fail",
     **options: Unpack[DiversifyOptions],
 ) -> Diversification:
     """Pick candidates that are relevant and differ from one another; no index is needed.
@@ -117,17 +128,58 @@ def diversify(
         reranker. They are scaled linearly, so that only their proportions matter. Default: all
         candidates are equally relevant, and equal ones are picked in their order.
     query: (d,) numbers, from which relevance is computed as an index does. Instead of `scores`.
+    attributes: one value per candidate, by name, as in `Index.build`, for quotas and groups.
+    quotas: bounds on the number of picks that have each value of an attribute, such as
+        `[Quota("brand", max_each=2)]`. Not with the selector `qp_relax`.
+    group_by: picks in groups with the same value of an attribute, such as
+        `GroupBy("brand", groups=5, per_group=2)`. `k` is then groups times per_group, or the number
+        of candidates if there are fewer. Not with `quotas`.
+    on_infeasible: what to do if no `k` picks meet the quotas. "fail" raises an error. "relax"
+        returns picks that miss them by as little as possible, with `quota_shortfalls`.
 
     Under `cosine` and `inner_product`, two candidates differ by 1 - cosine, the best score costs 0
     and the worst 1. Under `euclidean`, they differ by the squared distance, and the worst score
     costs the mean distance of two candidates.
 
     The same candidates give the same result on every processor. Raises `InvalidArgumentError` with
-    the name of the argument as its `field`.
+    the name of the argument as its `field`, and `ConditionFailedError` if no picks meet the quotas.
     """
+    limits = None
+    if quotas is not None or group_by is not None or on_infeasible != "fail":
+        limits = as_quotas(quotas, group_by, on_infeasible)
+        options = k_of_groups(limits, options)
     parameters = _cached_parameters(options)
     prepared = prepare_candidates(vectors, scores, parameters, query=query)
-    return pick_from(prepared, parameters)
+    if limits is None:
+        if attributes is not None:
+            raise invalid("attributes", "go with quotas or group_by: set one of them too")
+        return pick_from(prepared, parameters)
+    count = len(prepared.scores)
+    columns = columns_of({} if attributes is None else attributes, count)
+    return pick_from(prepared, parameters, values_within(limits, columns, parameters, count))
+
+
+def values_within(
+    quotas: Quotas,
+    columns: Mapping[Attribute, Column],
+    parameters: DiversifyParameters,
+    count: int,
+) -> QuotaValues:
+    """Return the values of `count` candidates for quotas.
+
+    Raises `InvalidArgumentError` for quotas that do not fit the columns or the parameters.
+    """
+    for attribute, column in columns.items():
+        if (rows := column.rows(multi=attribute.multi)) != count:
+            name = f"attributes.{attribute.name}"
+            raise invalid(name, f"must have one value for each of {count} candidates, got {rows}")
+    quotas = check_attributes(quotas, list(columns), parameters.number_of_picks(count))
+    values = {
+        attribute.name: QuotaColumn.of(row_values(attribute, column))
+        for attribute, column in columns.items()
+        if attribute.name in quotas.names
+    }
+    return QuotaValues(quotas, values)
 
 
 def _cached_parameters(options: DiversifyOptions) -> DiversifyParameters:
@@ -306,9 +358,16 @@ def _ordered(
     return Candidates(candidates, metric, np.asarray(scores, np.float64), width, has_offset)
 
 
-def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversification:
-    """Pick from prepared candidates, as `diversify` does."""
+def pick_from(
+    prepared: Candidates, parameters: DiversifyParameters, within: QuotaValues | None = None
+) -> Diversification:
+    """Pick from prepared candidates, as `diversify` does.
+
+    within: quotas, and the values of the candidates.
+    """
     candidates, metric, count = prepared.candidates, prepared.metric, len(prepared.scores)
+    if within is not None:
+        parameters = within.limited(parameters, count)
     if not count:
         return _nothing(parameters)
     effective = parameters.resolve(count, prepared.width)
@@ -317,7 +376,9 @@ def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversif
     if effective.diversity_auto:
         dial, reason = fall_off_dial(candidates, count, limit, effective, metric)
         effective = replace(effective, diversity=dial)
-    picks, *_, duplicates = select_different(candidates, count, limit, effective, metric)
+    picks, duplicates, further = _select(prepared, effective, limit, within)
+    # Within quotas, near-copies may be anywhere, and keep the values of the selection.
+    fillers = duplicates if within is None else 0
     dial = effective.diversity
     if effective.lose_at_most is not None:
         dial, reason = picks.dial, picks.reason
@@ -328,13 +389,27 @@ def pick_from(prepared: Candidates, parameters: DiversifyParameters) -> Diversif
     return Diversification(
         places,
         prepared.scores[places],
-        _values_of(prepared, picks, effective, duplicates, places),
+        _values_of(prepared, picks, effective, fillers, places),
         dial,
         _word(reason),
         duplicates,
         picks.gap if effective.selector == "qp_relax" else None,
         *collapsed,
+        **further,
     )
+
+
+def _select(
+    prepared: Candidates, parameters: EffectiveParameters, limit: float, within: QuotaValues | None
+) -> tuple[Picks, int, dict[str, Any]]:
+    """Return the picks, the number of near-copies among them, and further fields of the result."""
+    candidates, metric = prepared.candidates, prepared.metric
+    if within is not None:
+        picks_within, further = within.pick(candidates, parameters, metric, limit)
+        return picks_within, picks_within.fillers, further
+    count = len(candidates)
+    picks, *_, duplicates = select_different(candidates, count, limit, parameters, metric)
+    return picks, duplicates, {}
 
 
 def _values_of(
@@ -451,4 +526,13 @@ def _collapsed(
     return candidates.rows[order].astype(np.int64), np.concatenate(([0], np.cumsum(counts)))
 
 
-spell_out_options(diversify, (DiversifyParameters,), {RowsLike: "RowsLike", MetricWord: "Metric"})
+spell_out_options(
+    diversify,
+    (DiversifyParameters,),
+    {
+        RowsLike: "RowsLike",
+        MetricWord: "Metric",
+        AttributesLike: "AttributesLike",
+        QuotasLike: "QuotasLike",
+    },
+)

@@ -11,15 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.quotas import check_attributes
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
 from divgrpc.metrics import Labels, ListDistances, Topics, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
+from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.quotas import Quotas
 from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
 from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
@@ -150,6 +154,19 @@ class StoredPoints:
         if isinstance(vectors, SparseVectors):
             return SparseRows(vectors.indptr, vectors.indices, vectors.values, vectors.dims)
         return vectors
+
+    def quota_values(
+        self, quotas: Quotas, ids: Sequence[int] | Sequence[str] | IdArray, k: int
+    ) -> QuotaValues:
+        """Return the values of the points with these ids for quotas on `k` picks.
+
+        Every id has a point. Raises `InvalidArgumentError` for quotas that do not fit the
+        attributes of the index.
+        """
+        quotas = check_attributes(quotas, self._reader.attributes, k)
+        rows = self._reader.ids.rows_of(ids)
+        columns = {name: QuotaColumn(*self._reader.numbers(name, rows)) for name in quotas.names}
+        return QuotaValues(quotas, columns)
 
     def following(
         self, key: int, count: int, passing: PassingRows | None = None

@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy.typing as npt
 
-from divgrpc.types import Diversification, Pick
-from divgrpc.types.records import IdsOf
+from divgrpc.types import Diversification, OnInfeasible, Pick
+from divgrpc.types.quotas import GroupBy, QuotasLike
+from divgrpc.types.records import AttributesLike, IdsOf
 from divgrpc_client import calls
 from divgrpc_client.messages import batches
-from divgrpc_client.messages.diversify import diversification, diversify_request, picks
+from divgrpc_client.messages.diversify import (
+    QuotaArguments,
+    diversification,
+    diversify_request,
+    picks,
+)
 from divgrpc_client.messages.options import DiversifyOptions, spelled_out
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
@@ -48,6 +54,10 @@ class DiversifyMethods:
         query: VectorsLike | None = None,
         name: str | None = None,
         ids: IdsOf = None,
+        attributes: AttributesLike = None,
+        quotas: QuotasLike = None,
+        group_by: GroupBy | None = None,
+        on_infeasible: OnInfeasible = "fail",
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[DiversifyOptions],
@@ -62,12 +72,20 @@ class DiversifyMethods:
             `scores`, and only with `vectors`.
         name: an index that has the candidates, instead of `vectors`. Its metric applies.
         ids: the ids of the candidates in this index, at most 10,000.
+        attributes: one value per candidate, by name, for quotas and groups. Only with `vectors`;
+            the points of an index have their attributes.
+        quotas: bounds on the number of picks that have each value of an attribute, as in `query`.
+        group_by: picks in groups with the same value of an attribute, as in `query`.
+        on_infeasible: "fail" raises an error if no `k` picks meet the quotas. "relax" returns picks
+            that miss them by as little as possible, with `quota_shortfalls`.
 
         The result is the same as from `divgrpc.diversify`, which explains the scale of scores.
-        Places in the result count the rows of `vectors`, or `ids`. Raises `IndexNotFoundError`.
+        Places in the result count the rows of `vectors`, or `ids`. Raises `IndexNotFoundError`, and
+        `ConditionFailedError` if no picks meet the quotas.
         """
+        limits = QuotaArguments(attributes, quotas, group_by, on_infeasible)
         request = diversify_request(
-            options, vectors=vectors, scores=scores, name=name, ids=ids, query=query
+            options, vectors=vectors, scores=scores, name=name, ids=ids, query=query, limits=limits
         )
         exchange = batches.single(request, diversification)
         return self._ask("Diversify", exchange, timeout, request_id)
@@ -91,8 +109,9 @@ class DiversifyMethods:
         vectors, scores, query, name, ids: as in `diversify`.
         timeout: seconds for the whole call. Default: the client's timeout.
 
-        Shortly before the deadline, the iterator ends with the picks so far. Not with the selector
-        `qp_relax` and `lose_at_most`, which decide by all picks together. The call is cancelled if
+        Shortly before the deadline, the iterator ends with the picks so far. Without quotas and
+        groups, and not with the selector `qp_relax` and `lose_at_most`: all these decide by all
+        picks together. The call is cancelled if
         the caller stops iterating.
         """
         inner = diversify_request(

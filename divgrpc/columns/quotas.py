@@ -3,12 +3,13 @@
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from divgrpc.columns.filters import plain_scalar
 from divgrpc.columns.values import unknown_attribute
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS, QueryOptions
+from divgrpc.parameters.diversify import DiversifyOptions
 from divgrpc.types import OnInfeasible
 from divgrpc.types.quotas import (
     GroupBy,
@@ -18,6 +19,8 @@ from divgrpc.types.quotas import (
     QuotasLike,
 )
 from divgrpc.types.records import Attribute, AttributeType, Scalar
+
+OptionsT = TypeVar("OptionsT", QueryOptions, DiversifyOptions)
 
 _KINDS: Final[Mapping[AttributeType, tuple[type, ...]]] = {
     "keyword": (str,),
@@ -202,8 +205,8 @@ def _checked_groups(group_by: object) -> GroupBy:
     return GroupBy(name, groups, per_group)
 
 
-def k_of_groups(quotas: Quotas | None, options: QueryOptions) -> QueryOptions:
-    """Return the options of a query, with the `k` of its groups, groups times per_group.
+def k_of_groups(quotas: Quotas | None, options: OptionsT) -> OptionsT:
+    """Return the options of a call, with the `k` of its groups, groups times per_group.
 
     Raises `InvalidArgumentError` with the field `k` if the call sets another one.
     """
@@ -214,4 +217,6 @@ def k_of_groups(quotas: Quotas | None, options: QueryOptions) -> QueryOptions:
         raise invalid(
             "k", f"must be groups times per_group, {k}, or be left out; got {options['k']!r:.80}"
         )
-    return {**options, "k": k}
+    options = options.copy()
+    options["k"] = k
+    return options

@@ -18,6 +18,10 @@ from divgrpc.parameters.query import (
 from divgrpc.parameters.suggestions import refuse_unknown, with_suggestions
 from divgrpc.types import Auto, EffectiveParameters, Metric, Rounding, Selector, Variant
 
+# Arguments of `diversify` that are no parameters.
+_ARGUMENTS: Final = (
+    *("vectors", "scores", "query", "attributes", "quotas", "group_by", "on_infeasible"),
+)
 _check_fields: Final = FieldChecks(k=whole(1, LIMITS["k_max"]))
 
 
@@ -80,6 +84,10 @@ class DiversifyParameters:
         """The dial, or None if it is chosen from the scores."""
         return None if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
+    def number_of_picks(self, candidates: int) -> int:
+        """Return `k`, or its default for a number of candidates."""
+        return min(DEFAULT_K, candidates) if self.k is None else self.k
+
     def _query(self, k: int) -> QueryParameters:
         return QueryParameters(
             k=k,
@@ -113,7 +121,7 @@ def diversify_parameters(
     arguments: further arguments of the call, which an error about an unknown option may suggest.
     """
     known = DiversifyOptions.__annotations__
-    refuse_unknown("diversify", options, known, ("vectors", "scores", "query", *arguments))
+    refuse_unknown("diversify", options, known, (*_ARGUMENTS, *arguments))
     check_one_dial(options)
     return DiversifyParameters(**options)  # type: ignore[arg-type]  # aliases of metrics
 
@@ -121,7 +129,7 @@ def diversify_parameters(
 # Cached because most callers have the same number of candidates in each call.
 @lru_cache(maxsize=1024)
 def _resolve(parameters: DiversifyParameters, candidates: int, width: int) -> EffectiveParameters:
-    k = min(DEFAULT_K, candidates) if parameters.k is None else parameters.k
+    k = parameters.number_of_picks(candidates)
     if k > candidates:
         raise invalid("k", f"must be at most the number of candidates, {candidates}, got {k}")
     query = parameters._query(k)  # noqa: SLF001  # a function of this module

@@ -18,20 +18,25 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.columns.reader import ValueNumbers
-from divgrpc.errors import ConditionFailedError
 from divgrpc.kernels import records
 from divgrpc.kernels.greedy import CROWDED_RATIO
-from divgrpc.parameters import LIMITS
 from divgrpc.quotas.bounds import Bounds, QuotaColumn, key_of
 from divgrpc.quotas.completions import Programme, Signatures
 from divgrpc.search.arrays import Answers, empty_answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.quota_outcomes import (
+    GroupColumns,
+    in_groups,
+    infeasible,
+    shortfalls_of,
+    with_all_values,
+)
 from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray, WarningInfo
 from divgrpc.types.filters import Condition, Exists, Filter, Match
-from divgrpc.types.quotas import Quota, QuotaRule, Quotas, QuotaShortfall
+from divgrpc.types.quotas import Quota, Quotas, QuotaShortfall
 from divgrpc.types.records import Scalar
 from divgrpc.vectors import Rows
 
@@ -39,8 +44,6 @@ from divgrpc.vectors import Rows
 _COMPLETIONS_MAX: Final = 4
 # Further searches for a choice of candidates, beside those that the quotas need.
 _CHOICE_SEARCHES_MAX: Final = 4
-# Maximum number of shortfalls that a message shows.
-_SHORTFALLS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,16 +84,6 @@ class QuotaSource:
         return PassingRows(flags, order=self.every.order)
 
 
-class GroupColumns(NamedTuple):
-    """The groups of the results of one query.
-
-    values: value of each group, in the order of first picks. sizes: number of results of each.
-    """
-
-    values: tuple[Scalar | None, ...]
-    sizes: tuple[int, ...]
-
-
 class _Nearest(NamedTuple):
     """The candidates of one search, nearest first.
 
@@ -127,22 +120,10 @@ class QuotaSearch:
             self._rules = (Quota(group_by.attribute, max_each=group_by.per_group),)
 
     def _with_values(self, quota: Quota) -> Quota:
-        """Return a quota that has a rule for each value if it has a least number for each.
-
-        Of more values than an answer can have results, there are rules for so many alone, because
-        these make the quota impossible to meet.
-        """
         if not quota.min_each:
             return quota
         (column,) = self._source.columns((quota,), self._source.all_rows)
-        numbers = np.unique(column.pairs()[1])[: LIMITS["k_max"] + 1]
-        ruled = {key_of(rule.value) for rule in quota.rules}
-        values = [
-            value for value in map(column.value_of, numbers.tolist()) if key_of(value) not in ruled
-        ]
-        further = (QuotaRule(value, quota.min_each, quota.max_each) for value in values)
-        rules = (*quota.rules, *further)
-        return replace(quota, rules=rules)
+        return with_all_values(quota, column)
 
     def answer(self, queries: Rows) -> tuple[Answers, dict[str, Any]]:
         """Answer queries; return also further fields of the result.
@@ -159,11 +140,7 @@ class QuotaSearch:
             shortfalls += [replace(lack, row=row) for lack in query.shortfalls]
             groups.append(query.groups)
             if shortfalls and self._quotas.on_infeasible == "fail":
-                words = "; ".join(map(describe, shortfalls[:_SHORTFALLS_SHOWN]))
-                remedy = "change the quotas, or set on_infeasible to relax"
-                raise ConditionFailedError(
-                    "quotas", f"no results meet the quotas: {words}; {remedy}"
-                )
+                raise infeasible(shortfalls)
         columns = quota_columns(len(queries), self._quotas, groups)
         return answers, columns | {"quota_shortfalls": tuple(shortfalls)}
 
@@ -190,14 +167,6 @@ def quota_warnings(columns: Mapping[str, Any]) -> tuple[WarningInfo, ...]:
     # The sentence is about no row, so that it does not depend on how a batch is cut.
     sentence = "no results meet the quotas of some rows: quota_shortfalls says what is missing"
     return (WarningInfo("QUOTA_INFEASIBLE", sentence, "quotas"),)
-
-
-def describe(lack: QuotaShortfall) -> str:
-    """Return a shortfall in words."""
-    if not lack.attribute:
-        return f"{lack.count} of {lack.required} results are possible"
-    value = "no value" if lack.value is None else repr(lack.value)
-    return f"{lack.attribute} = {value} has {lack.count} of at least {lack.required}"
 
 
 class _QuotaQuery:
@@ -409,9 +378,9 @@ class _QuotaQuery:
         """Return for each attribute the condition that it has one of the values at some places."""
         values = [self._bounds.value(int(place)) for place in places]
         return tuple(
-            _condition(rule.attribute, own)
+            _condition(rule.attribute, of_quota)
             for quota, rule in enumerate(self._rules)
-            if (own := [value.value for value in values if value.quota == quota])
+            if (of_quota := [value.value for value in values if value.quota == quota])
         )
 
     def _share(self, base: _Nearest) -> int:
@@ -490,11 +459,11 @@ class _QuotaQuery:
 
     def _finish(self, base: _Nearest, picks: QuotaPicks) -> Answers:
         parameters = self._plan.parameters
-        if self._quotas.group_by is not None:
-            order = self._group(picks)
-            picks = replace(picks, places=picks.places[order], values=picks.values[order])
-        else:
-            self._note_shortfalls(picks)
+        if self._quotas.group_by is None:
+            bounds = self._bounds if len(self._rows) else None
+            self.shortfalls = shortfalls_of(bounds, picks, self._k)
+        elif len(picks.places):
+            picks, self.groups = in_groups(self._bounds, picks)
         single = base.answer
         single.stats[:] = self._stats
         single.stats[records.POOL_SIZE :, 0] = len(self._rows), picks.copies, picks.fillers
@@ -503,31 +472,6 @@ class _QuotaQuery:
         candidates = self._source.searcher.candidates_of(self._rows, self._distances)
         self._source.searcher.put_picks(self._plan, candidates, picks, single)
         return single
-
-    def _group(self, picks: QuotaPicks) -> IntArray:
-        """Note the groups of the picks, and return the picks in the order of groups."""
-        if not len(picks.places):
-            return picks.places
-        values = self._bounds.arrays.values[picks.places]
-        _, firsts, group = np.unique(values, return_index=True, return_inverse=True)
-        order = np.argsort(firsts[group], kind="stable")
-        first_picks = np.sort(firsts)
-        sizes = np.bincount(group)[np.argsort(firsts)]
-        named = tuple(self._bounds.value(int(values[first])).value for first in first_picks)
-        self.groups = GroupColumns(named, tuple(sizes.tolist()))
-        return order
-
-    def _note_shortfalls(self, picks: QuotaPicks) -> None:
-        if len(picks.places) < self._k:
-            self.shortfalls.append(QuotaShortfall(0, "", None, self._k, len(picks.places)))
-        if not len(self._rows):
-            return
-        counts, lows = self._bounds.counts_of(picks.places), self._bounds.arrays.lows
-        for place in np.flatnonzero(counts < lows).tolist():
-            value = self._bounds.value(place)
-            name = self._rules[value.quota].attribute
-            lack = QuotaShortfall(0, name, value.value, int(lows[place]), int(counts[place]))
-            self.shortfalls.append(lack)
 
 
 def _ranks(values: IntArray) -> IntArray:

@@ -20,7 +20,7 @@ from divgrpc.types.diagnosis import (
     Diagnosis,
     ValueCopies,
 )
-from divgrpc.types.diversification import Diversification, Pick
+from divgrpc.types.diversification import Diversification, Pick, PlaceGroup
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.types.explanations import Explanation, Report
 from divgrpc.types.hits import HitGroup, LabelHitRows, PointHitRows, rows_of
@@ -90,6 +90,7 @@ __all__ = [
     "Mode",
     "OnInfeasible",
     "Pick",
+    "PlaceGroup",
     "Points",
     "PoolCost",
     "Progress",

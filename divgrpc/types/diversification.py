@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.types.parameters import DialReason, FloatArray, IntArray
+from divgrpc.types.quotas import QuotaShortfall
+from divgrpc.types.records import Scalar
 
 ItemT = TypeVar("ItemT")
 
@@ -24,6 +26,17 @@ class Pick(NamedTuple):
     selection_score: float
 
 
+class PlaceGroup(NamedTuple):
+    """Picks that have the same value of an attribute.
+
+    value: the value, None for candidates without one.
+    places: (m,) int64 places of the picks among the candidates.
+    """
+
+    value: Scalar | None
+    places: IntArray
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Diversification:
     """The m candidates that a selector picked, in the order of picking; m is `len(result)`.
@@ -36,11 +49,15 @@ class Diversification:
     dial_reason: why this dial was chosen, as in `QueryResult`; None unless the call had
         `diversity="auto"` or `lose_at_most`.
     duplicates: number of near-copies among the picks. They fill the last places if fewer than k
-        candidates are distinct.
+        candidates are distinct. With quotas, they are where a quota needs them.
     duality_gap: as in `QueryResult.duality_gaps`; None unless the selector is `qp_relax`.
     collapsed_places, collapsed_offsets: (c,) and (m + 1,) int64. The candidates
         `collapsed_places[collapsed_offsets[i] : collapsed_offsets[i + 1]]` are near-copies of pick
         i, best first. Both are empty without `duplicate_threshold`.
+    group_values, group_offsets: values of the g groups, in the order of their first picks, and
+        (g + 1,) int64. Group j has the picks from group_offsets[j] up to, but not including,
+        group_offsets[j + 1]. Both are empty without `group_by`.
+    quota_shortfalls: what the picks lack, if the call had `on_infeasible="relax"`.
     """
 
     places: IntArray
@@ -52,6 +69,9 @@ class Diversification:
     duality_gap: float | None = None
     collapsed_places: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    group_values: tuple[Scalar | None, ...] = ()
+    group_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    quota_shortfalls: tuple[QuotaShortfall, ...] = ()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -75,6 +95,12 @@ class Diversification:
             return self.collapsed_places
         start, stop = self.collapsed_offsets[place : place + 2]
         return self.collapsed_places[start:stop]
+
+    @property
+    def groups(self) -> tuple[PlaceGroup, ...]:
+        """The groups, in the order of their first picks; empty without `group_by`."""
+        parts = np.split(self.places, self.group_offsets[1:-1]) if self.group_values else []
+        return tuple(map(PlaceGroup, self.group_values, parts))
 
     def take(self, items: Sequence[ItemT]) -> list[ItemT]:
         """Return the items of the picks, in the order of picking; `items` has one per candidate."""

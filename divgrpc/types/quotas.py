@@ -96,6 +96,13 @@ class Quotas:
     group_by: GroupBy | None = None
     on_infeasible: OnInfeasible = "fail"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the attributes."""
+        if self.group_by is not None:
+            return (self.group_by.attribute,)
+        return tuple(quota.attribute for quota in self.quotas)
+
 
 # What a caller may pass as quotas.
 QuotasLike: TypeAlias = Quota | Iterable[Quota] | None

@@ -5,6 +5,7 @@ as `diversify`.
 """
 
 import math
+from collections import Counter
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
@@ -17,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from divgrpc import diversify
-from divgrpc.errors import InvalidArgumentError
+from divgrpc import GroupBy, Quota, diversify
+from divgrpc.errors import ConditionFailedError, InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.types import Diversification, FloatArray, Metric, Points, QueryResult, Selector
 from reference.definitions import unit
@@ -359,3 +360,86 @@ def test_scores_rank_candidates_that_are_all_alike() -> None:
         assert diversify(vectors, scores, k=2, **arguments).places[0] == 4
     alone = diversify(vectors, scores, k=1, metric="euclidean", duplicate_threshold=0.1)
     assert alone.places.tolist() == [4]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
+@pytest.mark.parametrize("selector", ["nearest", "greedy", "mmr", "rerank", "max_sum", "dpp"])
+def test_quotas_bind_the_picks_or_change_nothing(metric: Metric, selector: Selector) -> None:
+    rng = np.random.default_rng(3)
+    vectors, scores = rng.standard_normal((60, 8)), rng.random(60)
+    brands = [f"b{row % 7}" for row in range(60)]
+    options: Any = {"metric": metric, "selector": selector, "k": 10, "diversity": 0.3}
+    plain = diversify(vectors, scores, **options)
+    of_brands = {"brand": brands}
+    loose, tight = (
+        diversify(
+            vectors, scores, attributes=of_brands, quotas=Quota("brand", max_each=n), **options
+        )
+        for n in (10, 2)
+    )
+    assert np.array_equal(plain.places, loose.places)
+    assert np.array_equal(plain.selection_scores, loose.selection_scores)
+    assert max(Counter(tight.take(brands)).values()) == 2
+    assert len(set(tight.places.tolist())) == 10
+    assert tight.scores.tolist() == scores[tight.places].tolist()
+
+
+def test_picks_in_groups() -> None:
+    rng = np.random.default_rng(4)
+    vectors, scores = rng.standard_normal((30, 8)), rng.random(30)
+    kinds = [None if row % 5 == 4 else row % 5 for row in range(30)]
+    result = diversify(
+        vectors,
+        scores,
+        attributes={"kind": np.array(kinds, object)},
+        group_by=GroupBy("kind", 3, 4),
+    )
+    assert [len(group.places) for group in result.groups] == [4, 4, 4]
+    assert np.concatenate([group.places for group in result.groups]).tolist() == [*result.places]
+    for group in result.groups:
+        assert {kinds[place] for place in group.places} == {group.value}
+    few = diversify(vectors[:3], attributes={"kind": kinds[:3]}, group_by=GroupBy("kind", 9, 4))
+    assert len(few) == 3
+    assert diversify(vectors).groups == ()
+
+
+def test_quotas_of_several_values_that_cannot_be_met() -> None:
+    vectors = np.eye(6)
+    tags = [["a"], ["a", "b"], ["b"], [], ["c", "a"], ["c"]]
+    quotas = [Quota("tags", rules={"a": (2, None), "b": (2, None), "c": (2, None)})]
+    options: Any = {"attributes": {"tags": tags}, "quotas": quotas, "k": 3}
+    with pytest.raises(ConditionFailedError, match="tags = ") as error:
+        diversify(vectors, **options)
+    assert error.value.field == "quotas"
+    relaxed = diversify(vectors, on_infeasible="relax", **options)
+    assert sum(lack.required - lack.count for lack in relaxed.quota_shortfalls) == 1
+    enough = diversify(vectors, **(options | {"k": 4}))
+    assert enough.quota_shortfalls == ()
+    assert Counter(tag for place in enough.places for tag in tags[place])["c"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"attributes": {"a": [1, 2]}}, "attributes"),
+        ({"attributes": {"a": [1, 2]}, "quotas": Quota("a", max_each=1)}, "attributes.a"),
+        ({"quotas": Quota("a", max_each=1)}, "quotas"),
+        ({"attributes": {"a": [1, 2, 3]}, "quotas": Quota("b", max_each=1)}, "quotas"),
+        ({"attributes": {"a": [1, 2, 3]}, "quotas": Quota("a", rules={"x": (1, 2)})}, "quotas"),
+        ({"attributes": {"a": [1, 2, 3]}, "quotas": Quota("a", rules={1: (2, 1)})}, "quotas"),
+        ({"attributes": {"a": [1, 2, 3]}, "group_by": GroupBy("b", 2)}, "group_by"),
+        ({"attributes": {"a": [1, 2, 3]}, "group_by": GroupBy("a", 2), "k": 3}, "k"),
+        (
+            {
+                "attributes": {"a": [1, 2, 3]},
+                "quotas": Quota("a", max_each=1),
+                "selector": "qp_relax",
+            },
+            "selector",
+        ),
+    ],
+)
+def test_wrong_quotas(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        diversify(np.eye(3), **arguments)
+    assert error.value.field == field

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from divgrpc import diversify
+from divgrpc import GroupBy, Quota, diversify
 from divgrpc.diversifier import iterate_picks, prepare_candidates
-from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
+from divgrpc.errors import ConditionFailedError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import DiversifyParameters
 from divgrpc.types import Diversification, FloatArray, Metric, Pick, Selector
 from divgrpc_client import AsyncClient, Client, RpcError
-from divgrpc_protos.v1 import diversify_pb2, vectors_pb2
+from divgrpc_protos.v1 import diversify_pb2, points_pb2, quotas_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.served_index import place, random_points
 from support.processes.running_server import RunningServer
@@ -35,6 +35,18 @@ OPTIONS: list[dict[str, Any]] = [
     {"duplicate_threshold": 0.9, "k": 12},
     {"duplicate_threshold": 0.9, "selector": "max_sum"},
     {},
+]
+ATTRIBUTES: dict[str, Any] = {
+    "brand": [f"b{row % 9}" if row % 4 else None for row in range(ROWS)],
+    "tags": [sorted({row % 3, row % 5}) for row in range(ROWS)],
+}
+QUOTAS: list[dict[str, Any]] = [
+    {"quotas": Quota("brand", max_each=1), "k": 9},
+    {"quotas": [Quota("brand", max_each=2), Quota("tags", rules={4: (3, 4)})], "selector": "mmr"},
+    {"quotas": Quota("brand", rules={"no": (1, 2)}), "on_infeasible": "relax"},
+    {"quotas": Quota("tags", max_each=1), "on_infeasible": "relax", "duplicate_threshold": 0.9},
+    {"group_by": GroupBy("brand", 3, 2), "lose_at_most": 0.2},
+    {"group_by": GroupBy("brand", 50, 20), "diversity": "auto"},
 ]
 
 
@@ -123,6 +135,41 @@ def test_points_with_integer_ids_and_sparse_vectors(
         name="diversified-sparse", ids=(np.arange(ROWS) * 3).tolist(), scores=scores
     )
     check_same(result, diversify(sparse, scores))
+
+
+def check_same_quotas(result: Diversification, expected: Diversification) -> None:
+    check_same(result, expected)
+    assert [group.value for group in result.groups] == [g.value for g in expected.groups]
+    assert result.group_offsets.tolist() == expected.group_offsets.tolist()
+    assert result.quota_shortfalls == expected.quota_shortfalls
+
+
+@pytest.mark.parametrize("options", QUOTAS, ids=repr)
+def test_quotas_and_groups(
+    server: RunningServer,
+    client: Client,
+    vectors: FloatArray,
+    scores: FloatArray,
+    options: dict[str, Any],
+) -> None:
+    expected = diversify(vectors, scores, attributes=ATTRIBUTES, **options)
+    result = client.diversify(vectors, scores, attributes=ATTRIBUTES, **options)
+    check_same_quotas(result, expected)
+    place(server, "diversified-quotas", vectors, attributes=ATTRIBUTES, metric="inner_product")
+    of_index = client.diversify(
+        name="diversified-quotas", ids=np.arange(ROWS), scores=scores, **options
+    )
+    check_same_quotas(of_index, expected)
+
+
+def test_quotas_that_no_picks_meet(client: Client, vectors: FloatArray) -> None:
+    with pytest.raises(ConditionFailedError, match="brand = 'none' has 0 of at least 1") as error:
+        client.diversify(
+            vectors, attributes=ATTRIBUTES, quotas=Quota("brand", rules={"none": (1, None)})
+        )
+    assert error.value.field == "quotas"
+    with pytest.raises(InvalidArgumentError, match="go with quotas"):
+        client.diversify(vectors, attributes=ATTRIBUTES)
 
 
 def test_points_without_a_vector_are_refused(tmp_path: Path) -> None:
@@ -233,6 +280,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("metric", {"metric": 99}),
     ("duplicate_threshold", {"duplicate_threshold": 2.0}),
     ("duplicate_threshold", {"duplicate_threshold": -1.0, "metric": 2}),
+    ("attributes", {"attributes": [points_pb2.AttributeColumn(name="a", integers=[1, 2, 3])]}),
+    ("quotas", {"quotas": [quotas_pb2.Quota(attribute="a", max_each=1)]}),
+    ("group_by", {"group_by": quotas_pb2.GroupBy(attribute="a", groups=2)}),
+    ("k", {"group_by": quotas_pb2.GroupBy(attribute="a", groups=2), "k": 3}),
 ]
 
 

@@ -14,6 +14,7 @@ from divgrpc.errors import invalid
 from divgrpc.types import Diversification
 from divgrpc_client.cli import session
 from divgrpc_client.cli.options import add_flags, add_options, add_reading, options_in
+from divgrpc_client.cli.quotas import add_quotas, names_of, quotas_of
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.files import FORMATS, read_lines, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
@@ -33,19 +34,22 @@ def add_diversify(verb: argparse.ArgumentParser) -> None:
     add_reading(verb)
     scores = f"Take one score per row, higher is better, from {_SOURCE} (default: all equal)."
     add_flags(verb, ("--scores", "SOURCE", scores))
+    add_quotas(verb)
     add_options(verb, DiversifyOptions)
 
 
 def diversify(arguments: argparse.Namespace) -> None:
     """Pick diverse results from the candidates of FILE, such as those of another search.
 
-    No index is needed. Scores may be on any scale. Rows of FILE are counted from 0.
+    No index is needed. Scores may be on any scale. Rows of FILE are counted from 0. Quotas and
+    groups are about the attributes of a .jsonl file.
 
     Examples:
       divgrpc diversify found.npz --key vectors --scores scores -k 5
       divgrpc diversify found.jsonl --scores relevance     an attribute of each line
       divgrpc diversify found.npy --scores scores.txt --selector mmr --diversity 0.4
       divgrpc diversify found.npy --scores scores.npy --duplicate-threshold 0.95 --json
+      divgrpc diversify found.jsonl --scores relevance --max-each brand=2
     """
     path, ids = Path(arguments.file), None
     attributes: dict[str, list[Any]] = {}
@@ -59,8 +63,13 @@ def diversify(arguments: argparse.Namespace) -> None:
     scores = None
     if arguments.scores is not None:
         scores = _scores(arguments.scores, path, attributes)
+    limits = quotas_of(arguments)
+    if limits and attributes:
+        limits["attributes"] = {
+            name: attributes[name] for name in names_of(limits) if name in attributes
+        }
     with session.connect(arguments) as client:
-        options = options_in(arguments, DiversifyOptions)
+        options: Any = options_in(arguments, DiversifyOptions) | limits
         result = client.diversify(vectors, scores, timeout=arguments.timeout, **options)
     keys = list(range(row_count(vectors))) if ids is None else ids
     if arguments.json:
@@ -103,4 +112,17 @@ def _as_object(result: Diversification, ids: list[Any] | None) -> dict[str, Any]
         "duplicates": result.duplicates,
         "duality_gap": result.duality_gap,
         "collapsed_places": [result.collapsed(rank) for rank in ranks],
+        **_groups_of(result),
     }
+
+
+def _groups_of(result: Diversification) -> dict[str, Any]:
+    """Return the groups and shortfalls of a result for JSON, if it has any."""
+    fields: dict[str, Any] = {}
+    if result.groups:
+        fields["groups"] = [
+            {"value": group.value, "size": len(group.places)} for group in result.groups
+        ]
+    if result.quota_shortfalls:
+        fields["quota_shortfalls"] = result.quota_shortfalls
+    return fields

@@ -87,6 +87,14 @@ def quotas_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return fields
 
 
+def names_of(fields: dict[str, Any]) -> list[str]:
+    """Return the names of the attributes in the arguments of `quotas_of`."""
+    names = [quota.attribute for quota in fields.get("quotas", ())]
+    if "group_by" in fields:
+        names.append(fields["group_by"].attribute)
+    return names
+
+
 def _rule(text: str) -> tuple[str, QuotaRule]:
     match = _RULE.fullmatch(text)
     if match is None or (not match["exact"] and not (match["low"] or match["high"])):

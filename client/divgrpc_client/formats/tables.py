@@ -25,7 +25,7 @@ from divgrpc.types import (
     WarningInfo,
     WritesInfo,
 )
-from divgrpc.types.records import Attribute, AttributeValue, Record, SparseVector
+from divgrpc.types.records import Attribute, AttributeValue, Record, Scalar, SparseVector
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
@@ -145,17 +145,23 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
 
 def diversification(answer: Diversification, keys: Sequence[int | str]) -> None:
     """Print picks in their order; `keys` are the ids or the row numbers of the candidates."""
-    shows_copies = len(answer.collapsed_offsets) > 0
-    grid = table(">rank", ">candidate", ">score", *([">copies"] if shows_copies else []))
+    shows_copies, starts = len(answer.collapsed_offsets) > 0, answer.group_offsets[:-1].tolist()
+    groups = dict(zip(starts, map(_group_name, answer.group_values), strict=True))
+    heads = [*(["group"] if groups else []), *([">copies"] if shows_copies else [])]
+    grid = table(">rank", ">candidate", ">score", *heads)
     for rank, key in enumerate(answer.take(keys)):
-        copies = [str(len(answer.collapsed(rank)))] if shows_copies else []
-        grid.add_row(str(rank + 1), escape(str(key)), f"{answer.scores[rank]:.4f}", *copies)
+        words = [escape(groups.get(rank, ""))] if groups else []
+        words += [str(len(answer.collapsed(rank)))] if shows_copies else []
+        grid.add_row(str(rank + 1), escape(str(key)), f"{answer.scores[rank]:.4f}", *words)
     out = console()
     out.print(grid)
     reason = "" if answer.dial_reason is None else f" ({answer.dial_reason})"
     details = f"diversity {answer.diversity:g}{reason}"
     if answer.duplicates:
         details += f", {answer.duplicates} near-copies fill the last places"
+    for lack in answer.quota_shortfalls:
+        subject = f"{lack.attribute} = {_group_name(lack.value)}" if lack.attribute else "results"
+        details += f"\n{escape(subject)}: {lack.count} of at least {lack.required}"
     out.print(details, style="dim")
 
 
@@ -171,9 +177,13 @@ def _names_of_groups(answer: QueryResult, row: int) -> dict[int, str]:
     """Return the value of each group of a row by the place of its first result."""
     names, place = {}, 0
     for group in answer.groups(row):
-        names[place] = "(no value)" if group.value is None else _value(group.value)
+        names[place] = _group_name(group.value)
         place += len(group.hits)
     return names
+
+
+def _group_name(value: Scalar | None) -> str:
+    return "(no value)" if value is None else _value(value)
 
 
 def labels(answer: LabelResult, rows: range) -> None:

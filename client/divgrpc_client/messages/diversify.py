@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, NamedTuple, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,11 @@ from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.diversify import diversify_parameters
-from divgrpc.types import Diversification, Pick
-from divgrpc.types.records import IdsOf
+from divgrpc.types import Diversification, OnInfeasible, Pick
+from divgrpc.types.quotas import GroupBy, QuotasLike
+from divgrpc.types.records import AttributesLike, IdsOf
 from divgrpc_client.messages.options import DiversifyOptions
+from divgrpc_client.messages.quotas import pack_values, place_group_fields, quota_fields
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, whole_numbers
 from divgrpc_protos.arrays import Matrix, row_count
@@ -25,6 +27,22 @@ _CALL_ARGUMENTS: Final = ("timeout", "request_id")
 _HEADROOM_BYTES: Final = 2**16
 
 
+class QuotaArguments(NamedTuple):
+    """The arguments of `diversify` about quotas and groups."""
+
+    attributes: AttributesLike = None
+    quotas: QuotasLike = None
+    group_by: GroupBy | None = None
+    on_infeasible: OnInfeasible = "fail"
+
+    def fields(self, options: DiversifyOptions) -> tuple[dict[str, Any], DiversifyOptions]:
+        """Return the fields of a request except the values, and the options of the call."""
+        fields, options = quota_fields(self.quotas, self.group_by, self.on_infeasible, options)
+        if self.attributes is not None and not fields:
+            raise invalid("attributes", "go with quotas or group_by: set one of them too")
+        return fields, options
+
+
 def diversify_request(
     options: DiversifyOptions,
     *,
@@ -33,9 +51,13 @@ def diversify_request(
     name: str | None,
     ids: IdsOf,
     query: VectorsLike | None,
+    limits: QuotaArguments | None = None,
 ) -> diversify_pb2.DiversifyRequest:
     """Return the request of a call of `diversify`; raises `InvalidArgumentError`."""
-    fields: dict[str, Any] = dict(_cached_fields(options))
+    of_quotas: dict[str, Any] = {}
+    if limits is not None:
+        of_quotas, options = limits.fields(options)
+    fields: dict[str, Any] = dict(_cached_fields(options)) | of_quotas
     _check_sources(vectors, scores, name, ids, query)
     if name is not None:
         fields["index"] = index_name(name)
@@ -51,6 +73,8 @@ def diversify_request(
         matrix = np.empty((0, 0), np.float32) if is_empty else as_matrix("vectors", vectors)
         _check_size(matrix)
         fields["vectors"] = encode(matrix, 0, row_count(matrix))
+        if limits is not None and limits.attributes is not None:
+            fields["attributes"] = pack_values(limits.attributes, row_count(matrix))
     if query is not None:
         matrix = as_matrix("query", query, one_row=True)
         fields["query"] = encode(matrix, 0, row_count(matrix))
@@ -119,7 +143,7 @@ def _numbers(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def diversification(response: diversify_pb2.DiversifyResponse) -> Diversification:
     """Return a response as a result."""
-    return from_message(response, Diversification)
+    return from_message(response, Diversification, **place_group_fields(response))
 
 
 def picks(response: diversify_pb2.DiversifyStreamResponse) -> Iterator[Pick]:

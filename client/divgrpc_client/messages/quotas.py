@@ -5,22 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from divgrpc.columns.quotas import as_quotas, k_of_groups, rules_of
-from divgrpc.columns.values import Column, row_values
-from divgrpc.parameters import QueryOptions
+from divgrpc.columns.quotas import OptionsT, as_quotas, k_of_groups, rules_of
+from divgrpc.columns.values import Column, columns_of, row_values
 from divgrpc.types import OnInfeasible
 from divgrpc.types.quotas import GroupBy, Quota, QuotaShortfall, QuotasLike
-from divgrpc.types.records import Attribute, AttributeValue, Scalar
+from divgrpc.types.records import Attribute, AttributesLike, AttributeValue, Scalar
 from divgrpc_client.messages.filters import pack_value
-from divgrpc_protos.columns import decode_column
+from divgrpc_protos.columns import WireColumn, decode_column, encode_column
 from divgrpc_protos.records import to_message
-from divgrpc_protos.v1 import points_pb2, query_pb2, quotas_pb2
+from divgrpc_protos.v1 import diversify_pb2, points_pb2, query_pb2, quotas_pb2
 
 
 def quota_fields(
-    quotas: QuotasLike, group_by: GroupBy | None, on_infeasible: OnInfeasible, options: QueryOptions
-) -> tuple[dict[str, Any], QueryOptions]:
-    """Return the fields of a request with quotas or groups, and the options of the query.
+    quotas: QuotasLike, group_by: GroupBy | None, on_infeasible: OnInfeasible, options: OptionsT
+) -> tuple[dict[str, Any], OptionsT]:
+    """Return the fields of a request with quotas or groups, and the options of the call.
 
     With groups, `k` is among the options. Raises `InvalidArgumentError` with the field `quotas`,
     `group_by`, `on_infeasible` or `k`.
@@ -60,6 +59,24 @@ def group_fields(response: query_pb2.QueryResponse) -> dict[str, Any]:
         fields["group_offsets"] = np.array(groups.offsets, np.int64)
         fields["group_counts"] = np.array(groups.counts, np.uint32)
     return fields
+
+
+def place_group_fields(response: diversify_pb2.DiversifyResponse) -> dict[str, Any]:
+    """Return the fields of a diversification with groups and shortfalls."""
+    fields: dict[str, Any] = {"quota_shortfalls": tuple(map(_shortfall, response.quota_shortfalls))}
+    if response.HasField("groups"):
+        (values,) = values_of([response.groups.values]).values()
+        fields["group_values"] = values
+        fields["group_offsets"] = np.array(response.groups.offsets, np.int64)
+    return fields
+
+
+def pack_values(attributes: AttributesLike, rows: int) -> list[points_pb2.AttributeColumn]:
+    """Return the values of candidates as messages."""
+    return [
+        encode_column(WireColumn(attribute.name, attribute.type, *column))
+        for attribute, column in columns_of(attributes or {}, rows).items()
+    ]
 
 
 def _shortfall(message: quotas_pb2.QuotaShortfall) -> QuotaShortfall:

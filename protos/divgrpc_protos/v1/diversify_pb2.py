@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
+from divgrpc_protos.v1 import points_pb2 as divgrpc__protos_dot_v1_dot_points__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
+from divgrpc_protos.v1 import quotas_pb2 as divgrpc__protos_dot_v1_dot_quotas__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!divgrpc_protos/v1/diversify.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x88\x04\n\x10\x44iversifyRequest\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x03(\x03\x12\x12\n\nstring_ids\x18\x04 \x03(\t\x12\x0e\n\x06scores\x18\x05 \x03(\x01\x12\"\n\x05query\x18\x06 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0e\n\x01k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tdiversity\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12&\n\x08selector\x18\t \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\n \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12&\n\x08rounding\x18\x0b \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\"\n\x06metric\x18\x0c \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12 \n\x13\x64uplicate_threshold\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x0close_at_most\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0e\x64iversity_auto\x18\x0f \x01(\x08H\x04\x88\x01\x01\x42\x04\n\x02_kB\x0c\n\n_diversityB\x16\n\x14_duplicate_thresholdB\x0f\n\r_lose_at_mostB\x11\n\x0f_diversity_auto\"\x80\x02\n\x11\x44iversifyResponse\x12\x0e\n\x06places\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12\x18\n\x10selection_scores\x18\x03 \x03(\x02\x12\x11\n\tdiversity\x18\x04 \x01(\x01\x12+\n\x0b\x64ial_reason\x18\x05 \x01(\x0e\x32\x16.divgrpc.v1.DialReason\x12\x12\n\nduplicates\x18\x06 \x01(\r\x12\x18\n\x0b\x64uality_gap\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10\x63ollapsed_places\x18\x08 \x03(\r\x12\x19\n\x11\x63ollapsed_offsets\x18\t \x03(\rB\x0e\n\x0c_duality_gap\"G\n\x16\x44iversifyStreamRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.divgrpc.v1.DiversifyRequest\"a\n\x17\x44iversifyStreamResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06places\x18\x02 \x03(\r\x12\x0e\n\x06scores\x18\x03 \x03(\x01\x12\x18\n\x10selection_scores\x18\x04 \x03(\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!divgrpc_protos/v1/diversify.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1e\x64ivgrpc_protos/v1/points.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1e\x64ivgrpc_protos/v1/quotas.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xb4\x05\n\x10\x44iversifyRequest\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x03(\x03\x12\x12\n\nstring_ids\x18\x04 \x03(\t\x12\x0e\n\x06scores\x18\x05 \x03(\x01\x12\"\n\x05query\x18\x06 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0e\n\x01k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tdiversity\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12&\n\x08selector\x18\t \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\n \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12&\n\x08rounding\x18\x0b \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\"\n\x06metric\x18\x0c \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12 \n\x13\x64uplicate_threshold\x18\r \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x0close_at_most\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0e\x64iversity_auto\x18\x0f \x01(\x08H\x04\x88\x01\x01\x12/\n\nattributes\x18\x10 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12!\n\x06quotas\x18\x11 \x03(\x0b\x32\x11.divgrpc.v1.Quota\x12%\n\x08group_by\x18\x12 \x01(\x0b\x32\x13.divgrpc.v1.GroupBy\x12/\n\ron_infeasible\x18\x13 \x01(\x0e\x32\x18.divgrpc.v1.OnInfeasibleB\x04\n\x02_kB\x0c\n\n_diversityB\x16\n\x14_duplicate_thresholdB\x0f\n\r_lose_at_mostB\x11\n\x0f_diversity_auto\"\xda\x02\n\x11\x44iversifyResponse\x12\x0e\n\x06places\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12\x18\n\x10selection_scores\x18\x03 \x03(\x02\x12\x11\n\tdiversity\x18\x04 \x01(\x01\x12+\n\x0b\x64ial_reason\x18\x05 \x01(\x0e\x32\x16.divgrpc.v1.DialReason\x12\x12\n\nduplicates\x18\x06 \x01(\r\x12\x18\n\x0b\x64uality_gap\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10\x63ollapsed_places\x18\x08 \x03(\r\x12\x19\n\x11\x63ollapsed_offsets\x18\t \x03(\r\x12\"\n\x06groups\x18\n \x01(\x0b\x32\x12.divgrpc.v1.Groups\x12\x34\n\x10quota_shortfalls\x18\x0b \x03(\x0b\x32\x1a.divgrpc.v1.QuotaShortfallB\x0e\n\x0c_duality_gap\"G\n\x16\x44iversifyStreamRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.divgrpc.v1.DiversifyRequest\"a\n\x17\x44iversifyStreamResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06places\x18\x02 \x03(\r\x12\x0e\n\x06scores\x18\x03 \x03(\x01\x12\x18\n\x10selection_scores\x18\x04 \x03(\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +37,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.diversify
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_DIVERSIFYREQUEST']._serialized_start=145
-  _globals['_DIVERSIFYREQUEST']._serialized_end=665
-  _globals['_DIVERSIFYRESPONSE']._serialized_start=668
-  _globals['_DIVERSIFYRESPONSE']._serialized_end=924
-  _globals['_DIVERSIFYSTREAMREQUEST']._serialized_start=926
-  _globals['_DIVERSIFYSTREAMREQUEST']._serialized_end=997
-  _globals['_DIVERSIFYSTREAMRESPONSE']._serialized_start=999
-  _globals['_DIVERSIFYSTREAMRESPONSE']._serialized_end=1096
+  _globals['_DIVERSIFYREQUEST']._serialized_start=209
+  _globals['_DIVERSIFYREQUEST']._serialized_end=901
+  _globals['_DIVERSIFYRESPONSE']._serialized_start=904
+  _globals['_DIVERSIFYRESPONSE']._serialized_end=1250
+  _globals['_DIVERSIFYSTREAMREQUEST']._serialized_start=1252
+  _globals['_DIVERSIFYSTREAMREQUEST']._serialized_end=1323
+  _globals['_DIVERSIFYSTREAMRESPONSE']._serialized_start=1325
+  _globals['_DIVERSIFYSTREAMRESPONSE']._serialized_end=1422
 # @@protoc_insertion_point(module_scope)

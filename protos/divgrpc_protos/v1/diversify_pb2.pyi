@@ -15,11 +15,21 @@ from collections.abc import (
 from divgrpc_protos.v1.index_pb2 import (
     Metric,
 )
+from divgrpc_protos.v1.points_pb2 import (
+    AttributeColumn,
+)
 from divgrpc_protos.v1.query_pb2 import (
     DialReason,
     Rounding,
     Selector,
     Variant,
+)
+from divgrpc_protos.v1.quotas_pb2 import (
+    GroupBy,
+    Groups,
+    OnInfeasible,
+    Quota,
+    QuotaShortfall,
 )
 from divgrpc_protos.v1.vectors_pb2 import (
     Vectors,
@@ -29,6 +39,7 @@ from google.protobuf.descriptor import (
     FileDescriptor,
 )
 from google.protobuf.internal.containers import (
+    RepeatedCompositeFieldContainer,
     RepeatedScalarFieldContainer,
 )
 from google.protobuf.message import (
@@ -61,6 +72,10 @@ class DiversifyRequest(Message):
     DUPLICATE_THRESHOLD_FIELD_NUMBER: int
     LOSE_AT_MOST_FIELD_NUMBER: int
     DIVERSITY_AUTO_FIELD_NUMBER: int
+    ATTRIBUTES_FIELD_NUMBER: int
+    QUOTAS_FIELD_NUMBER: int
+    GROUP_BY_FIELD_NUMBER: int
+    ON_INFEASIBLE_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -71,6 +86,7 @@ class DiversifyRequest(Message):
     duplicate_threshold: float
     lose_at_most: float
     diversity_auto: bool
+    on_infeasible: OnInfeasible.ValueType
     @property
     def vectors(self) -> Vectors: ...
     @property
@@ -81,6 +97,12 @@ class DiversifyRequest(Message):
     def scores(self) -> RepeatedScalarFieldContainer[float]: ...
     @property
     def query(self) -> Vectors: ...
+    @property
+    def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
+    @property
+    def quotas(self) -> RepeatedCompositeFieldContainer[Quota]: ...
+    @property
+    def group_by(self) -> GroupBy: ...
     def __init__(
         self,
         *,
@@ -99,9 +121,13 @@ class DiversifyRequest(Message):
         duplicate_threshold: float | None = ...,
         lose_at_most: float | None = ...,
         diversity_auto: bool | None = ...,
+        attributes: Iterable[AttributeColumn] | None = ...,
+        quotas: Iterable[Quota] | None = ...,
+        group_by: GroupBy | None = ...,
+        on_infeasible: OnInfeasible.ValueType = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "k", b"k", "lose_at_most", b"lose_at_most", "query", b"query", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "ids", b"ids", "index", b"index", "k", b"k", "lose_at_most", b"lose_at_most", "metric", b"metric", "query", b"query", "rounding", b"rounding", "scores", b"scores", "selector", b"selector", "string_ids", b"string_ids", "variant", b"variant", "vectors", b"vectors"]) -> None: ...
+    def HasField(self, field_name: Literal["_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "group_by", b"group_by", "k", b"k", "lose_at_most", b"lose_at_most", "query", b"query", "vectors", b"vectors"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "attributes", b"attributes", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "group_by", b"group_by", "ids", b"ids", "index", b"index", "k", b"k", "lose_at_most", b"lose_at_most", "metric", b"metric", "on_infeasible", b"on_infeasible", "query", b"query", "quotas", b"quotas", "rounding", b"rounding", "scores", b"scores", "selector", b"selector", "string_ids", b"string_ids", "variant", b"variant", "vectors", b"vectors"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_diversity", b"_diversity"]) -> Literal["diversity"] | None: ...
     @overload
@@ -126,6 +152,8 @@ class DiversifyResponse(Message):
     DUALITY_GAP_FIELD_NUMBER: int
     COLLAPSED_PLACES_FIELD_NUMBER: int
     COLLAPSED_OFFSETS_FIELD_NUMBER: int
+    GROUPS_FIELD_NUMBER: int
+    QUOTA_SHORTFALLS_FIELD_NUMBER: int
     diversity: float
     dial_reason: DialReason.ValueType
     duplicates: int
@@ -140,6 +168,10 @@ class DiversifyResponse(Message):
     def collapsed_places(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def collapsed_offsets(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def quota_shortfalls(self) -> RepeatedCompositeFieldContainer[QuotaShortfall]: ...
     def __init__(
         self,
         *,
@@ -152,9 +184,11 @@ class DiversifyResponse(Message):
         duality_gap: float | None = ...,
         collapsed_places: Iterable[int] | None = ...,
         collapsed_offsets: Iterable[int] | None = ...,
+        groups: Groups | None = ...,
+        quota_shortfalls: Iterable[QuotaShortfall] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_duality_gap", b"_duality_gap", "duality_gap", b"duality_gap"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duality_gap", b"_duality_gap", "collapsed_offsets", b"collapsed_offsets", "collapsed_places", b"collapsed_places", "dial_reason", b"dial_reason", "diversity", b"diversity", "duality_gap", b"duality_gap", "duplicates", b"duplicates", "places", b"places", "scores", b"scores", "selection_scores", b"selection_scores"]) -> None: ...
+    def HasField(self, field_name: Literal["_duality_gap", b"_duality_gap", "duality_gap", b"duality_gap", "groups", b"groups"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_duality_gap", b"_duality_gap", "collapsed_offsets", b"collapsed_offsets", "collapsed_places", b"collapsed_places", "dial_reason", b"dial_reason", "diversity", b"diversity", "duality_gap", b"duality_gap", "duplicates", b"duplicates", "groups", b"groups", "places", b"places", "quota_shortfalls", b"quota_shortfalls", "scores", b"scores", "selection_scores", b"selection_scores"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duality_gap", b"_duality_gap"]) -> Literal["duality_gap"] | None: ...
 
 @final

@@ -1,18 +1,25 @@
 """Conversion of quotas from messages, and of groups and shortfalls to messages."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from divgrpc.columns.quotas import as_quotas
-from divgrpc.errors import InvalidArgumentError
-from divgrpc.types import QueryResult
+from divgrpc.columns.values import Column
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.parameters import LIMITS
+from divgrpc.types import Diversification, QueryResult
 from divgrpc.types.quotas import GroupBy, Quota, QuotaRule, Quotas
+from divgrpc.types.records import Attribute
+from divgrpc_protos.columns import decode_column
 from divgrpc_protos.records import UnknownWordError, fields_of, word_of
-from divgrpc_protos.v1 import query_pb2, quotas_pb2
+from divgrpc_protos.v1 import diversify_pb2, points_pb2, query_pb2, quotas_pb2
 from divgrpc_server.codec.filters import parse_value
-from divgrpc_server.codec.points import pack_attributes, pack_value
+from divgrpc_server.codec.points import pack_attributes, pack_value, parse_columns
 
 
-def parse_quotas(request: query_pb2.QueryRequest) -> Quotas | None:
+def parse_quotas(
+    request: query_pb2.QueryRequest | diversify_pb2.DiversifyRequest,
+) -> Quotas | None:
     """Return the quotas or groups of a request, or None if it has none.
 
     Raises `InvalidArgumentError` with the field `quotas`, `group_by` or `on_infeasible`.
@@ -52,6 +59,28 @@ def _rule(message: quotas_pb2.QuotaRule, name: str) -> QuotaRule:
     )
 
 
+def parse_values(
+    messages: Sequence[points_pb2.AttributeColumn],
+) -> dict[Attribute, Column]:
+    """Return the values of candidates, by attributes that the messages themselves declare.
+
+    Raises `InvalidArgumentError` with the field `attributes` or `attributes.NAME`.
+    """
+    if len(messages) > LIMITS["quotas_max"]:
+        most = LIMITS["quotas_max"]
+        raise invalid("attributes", f"must be at most {most}, got {len(messages)}")
+    declared = []
+    for message in messages:
+        try:
+            column = decode_column(message)
+        except ValueError as error:
+            raise invalid(f"attributes.{message.name}", str(error)) from None
+        # A column without values has no type, and its values need none.
+        kind: Any = column.type or "keyword"
+        declared.append(Attribute(message.name, kind, multi=len(column.ends) > 0))
+    return parse_columns(messages, declared)
+
+
 def pack_groups(result: QueryResult) -> quotas_pb2.Groups | None:
     """Return the groups of a result, or None if the query has none."""
     if not len(result.group_counts):
@@ -62,7 +91,16 @@ def pack_groups(result: QueryResult) -> quotas_pb2.Groups | None:
     )
 
 
-def pack_shortfalls(result: QueryResult) -> list[quotas_pb2.QuotaShortfall]:
+def pack_place_groups(result: Diversification) -> quotas_pb2.Groups | None:
+    """Return the groups of picks, or None if there are none."""
+    if not len(result.group_offsets):
+        return None
+    (values,) = pack_attributes({"": result.group_values})
+    offsets = result.group_offsets.tolist()
+    return quotas_pb2.Groups(counts=[len(offsets) - 1], offsets=offsets, values=values)
+
+
+def pack_shortfalls(result: QueryResult | Diversification) -> list[quotas_pb2.QuotaShortfall]:
     """Return what the results lack."""
     return [
         quotas_pb2.QuotaShortfall(

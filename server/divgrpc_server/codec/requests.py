@@ -7,6 +7,7 @@ Workers, builders and evaluators use this module. Fronts do not, because it impo
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from divgrpc.columns.quotas import k_of_groups
+from divgrpc.columns.values import Column
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import (
     LIMITS,
@@ -28,6 +30,7 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import Metric, QueryDefault
 from divgrpc.types.filters import Filter
 from divgrpc.types.quotas import Quotas
+from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
@@ -40,7 +43,7 @@ from divgrpc_protos.v1 import (
     writes_pb2,
 )
 from divgrpc_server.codec.filters import parse_filter, parse_ids
-from divgrpc_server.codec.quotas import parse_quotas
+from divgrpc_server.codec.quotas import parse_quotas, parse_values
 from divgrpc_server.codec.results import parse_label_sets
 
 # The names and values of the fields that a request sets.
@@ -55,7 +58,12 @@ _NO_PARAMETERS: Final = frozenset(
     )
 )
 # The fields of a DiversifyRequest that are no parameters.
-_CANDIDATES: Final = frozenset(("vectors", "index", "ids", "string_ids", "scores", "query"))
+_CANDIDATES: Final = frozenset(
+    (
+        *("vectors", "index", "ids", "string_ids", "scores", "query"),
+        *("attributes", "quotas", "group_by", "on_infeasible"),
+    )
+)
 _NO_CANDIDATES: Final = diversify_pb2.DiversifyRequest()
 _ONE_DIAL: Final = (
     "diversity, diversity_auto and lose_at_most are three ways to set the dial: set one of them"
@@ -107,6 +115,8 @@ class Diversification(NamedTuple):
     name: name of the index that has the points `ids`, "" if there are `vectors`.
     scores, query: what relevance is computed from, or None.
     options: the parameters that the request sets.
+    quotas: what the picks must meet, or None.
+    columns: values of the candidates for quotas, if they are no points of an index.
     """
 
     name: str
@@ -116,6 +126,8 @@ class Diversification(NamedTuple):
     query: Rows | None
     parameters: DiversifyParameters
     options: Options
+    quotas: Quotas | None = None
+    columns: Mapping[Attribute, Column] = MappingProxyType({})
 
     def over(self, metric: Metric) -> "Diversification":
         """Return the same with the metric of an index."""
@@ -138,8 +150,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
     Raises `InvalidArgumentError`, which names the field.
     """
     quotas, set_fields = parse_quotas(request), _set_fields(request)
-    if quotas is not None:
-        set_fields = tuple(k_of_groups(quotas, dict(set_fields)).items())  # type: ignore[arg-type]  # numbers for words
+    set_fields = _with_k(set_fields, quotas)
     parameters, options = _query_parameters(set_fields)
     check_index_name(request.index)
     like = parse_ids("like", request.like_ids, request.like_string_ids)
@@ -165,7 +176,10 @@ def parse_diversification(request: diversify_pb2.DiversifyRequest) -> Diversific
     """Return a DiversifyRequest as a `Diversification`; raises the same errors as `parse_query`."""
     set_fields = request.ListFields()
     fields = tuple([(f.name, value) for f, value in set_fields if f.name not in _CANDIDATES])
-    parameters, options = _diversify_parameters(_as_words(fields))
+    quotas = parse_quotas(request)
+    parameters, options = _diversify_parameters(_with_k(_as_words(fields), quotas))
+    if quotas is None and request.attributes:
+        raise invalid("attributes", "go with quotas or group_by: set one of them too")
     ids = parse_ids("ids", request.ids, request.string_ids)
     vectors: Rows = np.empty((0, 0), np.float32)
     query = None
@@ -177,13 +191,24 @@ def parse_diversification(request: diversify_pb2.DiversifyRequest) -> Diversific
             query = parse_vectors("query", request.query)
     elif request.index:
         check_index_name(request.index)
-        for name in ("metric", "query"):
+        for name in ("metric", "query", "attributes"):
             if getattr(request, name) != getattr(_NO_CANDIDATES, name):
                 raise invalid(name, "goes with vectors, not with the points of an index")
     else:
         raise invalid("vectors", "must be given, or an index with ids of points")
     scores = np.array(request.scores, np.float64) if request.scores else None
-    return Diversification(request.index, ids, vectors, scores, query, parameters, options)
+    columns = parse_values(request.attributes)
+    return Diversification(
+        request.index, ids, vectors, scores, query, parameters, options, quotas, columns
+    )
+
+
+def _with_k(options: Options, quotas: Quotas | None) -> Options:
+    """Return the options of a call with the `k` of its groups, if it has any."""
+    if quotas is None:
+        return options
+    by_name: Any = dict(options)
+    return tuple(k_of_groups(quotas, by_name).items())
 
 
 def _parse_shown(request: query_pb2.QueryRequest) -> Rows | list[int] | list[str] | None:

@@ -37,7 +37,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
 )
 from divgrpc_server.codec.points import pack_attributes
-from divgrpc_server.codec.quotas import pack_groups, pack_shortfalls
+from divgrpc_server.codec.quotas import pack_groups, pack_place_groups, pack_shortfalls
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -114,7 +114,13 @@ def pack_result(result: QueryResult) -> bytes:
 
 def pack_diversification(result: Diversification) -> bytes:
     """Return the DiversifyResponse."""
-    return records.to_message(result, diversify_pb2.DiversifyResponse).SerializeToString()
+    response = records.to_message(
+        result,
+        diversify_pb2.DiversifyResponse,
+        groups=pack_place_groups(result),
+        quota_shortfalls=pack_shortfalls(result),
+    )
+    return response.SerializeToString()
 
 
 def _pack_explanation(explanation: Explanation, has_texts: bool) -> explanations_pb2.Explanation:

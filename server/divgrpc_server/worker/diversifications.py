@@ -5,10 +5,19 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from divgrpc.diversifier import Candidates, iterate_picks, pick_from, prepare_candidates
+from divgrpc.diversifier import (
+    Candidates,
+    iterate_picks,
+    pick_from,
+    prepare_candidates,
+    values_within,
+)
 from divgrpc.engine import Engine
+from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
+from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.types import Pick
+from divgrpc.types.quotas import Quotas
 from divgrpc_protos.v1 import diversify_pb2
 from divgrpc_server.codec import requests, results
 from divgrpc_server.codec.statuses import explain
@@ -49,13 +58,18 @@ class Picking:
 
         `index` is None if the caller sends vectors. Raises the errors of the core.
         """
-        candidates = self._candidates(index)
+        candidates, quotas = self._candidates(index), self._request.quotas
         if self._streams:
+            if quotas is not None:
+                field = "group_by" if quotas.group_by is not None else "quotas"
+                raise invalid(field, "decides by all picks together, so picks cannot be streamed")
             self._picks = iterate_picks(candidates, self._request.parameters)
             # From now on the stream ends with the picks so far, and is not late.
             self._end_time, self.deadline = self.deadline, math.inf
             return None
-        payload = results.pack_diversification(pick_from(candidates, self._request.parameters))
+        within = None if quotas is None else self._values(quotas, index, len(candidates.scores))
+        result = pick_from(candidates, self._request.parameters, within)
+        payload = results.pack_diversification(result)
         if len(payload) > LIMITS["message_bytes_max"]:
             raise results.reply_too_large()
         return Reply(self.id, Outcome.ANSWER, payload)
@@ -69,6 +83,14 @@ class Picking:
         request = self._request = request.over(index.metric)
         vectors = index.vectors_of(request.ids)
         return prepare_candidates(vectors, request.scores, request.parameters)
+
+    def _values(self, quotas: Quotas, index: Engine | None, count: int) -> QuotaValues:
+        """Return the values of the candidates for quotas."""
+        request = self._request
+        if index is None:
+            return values_within(quotas, request.columns, request.parameters, count)
+        k = request.parameters.number_of_picks(count)
+        return index.quota_values(quotas, request.ids, k)
 
     def answer_slice(self) -> Reply:
         """Return the next picks as a part, or the end of the stream."""

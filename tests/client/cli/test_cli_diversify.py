@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from divgrpc import diversify
+from divgrpc import GroupBy, Quota, diversify
 from support.processes.command_line import Run
 
 VECTORS = np.random.default_rng(5).standard_normal((30, 6), dtype=np.float32)
@@ -22,7 +22,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "scores.npy", SCORES)
     (path / "scores.txt").write_text("".join(f"{score!r}\n" for score in SCORES.tolist()))
     lines = [
-        {"id": f"a{row}", "vector": VECTORS[row].tolist(), "attributes": {"score": SCORES[row]}}
+        {
+            "id": f"a{row}",
+            "vector": VECTORS[row].tolist(),
+            "attributes": {"score": SCORES[row], "brand": f"b{row % 7}"},
+        }
         for row in range(30)
     ]
     (path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -57,6 +61,25 @@ def test_points_with_ids(run: Run, folder: Path) -> None:
     assert "diversity 0.15" in table
 
 
+def test_quotas_and_groups(run: Run, folder: Path) -> None:
+    brands = {"brand": [f"b{row % 7}" for row in range(30)]}
+    words = ("diversify", folder / "lines.jsonl", "--scores", "score")
+    value = json.loads(run(*words, "--max-each", "brand=1", "-k", "7", "--json").out)
+    expected = diversify(VECTORS, SCORES, k=7, attributes=brands, quotas=Quota("brand", max_each=1))
+    assert value["places"] == expected.places.tolist()
+    answer = run(*words, "--max-each", "brand=1", "-k", "8")
+    assert answer.code == 1
+    assert "7 of 8 results are possible" in answer.err
+    relax = ("--on-infeasible", "relax")
+    assert "results: 7 of at least 8" in run(*words, "--max-each", "brand=1", "-k", "8", *relax).out
+    groups = diversify(VECTORS, SCORES, attributes=brands, group_by=GroupBy("brand", 2, 3)).groups
+    grouped = json.loads(run(*words, "--group-by", "brand=2x3", "--json").out)
+    assert grouped["groups"] == [{"value": group.value, "size": 3} for group in groups]
+    table = run(*words, "--group-by", "brand=2x3").out
+    assert "group" in table
+    assert all(str(group.value) in table for group in groups)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -64,6 +87,7 @@ def test_points_with_ids(run: Run, folder: Path) -> None:
         (["--scores", "vectors"], "scores must be one number for each candidate"),
         (["-k", "31"], "k must be at most the number of candidates, 30, got 31"),
         (["--metric", "cosin"], "cosin"),
+        (["--max-each", "brand=1"], "quotas has no attribute 'brand'"),
     ],
 )
 def test_errors_name_the_option(run: Run, folder: Path, words: list[str], message: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from divgrpc_protos.v1 import diversify_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1 import diversify_pb2, index_pb2, points_pb2, query_pb2, quotas_pb2
 from support.requests.golden_requests import Calls, dense
 
 
@@ -34,7 +34,30 @@ def calls() -> Calls:
         ),
         "diversify numbered points": request(index="sparse", ids=[553, 532, 546], k=2),
     }
+    requests |= _within_quotas(candidates)
     calls: Calls = {name: ("Diversify", [message]) for name, message in requests.items()}
     # How many picks share a message depends on time, so there is one.
     first = diversify_pb2.DiversifyStreamRequest(request=request(**candidates, k=1))
     return {**calls, "stream picks": ("DiversifyStream", [first])}
+
+
+def _within_quotas(candidates: dict[str, Any]) -> dict[str, Message]:
+    """Return requests within quotas that the candidates miss, and in groups."""
+    request = diversify_pb2.DiversifyRequest
+    brands = points_pb2.AttributeColumn(
+        name="brand", keywords=[0, 1, -1, 0, 1, 0], words=["a", "b"]
+    )
+    return {
+        "diversify within quotas": request(
+            **candidates,
+            k=4,
+            attributes=[brands],
+            quotas=[quotas_pb2.Quota(attribute="brand", max_each=1)],
+            on_infeasible=quotas_pb2.ON_INFEASIBLE_RELAX,
+        ),
+        "diversify in groups": request(
+            **candidates,
+            attributes=[brands],
+            group_by=quotas_pb2.GroupBy(attribute="brand", groups=2, per_group=2),
+        ),
+    }

@@ -279,9 +279,9 @@ class _Membership:
         allowed: npt.NDArray[np.bool_] = self.matrix @ (counts >= self.highs).astype(float) == 0
         needs = np.maximum(self.lows - counts, 0)
         for attribute in np.unique(self.attributes):
-            own = self.attributes == attribute
-            if needs[own].sum() >= left:
-                allowed &= self.matrix @ (own & (needs > 0)).astype(float) > 0
+            is_of_attribute = self.attributes == attribute
+            if needs[is_of_attribute].sum() >= left:
+                allowed &= self.matrix @ (is_of_attribute & (needs > 0)).astype(float) > 0
         return allowed
 
     def misses(self, picks: IntArray) -> bool:
@@ -296,7 +296,7 @@ def _times(points: int, count: int) -> Iterator[Row]:
     attributes = {
         "brand": [f"b{brand}" for brand in rng.integers(0, 50, points)],
         "shop": rng.integers(0, _SHOPS, points),
-        "rare": np.where(rng.random(points) < 0.001, "own", "web").tolist(),
+        "rare": np.where(rng.random(points) < 0.001, "is_of_attribute", "web").tolist(),
     }
     index = Index.build(manifold.points(points), attributes=attributes)
     most, least = Quota("brand", max_each=2), Quota("rare", rules={"own": (1, 3)})
