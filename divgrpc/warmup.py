@@ -32,6 +32,7 @@ from divgrpc.platforms import end_with_parent
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
+from divgrpc.search.explanations import Selection, explain, report
 from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.quota_selection import QuotaSelection
@@ -146,6 +147,7 @@ def _run_every_kernel() -> None:
             index.query(points, search="tables")
             index.query(sparse.csr_array(points), search="tables")
             index.query(points[0], search="tables", lose_at_most=0.1, k=2)
+            index.query(points[0], search="tables", paged=True, k=2)
             # So many queries with one filter copy the codes that pass.
             index.query(points, search="tables", filter=HasId((1, 2)), k=1)
             for selector in ONE_BY_ONE:
@@ -155,6 +157,7 @@ def _run_every_kernel() -> None:
     _predict_and_train(points)
     _select_stepwise(_candidates_of(read_only(points)))
     _select_within_quotas(_candidates_of(read_only(points)))
+    _explain(_candidates_of(read_only(points)))
     _diversify(points)
     _compile_together()
 
@@ -171,6 +174,7 @@ def compile_rest() -> None:
     _predict_and_train(points.copy())
     _select_stepwise(candidate_set)
     _select_within_quotas(candidate_set)
+    _explain(candidate_set)
     _compile_together()
 
 
@@ -210,6 +214,15 @@ def _select_within_quotas(candidate_set: CandidateSet) -> None:
         parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
         selection = QuotaSelection.of(candidate_set, bounds, parameters, "cosine", copy_limit=0.0)
         selection.select(2)
+
+
+def _explain(candidate_set: CandidateSet) -> None:
+    picks, no_rows = np.arange(2), np.empty(0, np.int64)
+    for selector in _STEPWISE:
+        parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
+        selection = Selection(candidate_set, picks, 2, -1.0, no_rows, parameters, "euclidean")
+        explain(selection, no_rows)
+        report(selection, no_rows)
 
 
 def _diversify(points: npt.NDArray[np.float32]) -> None:

@@ -266,6 +266,10 @@ for options in builds:
                     index.query(queries, search=search, selector="nearest", seed=1, hash_limit=0)
                     for selector in ("rerank", "max_sum", "dpp", "qp_relax"):
                         index.query(queries, search=search, selector=selector, candidates_limit=0)
+            for selector in ("greedy", "mmr", "rerank", "max_sum", "dpp"):
+                index.query(dense[0], selector=selector, explain=True, with_report=True)
+                page = index.query(dense[0], selector=selector, paged=True)
+                index.query(dense[0], selector=selector, page_token=page.next_page_token)
                 if options.get("metric") != "inner_product":
                     index.query(dense[0], search=search, max_distance=1)
 after = signature_counts()
