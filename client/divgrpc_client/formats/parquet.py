@@ -65,7 +65,8 @@ def _columns(path: Path) -> dict[str, Any]:
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
-        raise InvalidArgumentError("file", f"{path} cannot be read as Parquet: {error}") from None
+        reason = error if path.is_file() else "no such file"
+        raise InvalidArgumentError("file", f"{path} cannot be read as Parquet: {reason}") from None
     return {name: table.column(name) for name in table.column_names}
 
 
