@@ -1,5 +1,6 @@
 """Pages: repeats under live writes, what late pages cost, and sizes of tokens."""
 
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,12 +32,11 @@ _SELECTORS: Final[dict[str, dict[str, Any]]] = {
 def rows(small: bool) -> Iterator[Output]:  # as all parts have it
     """Yield the tables of this part."""
     manifold = Manifold.of()
-    pages = 20 if small else 1_000
     yield Table(
-        f"Pages of {_K} to the end, with writes after each of the first {pages:,}",
+        f"Pages of {_K} to the end by readers one after another, with writes after each page",
         {"goals": "0 repeats, 0 missed"},
     )
-    yield _live(manifold.points(600 if small else 18_400), manifold.queries(1), pages)
+    yield _live(manifold.points(200 if small else 2_000), manifold.queries(2 if small else 8))
     points, turns = (3_000, 12) if small else (200_000, 100)
     yield Table(
         f"Pages of {_K} of {points:,} points",
@@ -48,31 +48,35 @@ def rows(small: bool) -> Iterator[Output]:  # as all parts have it
         yield {"selector": name, **_times(index, queries, turns, options)}
 
 
-def _live(vectors: FloatArray, query: FloatArray, pages: int) -> dict[str, int]:
-    """Page while points are written and deleted."""
+def _live(vectors: FloatArray, queries: FloatArray) -> dict[str, int]:
+    """Let one reader after the other page to the end, while points are written and deleted."""
     rng, count = np.random.default_rng(0), len(vectors) // 2
-    stayed, ids = list(range(count)), list[int]()
-    token, turns = None, 0
+    live, pages, shown, repeats, missed = list(range(count)), 0, 0, 0, 0
+    selectors = itertools.cycle(_SELECTORS.values())
     with (
         tempfile.TemporaryDirectory() as folder,
         Collection.build(vectors[:count], path=Path(folder) / "live") as collection,
     ):
-        while token != "":
-            page = collection.query(query, k=_K, paged=True, page_token=token, keep_duplicates=True)
-            ids += page.ids[0, : page.counts[0]].tolist()
-            token, turns = page.next_page_token, turns + 1
-            if turns <= pages:
+        for query, options in zip(queries, selectors, strict=False):
+            stayed, ids, token = {*live}, list[int](), None
+            while token != "":
+                page = collection.query(
+                    query, k=_K, paged=True, page_token=token, keep_duplicates=True, **options
+                )
+                ids += page.ids[0, : page.counts[0]].tolist()
+                token, pages = page.next_page_token, pages + 1
                 # A point that is deleted and written again may be on a page or not.
-                gone = stayed.pop(int(rng.integers(len(stayed))))
+                gone = live[int(rng.integers(len(live)))]
                 collection.delete(gone)
-                sources = rng.integers(len(vectors), size=2)
-                collection.upsert([count + turns, gone], vectors[sources])
-    return {
-        "pages": turns,
-        "points shown": len(ids),
-        "repeats": len(ids) - len(set(ids)),
-        "missed": len(set(stayed) - set(ids)),
-    }
+                collection.upsert(
+                    [count + pages, gone], vectors[rng.integers(len(vectors), size=2)]
+                )
+                live.append(count + pages)
+                stayed.discard(gone)
+            shown += len(ids)
+            repeats += len(ids) - len(set(ids))
+            missed += len(stayed - set(ids))
+    return {"pages": pages, "points shown": shown, "repeats": repeats, "missed": missed}
 
 
 def _times(
