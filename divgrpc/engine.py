@@ -57,7 +57,7 @@ from divgrpc.types import (
     QueryStats,
     WarningInfo,
 )
-from divgrpc.types.filters import Filter
+from divgrpc.types.filters import Condition, Filter, Match
 from divgrpc.types.quotas import Quotas
 from divgrpc.types.records import IdArray
 from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
@@ -297,11 +297,21 @@ class Engine(LabelledPoints):
             passing=passing,
             every=every,
             numbers=self._reader.numbers,
-            narrow=lambda condition: self._passing_rows(Filter(must=(condition,))).within(every),
+            narrow=lambda condition: self._narrow(condition, passing),
             plan_of=plan_of,
             farther=lambda: self._farther_plan(plan, passing),
         )
         return QuotaSearch(source, quotas).answer(queries)
+
+    def _narrow(self, condition: Condition, passing: PassingRows | None) -> PassingRows:
+        """Return the points in `passing`, None for all, that pass a condition too."""
+        whole = Filter(must=(condition,))
+        if isinstance(condition, Match) and len(condition.values) == 1:
+            # Many queries have a quota on the same value.
+            rows = self._rows_that_pass(whole)
+        else:
+            rows = self._passing_rows(whole)
+        return rows if passing is None else rows.within(passing)
 
     def result(
         self,

@@ -98,7 +98,8 @@ def check_attributes(quotas: Quotas, attributes: Sequence[Attribute], k: int) ->
             raise invalid("group_by", f"{rule}, {attribute.name!r} has several")
         return quotas
     check_k(quotas, k)
-    return replace(quotas, quotas=tuple(_typed(quota, declared, k) for quota in quotas.quotas))
+    typed = tuple(_typed(quota, declared, k) for quota in quotas.quotas)
+    return Quotas(typed, None, quotas.on_infeasible)
 
 
 def _declared(name: str, declared: Mapping[str, Attribute], field: str) -> Attribute:
@@ -110,6 +111,8 @@ def _declared(name: str, declared: Mapping[str, Attribute], field: str) -> Attri
 
 def _typed(quota: Quota, declared: Mapping[str, Attribute], k: int) -> Quota:
     attribute = _declared(quota.attribute, declared, "quotas")
+    if not rules_of(quota):
+        return quota
     rules = [replace(r, value=_of_type(r.value, attribute)) for r in rules_of(quota)]
     total = sum(rule.min or 0 for rule in rules)
     if total > k and not attribute.multi:

@@ -142,7 +142,9 @@ class QuotaSearch:
             if shortfalls and self._quotas.on_infeasible == "fail":
                 raise infeasible(shortfalls)
         columns = quota_columns(len(queries), self._quotas, groups)
-        return answers, columns | {"quota_shortfalls": tuple(shortfalls)}
+        if shortfalls:
+            columns["quota_shortfalls"] = tuple(shortfalls)
+        return answers, columns
 
 
 def quota_columns(
@@ -254,6 +256,8 @@ class _QuotaQuery:
             return
         share = self._share(base)
         self._find_needed(base, share)
+        if self._offers_choice(share):
+            return
         self._find_farther(base, share)
         for _ in range(_CHOICE_SEARCHES_MAX):
             if not self._find_others(base, share):
@@ -261,9 +265,22 @@ class _QuotaQuery:
         while self._find_others(base, 1):
             pass
 
+    def _offers_choice(self, share: int) -> bool:
+        """Whether the pool suffices for the quotas, with `share` candidates for each result.
+
+        Of candidates that suffice for `share` times the bounds, a selection within the bounds
+        leaves out most.
+        """
+        arrays, available = self._bounds.arrays, self._bounds.available
+        has_groups = not arrays.groups or np.count_nonzero(available) >= arrays.groups
+        useful = np.minimum(available, share * arrays.highs)
+        return bool(has_groups) and self._lack_of(share, useful) <= 0
+
     def _find_needed(self, base: _Nearest, share: int) -> None:
         """Search for values with a least number of results that have too few candidates."""
         arrays, available = self._bounds.arrays, self._bounds.available
+        if not arrays.lows.any():
+            return
         is_larger = False
         # If more values need results than there are results, some cannot get any.
         for place in np.flatnonzero(available < share * arrays.lows)[: self._k].tolist():
@@ -296,9 +313,9 @@ class _QuotaQuery:
 
     def _lack_of(self, share: int, useful: IntArray) -> int:
         """Return how many useful candidates the quota that lacks most of them lacks."""
-        sums = np.zeros(len(self._rules), np.int64)
-        np.add.at(sums, self._bounds.arrays.attributes, useful)
-        return share * self._k - int(sums.min())
+        starts = self._bounds.first
+        sums = useful.sum() if len(starts) == 1 else np.add.reduceat(useful, starts).min()
+        return share * self._k - int(sums)
 
     def _find_others(self, base: _Nearest, share: int) -> bool:
         """Search for points without the values that have enough candidates.

@@ -1,6 +1,7 @@
 """Selection within quotas, for every selector that picks one candidate at a time."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -194,9 +195,8 @@ class QuotaSelection:
                 similarity=similarity,
             )  # fmt: skip
         rule = rule_of(parameters)
-        steps = [diversity_weight(rule, lam, step, results) for step in range(k)]
         how = quota_picks.BY_LEAST if selector == "mmr" else quota_picks.BY_SUM
-        return _Start(costs, np.array(steps, np.float32), lam, how)
+        return _Start(costs, _weights(rule, lam, results, k), lam, how)
 
     def _shares(self) -> FloatArray:
         """Scale distances linearly to 1 at the farthest candidate of the base that is kept."""
@@ -239,6 +239,14 @@ class _Start:
     how: int
     unit: float = 1.0
     similarity: int = 0
+
+
+# Cached because most calls repeat their parameters. Kernels only read the array.
+@lru_cache(maxsize=1024)
+def _weights(rule: int, lambda_: np.float32, results: int, k: int) -> FloatArray:
+    """Return the weights (k,) of the distances at each step, of a selection of `results`."""
+    weights = [diversity_weight(rule, lambda_, step, results) for step in range(k)]
+    return np.array(weights, np.float32)
 
 
 class _Run:

@@ -265,12 +265,12 @@ class Searcher:
 
         They are valid until this thread searches again.
         """
-        self._local.memory.fit_selection(len(rows), 0)
-        # A plan that fits the memory must be looked up again.
-        self._local.plan = None
-        return CandidateSet(
-            self._index.points, rows, distances, self._local.memory.scratch.selection
-        )
+        memory = self._local.memory
+        if len(memory.scratch.selection.apart) < len(rows):
+            memory.fit_selection(len(rows), 0)
+            # A plan that fits the memory must be looked up again.
+            self._local.plan = None
+        return CandidateSet(self._index.points, rows, distances, memory.scratch.selection)
 
     def _scratch_candidates(self, single: Answers, count: int | None = None) -> CandidateSet:
         """Return the first `count` candidates of the last search; None stands for the pool."""
