@@ -296,7 +296,7 @@ def _times(points: int, count: int) -> Iterator[Row]:
     attributes = {
         "brand": [f"b{brand}" for brand in rng.integers(0, 50, points)],
         "shop": rng.integers(0, _SHOPS, points),
-        "rare": np.where(rng.random(points) < 0.001, "is_of_attribute", "web").tolist(),
+        "rare": np.where(rng.random(points) < 0.001, "own", "web").tolist(),
     }
     index = Index.build(manifold.points(points), attributes=attributes)
     most, least = Quota("brand", max_each=2), Quota("rare", rules={"own": (1, 3)})
