@@ -9,7 +9,8 @@ pairs is stored.
 Lazy greedy selection (Minoux 1978) computes the distances of a candidate only if an upper bound of
 its distance from the picks makes its value the smallest so far. For MMR, an outdated minimum is
 such a bound, because the minimum can only decrease. For Algorithm 1, `kernels.byte_copies` bounds
-the distances.
+squared distances, and `_pick_by_angles` bounds sums of 1 - cosine: the sum of a candidate's cosines
+with all picks is one dot product, of the candidate and the sum of the picks' directions.
 """
 
 import math
@@ -19,15 +20,24 @@ import numpy as np
 from divgrpc.kernels.byte_copies import copies_pay, far_at_most, make_copies
 from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_kept
-from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
+from divgrpc.kernels.records import CORRECTED_RULE, MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
-from divgrpc.kernels.vector_sums import row_distance
+from divgrpc.kernels.vector_sums import row_distance, row_dots
 
 # Number of candidates in a block. A block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
 # The pool is the set of the nearest candidates from which points are picked. While at least
 # 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
 CROWDED_RATIO = 4
+# Sums of cosines are bounded for at least this many picks, candidates for each pick, and
+# dimensions. Otherwise the bounds cost as much time as they save.
+_ANGLE_PICKS_MIN = 3
+_ANGLE_CANDIDATES_PER_PICK_MIN = 5
+_ANGLE_DIMS_MIN = 128
+# At a lower relevance, most candidates may be the next pick until their exact sums are known.
+_ANGLE_RELEVANCE_MIN = np.float32(0.5)
+# The squares of longer inverse lengths are too small for float32.
+_INVERSE_MAX = np.float32(1e15)
 
 
 @kernel
@@ -81,6 +91,8 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
     far, apart, k = selection.far, selection.apart, min(objective.k, count)
     apart[:count] = np.float32(0)
     collapses, n_copies, step = limit >= 0, 0, 0
+    if not collapses and _angles_pay(points, rows, count, objective):
+        return _pick_by_angles(points, rows, costs, count, objective, selection, picks, gains), 0
     # To count the near-copies of a pick, its distances from all candidates are needed. MMR is
     # therefore lazy only if near-copies are kept.
     lazy, n_compared = rule == MMR_RULE and not collapses, np.zeros(count, np.int32)
@@ -123,6 +135,126 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
         apart[best] = np.float32(-np.inf)
         step += 1
     return step, n_copies
+
+
+@kernel
+def _angles_pay(points, rows, count, objective):
+    """Return whether `_pick_by_angles` can pick from rows[:count], and is faster."""
+    if points.indptr.shape[0] or not points.inverse_lengths.shape[0]:
+        return False
+    if objective.rule not in (MARGINAL_RULE, CORRECTED_RULE):
+        return False
+    enough = objective.k >= _ANGLE_PICKS_MIN
+    enough &= count >= _ANGLE_CANDIDATES_PER_PICK_MIN * objective.k
+    if not enough or objective.relevance < _ANGLE_RELEVANCE_MIN:
+        return False
+    for i in range(count):
+        if not points.inverse_lengths[rows[i]] <= _INVERSE_MAX:
+            return False
+    return points.vectors.shape[1] >= _ANGLE_DIMS_MIN
+
+
+@allocating
+def _pick_by_angles(points, rows, costs, count, objective, selection, picks, gains):
+    """Do what `greedy` does for Algorithm 1 with dense points and distances 1 - cosine.
+
+    `apart` holds upper bounds of the sums of distances. After a pick, each bound grows by a bound
+    of one distance: two directions whose angles to the first pick are known are at most the sum of
+    these angles apart. A candidate that may be the next pick gets a bound that is tight but for
+    rounding errors, and its exact sum only if it still may be.
+    """
+    vectors, inverses, dims = points.vectors, points.inverse_lengths, points.vectors.shape[1]
+    relevance, apart, k = objective.relevance, selection.apart, min(objective.k, count)
+    sums, n_compared = np.empty(count, np.float32), np.ones(count, np.int32)
+    cosines, sines = np.empty(count, np.float32), np.empty(count, np.float32)
+    due = np.empty(_BLOCK_ROWS, np.int64)
+    total = np.zeros((1, dims), np.float32)
+    # Upper bound of the rounding errors of a cosine: of dims / 64 + 25 additions in a row.
+    error = np.float32((dims / 64 + 64) * 2.0**-22)
+    for step in range(k):
+        weight = diversity_weight(objective.rule, relevance, step, k)
+        if step:
+            slack = step * (2.0 * np.float64(error) + step * 2.0**-21)
+            best, least = _best_by_angles(
+                points, rows, costs, count, relevance, weight, apart, picks, step, sums,
+                n_compared, total, slack, due,
+            )  # fmt: skip
+        else:
+            best, least = best_value(costs, apart, count, relevance, weight)
+        picks[step], gains[step] = best, -least
+        row = rows[best]
+        for j in range(dims):
+            total[0, j] += vectors[row, j] * inverses[row]
+        if step == 0:
+            far_from(points, rows, count, best, selection, apart)
+            for i in range(count):
+                sums[i], cosines[i] = apart[i], np.float32(1) - apart[i]
+                low = max(np.float32(0), abs(cosines[i]) - error)
+                sines[i] = np.sqrt(max(np.float32(0), np.float32(1) - low * low))
+        else:
+            cosine, sine, base = cosines[best], sines[best], np.float32(1) + np.float32(3) * error
+            for i in range(count):
+                apart[i] += base - cosine * cosines[i] + sine * sines[i]
+        apart[best] = np.float32(-np.inf)
+    return k
+
+
+@kernel
+def _best_by_angles(
+    points, rows, costs, count, relevance, weight, apart, picks, step, sums, n_compared, total,
+    slack, due,
+):  # fmt: skip
+    """Return what `best_value` returns for exact sums, given upper bounds of the sums in `apart`.
+
+    sums[i] is the sum of the distances of candidate i from the first n_compared[i] of the `step`
+    picks. `total` (1, d) is the sum of the directions of the picks. A bound computed from it
+    exceeds the exact sum by at most twice `slack`. `due` (_BLOCK_ROWS,) int64 is scratch memory.
+    """
+    best, least = -1, np.float32(np.inf)
+    # The candidate that seems best gets its exact sum before all others. So few others need theirs.
+    guess = best_value(costs, apart, count, relevance, weight)[0]
+    for block in range(-1, (count + _BLOCK_ROWS - 1) // _BLOCK_ROWS):
+        start, stop = block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, count)
+        if block < 0:
+            start, stop = max(guess, 0), guess + 1
+        n_due, better_count = 0, 0
+        for i in range(start, stop):
+            better_count += relevance * costs[i] - weight * apart[i] <= least
+        if not better_count:
+            continue
+        for i in range(start, stop if block >= 0 else start):
+            due[n_due] = i
+            may_be_best = relevance * costs[i] - weight * apart[i] <= least
+            n_due += may_be_best and step > n_compared[i]
+        _bound_sums(points, rows, due, n_due, step, total, slack, apart)
+        for i in range(start, stop):
+            value = relevance * costs[i] - weight * apart[i]
+            # If values are equal, the first candidate is picked.
+            if not (value < least or (value == least and i < best)):
+                continue
+            for earlier in range(n_compared[i], step):
+                sums[i] += how_far(points, rows[i], rows[picks[earlier]])
+            apart[i], n_compared[i] = sums[i], step
+            value = relevance * costs[i] - weight * apart[i]
+            if value < least or (value == least and i < best):
+                best, least = i, value
+    return best, least
+
+
+@kernel
+def _bound_sums(points, rows, due, n_due, step, total, slack, apart):
+    """Bound the sums of the candidates due[:n_due] by dot products with `total`, four at a time."""
+    vectors, inverses = points.vectors, points.inverse_lengths
+    for first in range(0, n_due, 4):
+        places = (
+            due[first], due[min(first + 1, n_due - 1)], due[min(first + 2, n_due - 1)],
+            due[min(first + 3, n_due - 1)],
+        )  # fmt: skip
+        four = (rows[places[0]], rows[places[1]], rows[places[2]], rows[places[3]])
+        dots = row_dots(vectors, four, total, 0)
+        for j in range(4):
+            cosine = np.float64(dots[j]) * np.float64(inverses[four[j]])
+            apart[places[j]] = min(apart[places[j]], np.float32(step - cosine + slack))
 
 
 @kernel

@@ -179,8 +179,9 @@ def _numbers(field: str, data: bytes, dtype: np.dtype[_T], count: int) -> npt.ND
 def decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
     """Return a (rows, cols) float32 array; raises the same errors as `decode`."""
     dtype = _dtype("dense", matrix.dtype)
-    rows, cols = matrix.rows, matrix.cols
-    if matrix.data and matrix.values:
+    # Each read of `data` copies it.
+    rows, cols, data = matrix.rows, matrix.cols, matrix.data
+    if data and matrix.values:
         raise MatrixError("dense.values", "dense.data and dense.values must not both be set")
     if matrix.values:
         if len(matrix.values) != rows * cols:
@@ -191,7 +192,7 @@ def decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
             )
         numbers = np.array(matrix.values, dtype=np.float32)
     else:
-        numbers = _numbers("dense.data", matrix.data, dtype, rows * cols)
+        numbers = _numbers("dense.data", data, dtype, rows * cols)
     return numbers.reshape(rows, cols).astype(np.float32, copy=False)
 
 

@@ -1,0 +1,105 @@
+"""Greedy selection by bounds of sums of cosines, compared with exact sums."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.kernels import greedy, pairwise, records
+from divgrpc.kernels.records import Int32s, Objective, Points
+from divgrpc.types import FloatArray
+from reference.index import clustered, kernel_points, selection_scratch
+from reference.selectors import pick_by_sums
+
+COUNT, DIMS = 190, 160
+RULES = {"corrected": records.CORRECTED_RULE, "marginal": records.MARGINAL_RULE}
+
+
+def drawn(seed: int, shape: str, scale: float) -> tuple[Points, Int32s, FloatArray]:
+    """Draw points with inverse lengths, their rows in the order of their costs, and these costs.
+
+    On a grid, many points are equal, many distances are too, and some points are zeros.
+    """
+    rng = np.random.default_rng(seed)
+    vectors = clustered(COUNT, DIMS, seed, 0.1)
+    if shape == "grid":
+        vectors = np.round(vectors[:, :8] @ np.eye(8, DIMS, dtype=np.float32) / 2)
+    elif shape == "near":
+        vectors = vectors[:1] + np.float32(1e-3) * vectors
+    vectors = (vectors * scale * 10 ** rng.uniform(-2, 2, (COUNT, 1))).astype(np.float32)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    inverses = np.zeros(COUNT, np.float32)
+    np.divide(1, lengths, out=inverses, where=lengths > 0, casting="same_kind")
+    points = kernel_points(vectors, inverses=inverses)
+    costs = rng.random(COUNT).astype(np.float32)
+    if shape == "grid":
+        costs = np.round(4 * costs) / np.float32(4)
+    return points, rng.permutation(COUNT).astype(np.int32), np.sort(costs)
+
+
+def objective(k: int, relevance: float, rule: int) -> Objective:
+    return Objective(k, np.float32(relevance), rule, product=True, copy_limit=records.NO_COPIES)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    k=st.sampled_from([3, 10, 37]),
+    relevance=st.sampled_from([0.5, 0.7, 0.99, 1.0]),
+    rule=st.sampled_from(list(RULES)),
+    shape=st.sampled_from(["clusters", "grid", "near"]),
+    scale=st.sampled_from([1.0, 1e-12, 1e10]),
+)
+def test_greedy_picks_what_exact_sums_pick(
+    *, seed: int, k: int, relevance: float, rule: str, shape: str, scale: float
+) -> None:
+    points, rows, costs = drawn(seed, shape, scale)
+    assert greedy._angles_pay.py_func(points, rows, COUNT, objective(k, relevance, RULES[rule]))
+    far = np.array(
+        [[pairwise.how_far(points, row, peer) for peer in rows] for row in rows], np.float32
+    )
+
+    def value(place: int, apart: np.floating, step: int) -> np.floating:
+        share = np.float32(relevance)
+        weight = np.float32(greedy.diversity_weight(RULES[rule], share, step, k))
+        return np.float32(share * costs[place] - weight * apart)
+
+    twin = pick_by_sums(far, range(COUNT), k, value)
+    picks, gains = np.empty(k, np.int64), np.empty(k, np.float32)
+    none, selection = np.empty(0, np.int8), selection_scratch(COUNT, points)
+    counts = greedy.greedy(
+        points, rows, costs, COUNT, objective(k, relevance, RULES[rule]), selection, none, picks,
+        gains,
+    )  # fmt: skip
+    assert counts == (k, 0)
+    assert picks.tolist() == [place for place, _ in twin]
+    assert gains.tolist() == [-number for _, number in twin]
+
+
+@pytest.mark.parametrize(
+    ("k", "relevance", "rule", "scale"),
+    [
+        (2, 0.7, records.MARGINAL_RULE, 1.0),
+        (40, 0.7, records.MARGINAL_RULE, 1.0),
+        (10, 0.4, records.MARGINAL_RULE, 1.0),
+        (10, 0.7, records.PRINTED_RULE, 1.0),
+        (10, 0.7, records.MMR_RULE, 1.0),
+        (10, 0.7, records.MARGINAL_RULE, 1e-18),
+    ],
+)
+def test_angles_do_not_pay(k: int, relevance: float, rule: int, scale: float) -> None:
+    """Few picks or candidates, a low relevance, another rule, or squares too small for float32."""
+    points, rows, _ = drawn(0, "clusters", scale)
+    assert not greedy._angles_pay.py_func(points, rows, COUNT, objective(k, relevance, rule))
+
+
+def test_angles_do_not_pay_for_few_dimensions_for_squares_or_for_sparse_points() -> None:
+    vectors, inverses = np.ones((2, DIMS), np.float32), np.ones(2, np.float32)
+    rows, ten = np.zeros(COUNT, np.int32), objective(10, 0.7, records.MARGINAL_RULE)
+    assert greedy._angles_pay.py_func(kernel_points(vectors, inverses=inverses), rows, COUNT, ten)
+    for points in (
+        kernel_points(vectors),
+        kernel_points(vectors[:, :100], inverses=inverses),
+        kernel_points(vectors, inverses=inverses, stored_sparse=True),
+    ):
+        assert not greedy._angles_pay.py_func(points, rows, COUNT, ten)
