@@ -57,9 +57,9 @@ def add_explore(verb: argparse.ArgumentParser) -> None:
 def explore(arguments: argparse.Namespace) -> None:
     """Open a page that shows plain and diverse results of the index NAME side by side.
 
-    The page has a slider for the diversity, a choice of selectors, the reason why each result is
-    there, and a curve of relevance against diversity. A query is a stored point, a random one
-    included, or a row of --queries.
+    The page has a slider for the diversity, a choice of selectors, a quota, the reason why each
+    result is there or was left out, and a curve of relevance against diversity. A query is a stored
+    point, a random one included, or a row of --queries.
 
     The command serves the page on this computer alone and prints its address. Ctrl-C ends it.
 

@@ -1,6 +1,6 @@
 """Compares a plain list of results with a diverse one, and says why each result is where it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.metrics import Values, pair_distances
-from divgrpc.types import Metric
+from divgrpc.types import Explanation, Metric
 from divgrpc.types.hits import Hit
 from divgrpc.types.records import Record, SparseVector
 from divgrpc_client.formats.titles import Id
 
 # Sparse vectors are multiplied in blocks of this many columns.
 _BLOCK_COLUMNS: Final = 4_096
+# Distances computed here and in an engine differ by rounding.
+_ROUNDING: Final = 1e-5
 
 
 class PointDistances:
@@ -47,6 +49,15 @@ class PointDistances:
             return None, None
         pairs = self._distances[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)]
         return float(pairs.mean()), float(pairs.min())
+
+    def are_copies(self, distance: float, duplicate_threshold: float | None) -> bool:
+        """Return whether points at a distance are near-copies; None stands for no threshold."""
+        if duplicate_threshold is None:
+            return False
+        limit = duplicate_threshold
+        if self._metric != "euclidean":
+            limit = (1 - limit) * (2 if self._metric == "cosine" else 1)
+        return distance <= limit + _ROUNDING
 
     def words(self, distance: float) -> str:
         """Return a distance as people know it: a cosine or a squared distance."""
@@ -83,8 +94,10 @@ class Comparison:
 
     plain, diverse: hits in rank order.
     copies: for each diverse hit, ids of the near-copies that it stands for.
-    plain_ranks: ranks by nearness, from 1, of the nearest points by id.
+    plain_ranks: ranks by nearness, from 1, by id, of all diverse hits or of the nearest points.
     distances: distances between the points of both lists.
+    explanation: of the diverse hits; without it, reasons are distances alone.
+    duplicate_threshold: with which near-copies were collapsed, None if they were not.
     """
 
     plain: Sequence[Hit]
@@ -92,41 +105,86 @@ class Comparison:
     copies: Sequence[Sequence[Id]]
     plain_ranks: Mapping[Id, int]
     distances: PointDistances
+    explanation: Explanation | None = None
+    duplicate_threshold: float | None = None
 
     def plain_reasons(self) -> list[tuple[str, str]]:
         """Return a state, `both` or `left`, and a sentence for each plain result."""
         places = _places(self.diverse)
+        causes = self._displacements(places)
         originals = {copy: place for place, ids in enumerate(self.copies, 1) for copy in ids}
-        return [self._plain_reason(hit.id, places, originals) for hit in self.plain]
+        reasons = []
+        for hit in self.plain:
+            if hit.id in places:
+                reasons.append(("both", f"Also no. {places[hit.id]} of the diverse results."))
+                continue
+            if hit.id in originals:
+                cause = f": a near-copy of no. {originals[hit.id]}"
+            else:
+                cause = causes.get(hit.id) or self._likeness(hit.id, causes, places)
+            reasons.append(("left", f"Left out{cause}."))
+        return reasons
 
-    def _plain_reason(
-        self, point: Id, places: dict[Id, int], originals: dict[Id, int]
-    ) -> tuple[str, str]:
-        if point in places:
-            return "both", f"Also no. {places[point]} of the diverse results."
-        if point in originals:
-            return "left", f"Left out: a near-copy of no. {originals[point]}."
+    def _displacements(self, places: Mapping[Id, int]) -> dict[Id, str]:
+        """Return why displaced points are left out, as the rest of a sentence."""
+        explanation = self.explanation
+        if explanation is None:
+            return {}
+        causes = {}
+        for number, point in enumerate(explanation.displaced_ids.tolist()):
+            causes[point] = f": displaced by no. {explanation.displaced_by[number] + 1}"
+            distance = float(explanation.displaced_distances[number])
+            if not np.isnan(distance):
+                nearest = places[explanation.displaced_caused_by[number]]
+                causes[point] += f"; nearest to no. {nearest} ({self.distances.words(distance)})"
+        return causes
+
+    def _likeness(self, point: Id, displaced: Container[Id], places: Mapping[Id, int]) -> str:
+        """Return what a plain result is like that is left out for no other known reason."""
+        ranks = _places(self.plain)
+        nearer = [hit.id for hit in self.plain[: ranks[point] - 1] if hit.id in displaced]
+        original = self.distances.nearest(point, nearer)
+        if original and self.distances.are_copies(original[1], self.duplicate_threshold):
+            return f": a near-copy of no. {ranks[original[0]]} of the nearest, also left out"
         nearest = self.distances.nearest(point, places)
         if nearest is None:
-            return "left", "Left out."
+            return ""
         other, distance = nearest
-        words = self.distances.words(distance)
-        return "left", f"Left out: nearest to no. {places[other]} ({words})."
+        return f": nearest to no. {places[other]} ({self.distances.words(distance)})"
 
     def diverse_reasons(self) -> list[tuple[str, str]]:
         """Return a state, `both` or `new`, and sentences for each diverse result."""
-        places, reasons = _places(self.plain), []
-        picks: dict[Id, int] = {}
-        for place, hit in enumerate(self.diverse, 1):
-            state = "both" if hit.id in places else "new"
-            sentences = [self._rank(hit.id, places)]
-            if (nearest := self.distances.nearest(hit.id, picks)) is not None:
-                other, distance = nearest
-                words = self.distances.words(distance)
-                sentences.append(f"Nearest earlier result: no. {picks[other]} ({words}).")
-            reasons.append((state, " ".join(sentences)))
-            picks[hit.id] = place
-        return reasons
+        places = _places(self.plain)
+        return [
+            (
+                "both" if hit.id in places else "new",
+                f"{self._rank(hit.id, places)} {self._pick(number)}".rstrip(),
+            )
+            for number, hit in enumerate(self.diverse)
+        ]
+
+    def _pick(self, number: int) -> str:
+        """Return sentences on the pick of a number, from 0, and the earlier ones."""
+        picks = _places(self.diverse[:number])
+        nearest, sentences = None, []
+        if self.explanation is None:
+            nearest = self.distances.nearest(self.diverse[number].id, picks)
+        else:
+            # Adding zero turns -0.0 into 0.0.
+            relevance = self.explanation.relevance_terms[number] + 0.0
+            penalty = self.explanation.penalties[number] + 0.0
+            sentences = [f"Relevance {relevance:.3g}, penalty {penalty:.3g}."]
+            distance = float(self.explanation.distances[number])
+            if not np.isnan(distance):
+                nearest = self.explanation.caused_by[number], distance
+            elif picks:
+                # Only near-copies that complete an answer are compared with no earlier result.
+                sentences = ["A near-copy: too few points differ."]
+        if nearest is not None:
+            other, distance = nearest
+            words = self.distances.words(distance)
+            sentences.append(f"Nearest earlier result: no. {picks[other]} ({words}).")
+        return " ".join(sentences)
 
     def _rank(self, point: Id, places: dict[Id, int]) -> str:
         if point in places:

@@ -34,6 +34,8 @@ _PLAIN: Final[dict[str, Any]] = {
     "selector": "nearest",
     "keep_duplicates": True,
 }
+# Warnings that say less than the shortfalls of a quota.
+_SHORTFALL_CODES: Final = ("QUOTA_INFEASIBLE", "FEWER_THAN_K_FOUND")
 _SCORES: Final[Mapping[str, str]] = {
     "cosine": "cosine",
     "inner_product": "inner product",
@@ -80,8 +82,9 @@ class Explorer:
             "rows": self._rows,
             "has_pictures": self._looks.pictures is not None,
             "collapses": info.duplicate_threshold is not None,
+            "attributes": [attribute.name for attribute in info.attributes],
             "selectors": [word for word in get_args(Selector) if word != "nearest"],
-            "selector": "greedy" if default is None else default.selector,
+            "selector": _default_selector(info),
             "diversity": DEFAULT_DIVERSITY if default is None else default.diversity,
             "k": DEFAULT_K,
             "k_max": K_MAX,
@@ -113,13 +116,7 @@ class Explorer:
     def answer(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return both lists for the question in the values of a URL."""
         info, question = self._question(values)
-        plain = self._query(question, {**_PLAIN, "k": question.k})
-        ranked = self._query(question, {**_PLAIN, "k": max(question.k, _RANKED)})
-        diverse = self._query(
-            question, {**question.options, "k": question.k, "list_collapsed": True}
-        )
-        if len({result.generation for result in (plain, ranked, diverse)}) > 1:
-            raise IndexChangedError(f"index {self._name!r} was replaced meanwhile: ask again")
+        plain, diverse, ranks = self._lists(info, question)
         copies: list[list[Id]] = [
             diverse.collapsed(0, place).tolist() for place in range(len(diverse[0]))
         ]
@@ -129,19 +126,40 @@ class Explorer:
         records = self._read(dict.fromkeys(points), info)
         by_id = {record.id: record for record in records}
         comparison = Comparison(
-            *(plain[0], diverse[0], copies),
-            {hit.id: rank for rank, hit in enumerate(ranked[0], 1)},
+            *(plain[0], diverse[0], copies, ranks),
             PointDistances(records, cast(Metric, info.parameters["metric"])),
+            next(iter(diverse.explanations), None),
+            diverse.parameters.duplicate_threshold,
         )
         keywords = [a.name for a in info.attributes if a.type == "keyword"]
         keywords = [name for name in keywords if name != self._looks.attribute]
         return {
             "query": self._subject(question, by_id),
             "diversity": _dial(diverse),
-            "warnings": [warning.message for warning in diverse.warnings],
-            "plain": self._side(comparison, "plain", by_id, keywords),
-            "diverse": self._side(comparison, "diverse", by_id, keywords),
+            "warnings": _warnings(diverse),
+            "quota_attribute": question.quota_attribute,
+            "plain": self._side(comparison, "plain", by_id, keywords, question.quota_attribute),
+            "diverse": self._side(comparison, "diverse", by_id, keywords, question.quota_attribute),
         }
+
+    def _lists(
+        self, info: IndexInfo, question: Question
+    ) -> tuple[QueryResult, QueryResult, dict[Id, int]]:
+        """Return plain results, diverse results, and ranks by nearness as `Comparison` has them."""
+        selector = question.options.get("selector", _default_selector(info))
+        explains = not question.quota_attribute and selector != "qp_relax"
+        plain = self._query(question, {**_PLAIN, "k": question.k})
+        shown = {"k": question.k, "list_collapsed": True, "explain": explains}
+        diverse = ranked = self._query(question, {**question.options, **shown})
+        if explains:
+            places = diverse.explanations[0].plain_ranks.tolist()
+            ranks = {hit.id: rank for hit, rank in zip(diverse[0], places, strict=True)}
+        else:
+            ranked = self._query(question, {**_PLAIN, "k": max(question.k, _RANKED)})
+            ranks = {hit.id: rank for rank, hit in enumerate(ranked[0], 1)}
+        if len({result.generation for result in (plain, diverse, ranked)}) > 1:
+            raise IndexChangedError(f"index {self._name!r} was replaced meanwhile: ask again")
+        return plain, diverse, ranks
 
     def curve(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return the mean score and the mean distance between results at several dials."""
@@ -224,13 +242,15 @@ class Explorer:
             return {"row": question.row, "id": None, "title": f"Row {question.row}", "facts": []}
         return {"row": None, **self._point(question.like, by_id)}
 
-    def _point(self, point: Id, by_id: Mapping[Id, Record]) -> dict[str, Any]:
+    def _point(
+        self, point: Id, by_id: Mapping[Id, Record], quota_attribute: str = ""
+    ) -> dict[str, Any]:
         """Return what the page shows of a point; of a point that was deleted, only its id."""
         record = by_id.get(point)
         return {
             "id": str(point),
             "title": "" if record is None else self._looks.title(record),
-            "facts": [] if record is None else self._looks.facts(record),
+            "facts": [] if record is None else self._looks.facts(record, quota_attribute),
         }
 
     def _side(
@@ -239,6 +259,7 @@ class Explorer:
         side: Literal["plain", "diverse"],
         by_id: Mapping[Id, Record],
         keywords: Sequence[str],
+        quota_attribute: str,
     ) -> dict[str, Any]:
         """Return one of both lists: a card for each result, and figures of the list."""
         hits: Sequence[Hit] = comparison.plain
@@ -248,7 +269,7 @@ class Explorer:
             hits, reasons = comparison.diverse, comparison.diverse_reasons
             copies = comparison.copies
         cards = [
-            self._point(hit.id, by_id)
+            self._point(hit.id, by_id, quota_attribute)
             | {"score": hit.score, "state": state, "reason": reason, "copies": len(ids)}
             | {"copies_shown": [self._point(copy, by_id) for copy in ids[:_COPIES_SHOWN]]}
             for hit, (state, reason), ids in zip(hits, reasons(), copies, strict=True)
@@ -261,6 +282,20 @@ class Explorer:
 def _dial(result: QueryResult) -> float:
     """Return the dial of a result of one row."""
     return float(result.diversities[0] if len(result.diversities) else result.parameters.diversity)
+
+
+def _default_selector(info: IndexInfo) -> Selector:
+    return "greedy" if info.query_default is None else info.query_default.selector
+
+
+def _warnings(result: QueryResult) -> list[str]:
+    """Return the warnings of a result of one row as sentences."""
+    lacks = [
+        f"Only {lack.count} of {lack.required} results are possible within this quota."
+        for lack in result.quota_shortfalls
+    ]
+    remaining = [w.message for w in result.warnings if not (lacks and w.code in _SHORTFALL_CODES)]
+    return lacks + remaining
 
 
 def _with_vectors(records: Iterable[Record]) -> list[Id]:

@@ -40,12 +40,18 @@ class Looks:
             title = _payload_title(record.payload)
         return _short(" ".join(title.split()), _TITLE_LENGTH_MAX)
 
-    def facts(self, record: Record) -> list[tuple[str, str]]:
-        """Return names and values of the attributes that the title does not show."""
+    def facts(self, record: Record, quota_attribute: str = "") -> list[tuple[str, str]]:
+        """Return names and values of the attributes that the title does not show.
+
+        quota_attribute: name of an attribute that comes first in any case, empty for none.
+        """
+        attributes = (
+            {quota_attribute: None, **record.attributes} if quota_attribute else record.attributes
+        )
         return [
-            (name, _short(_text(value), _VALUE_LENGTH_MAX))
-            for name, value in record.attributes.items()
-            if name != self.attribute and value not in (None, ())
+            (name, "no value" if _is_missing(value) else _short(_text(value), _VALUE_LENGTH_MAX))
+            for name, value in attributes.items()
+            if name == quota_attribute or not (name == self.attribute or _is_missing(value))
         ]
 
 
@@ -59,6 +65,10 @@ def _payload_title(payload: bytes) -> str:
         title = content.get("title")
         return title if isinstance(title, str) else text
     return text
+
+
+def _is_missing(value: AttributeValue) -> bool:
+    return value is None or value == ()
 
 
 def _text(value: AttributeValue) -> str:

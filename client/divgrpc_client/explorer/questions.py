@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from divgrpc.errors import invalid
+from divgrpc.types.quotas import Quota
 from divgrpc.types.records import IdKind
 from divgrpc_client.formats.titles import Id
 
 # Maximum number of results of a list on the page.
 K_MAX: Final = 100
-_NAMES: Final = ("like", "row", "k", "diversity", "selector", "keep_duplicates")
+_NAMES: Final = ("like", "row", "k", "diversity", "selector", "keep_duplicates", "max_each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ class Question:
     row: int
     k: int
     options: Mapping[str, Any]
+
+    @property
+    def quota_attribute(self) -> str:
+        """The attribute whose values a quota counts, empty for no quota."""
+        quota: Quota | None = self.options.get("quotas")
+        return "" if quota is None else quota.attribute
 
 
 def read_question(values: Mapping[str, str], id_kind: IdKind, rows: int) -> Question:
@@ -54,6 +61,9 @@ def read_question(values: Mapping[str, str], id_kind: IdKind, rows: int) -> Ques
         options["selector"] = values["selector"]
     if "keep_duplicates" in values:
         options["keep_duplicates"] = bool(_whole(values, "keep_duplicates", 0, 1))
+    if "max_each" in values:
+        # Where a quota leaves few results, they say more than an error.
+        options |= {"quotas": _max_each(values["max_each"]), "on_infeasible": "relax"}
     return Question(like, row, _whole({"k": "10", **values}, "k", 1, K_MAX), options)
 
 
@@ -71,6 +81,13 @@ def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise invalid(name, f"must be a whole number from {least} to {most}, got {text!r:.80}")
     return int(text)
+
+
+def _max_each(text: str) -> Quota:
+    name, _, count = text.rpartition("=")
+    if not name:
+        raise invalid("max_each", f"must be ATTRIBUTE=N, such as brand=2, got {text!r:.80}")
+    return Quota(name, max_each=_whole({"max_each": count}, "max_each", 1, K_MAX))
 
 
 def _dial(text: str) -> float | str:

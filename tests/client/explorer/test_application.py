@@ -16,6 +16,8 @@ from werkzeug.test import TestResponse
 
 import divgrpc_client.explorer
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import Selector
+from divgrpc.types.quotas import Quota
 from divgrpc_client import Client
 from divgrpc_client.explorer.application import Application, start
 from divgrpc_client.explorer.explorer import Explorer
@@ -74,6 +76,70 @@ def test_states_say_which_results_are_in_both_lists(http: HttpClient) -> None:
     assert {*plain.values(), *diverse.values()} == {"both", "left", "new"}
 
 
+@pytest.mark.parametrize("selector", ["greedy", "mmr", "dpp", "max_sum", "rerank"])
+def test_reasons_are_those_of_the_explanation(
+    http: HttpClient, client: Client, explored: Served, selector: Selector
+) -> None:
+    url = f"/api/answer?like=s10&diversity=0.6&keep_duplicates=1&selector={selector}"
+    answer = _json(http.get(url))
+    result = client.query(
+        explored.name,
+        like="s10",
+        diversity=0.6,
+        keep_duplicates=True,
+        selector=selector,
+        explain=True,
+    )
+    explanation, ids = result.explanations[0], result.ids[0].tolist()
+    for place, card in enumerate(answer["diverse"]["results"]):
+        relevance, penalty = explanation.relevance_terms[place], explanation.penalties[place]
+        terms = f"Relevance {relevance + 0.0:.3g}, penalty {penalty + 0.0:.3g}."
+        assert terms in card["reason"]
+        if place:
+            cause = ids.index(explanation.caused_by[place]) + 1
+            assert f"Nearest earlier result: no. {cause} (cosine " in card["reason"]
+    displaced = explanation.displaced_ids.tolist()
+    left = [card for card in answer["plain"]["results"] if card["state"] == "left"]
+    for card in left:
+        winner = explanation.displaced_by[displaced.index(card["id"])] + 1
+        assert card["reason"].startswith(f"Left out: displaced by no. {winner}; nearest to no. ")
+    assert left
+
+
+def test_qp_relax_has_reasons_by_distance(http: HttpClient) -> None:
+    answer = _json(http.get("/api/answer?like=s10&diversity=0.6&selector=qp_relax"))
+    reasons = [card["reason"] for card in answer["diverse"]["results"]]
+    assert all("Nearest earlier result" in reason for reason in reasons[1:])
+    assert "Relevance" not in " ".join(reasons)
+
+
+def test_a_quota_bounds_the_diverse_list_and_the_curve(
+    http: HttpClient, client: Client, explored: Served
+) -> None:
+    question = "like=s10&k=4&max_each=source%3D2"
+    answer = _json(http.get(f"/api/answer?{question}&diversity=0.5"))
+    quota = Quota("source", max_each=2)
+    result = client.query(explored.name, like="s10", k=4, diversity=0.5, quotas=quota)
+    assert [card["id"] for card in answer["diverse"]["results"]] == result.ids[0].tolist()
+    assert (answer["quota_attribute"], answer["warnings"]) == ("source", [])
+    sources = [card["facts"][0] for card in answer["diverse"]["results"]]
+    assert sorted(sources) == [["source", "Herald"]] * 2 + [["source", "Post"]] * 2
+    assert {card["facts"][0][0] for card in answer["plain"]["results"]} == {"source"}
+    plain = _json(http.get("/api/answer?like=s10&k=4"))["plain"]["results"]
+    assert [card["id"] for card in answer["plain"]["results"]] == [card["id"] for card in plain]
+    point = _json(http.get(f"/api/curve?{question}"))["points"][5]
+    for name in ("score", "distance", "least"):
+        assert point[name] == pytest.approx(answer["diverse"]["figures"][name])
+
+
+def test_a_quota_that_leaves_too_few_results_gives_those_and_says_so(http: HttpClient) -> None:
+    answer = _json(http.get("/api/answer?like=s10&k=6&max_each=source%3D1"))
+    assert len(answer["diverse"]["results"]) == 2
+    assert answer["warnings"] == ["Only 2 of 6 results are possible within this quota."]
+    points = _json(http.get("/api/curve?like=s10&k=6&max_each=source%3D1"))["points"]
+    assert all(point["distance"] is not None for point in points)
+
+
 def test_a_diversity_of_zero_gives_equal_lists(http: HttpClient) -> None:
     answer = _json(http.get("/api/answer?like=s10&diversity=0"))
     lists = [[card["id"] for card in answer[side]["results"]] for side in ("plain", "diverse")]
@@ -124,6 +190,7 @@ def test_the_index_is_described(http: HttpClient, explored: Served) -> None:
     assert description["facts"] == "600 points of 16 dimensions, cosine"
     assert (description["rows"], description["has_pictures"]) == (3, True)
     assert description["collapses"]
+    assert description["attributes"] == ["title", "source"]
     assert "greedy" in description["selectors"]
     assert "nearest" not in description["selectors"]
     assert (description["selector"], description["diversity"]) == ("greedy", 0.15)
@@ -148,6 +215,8 @@ def test_sparse_points_and_large_vectors_are_explored(client: Client) -> None:
         ("/api/answer?row=9", 400, "row"),
         ("/api/answer?like=s1&like=s2", 400, ""),
         ("/api/curve?like=s1&k=0", 400, "k"),
+        ("/api/answer?like=s1&max_each=colour%3D1", 400, "quotas"),
+        ("/api/answer?like=s1&max_each=source%3D1&selector=qp_relax", 400, "selector"),
         ("/thumbnail?id=stranger", 404, ""),
         ("/thumbnail?id=../secret", 404, ""),
         ("/thumbnail", 400, "id"),

@@ -1,11 +1,14 @@
 """Plain and diverse lists, and the reasons for their results."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from divgrpc.metrics import list_distances
-from divgrpc.types import Metric
+from divgrpc.types import Explanation, FloatArray, Metric
 from divgrpc.types.hits import Hit
 from divgrpc.types.records import AttributeValue, Record, SparseVector
 from divgrpc_client.explorer.comparison import Comparison, PointDistances, distinct_values
@@ -47,6 +50,77 @@ def test_diverse_results_have_their_rank_and_the_nearest_result_before_them() ->
             "New: not among the nearest 4. Nearest earlier result: no. 2 (cosine 1.00).",
         ),
     ]
+
+
+def _floats(*values: float) -> FloatArray:
+    return np.array(values, np.float32)
+
+
+# The diverse results are 3, 4 and 5. The result 4 displaced 1, and 5 is a near-copy of a result.
+EXPLANATION = Explanation(
+    plain_ranks=np.array([1, 9, 12]),
+    relevance_terms=_floats(-0.0, -0.25, -0.5),
+    penalties=_floats(0, -0.125, 0),
+    caused_by=np.array([-1, 3, -1]),
+    distances=_floats(math.nan, 1.4, math.nan),
+    cost_offset=0.0,
+    cost_width=1.0,
+    displaced_ids=np.array([1]),
+    displaced_scores=_floats(0.9),
+    displaced_plain_ranks=np.array([2]),
+    displaced_by=np.array([1]),
+    displaced_relevance_terms=_floats(-0.1),
+    displaced_penalties=_floats(-0.01),
+    displaced_caused_by=np.array([3]),
+    displaced_distances=_floats(0.1),
+)
+
+
+def _explained(explanation: Explanation, duplicate_threshold: float | None = None) -> Comparison:
+    ranks: dict[int | str, int] = {3: 1, 4: 9, 5: 12}
+    return Comparison(
+        *(_hits(3, 1, 2), _hits(3, 4, 5), [[], [], []], ranks),
+        *(PointDistances(POINTS, "cosine"), explanation, duplicate_threshold),
+    )
+
+
+def test_explained_results_have_both_terms_and_the_result_that_causes_the_penalty() -> None:
+    assert _explained(EXPLANATION).diverse_reasons() == [
+        ("both", "Also no. 1 of the nearest. Relevance 0, penalty 0."),
+        (
+            "new",
+            "New: no. 9 by nearness. Relevance -0.25, penalty -0.125. "
+            "Nearest earlier result: no. 1 (cosine 0.30).",
+        ),
+        ("new", "New: no. 12 by nearness. A near-copy: too few points differ."),
+    ]
+
+
+def test_explained_plain_results_have_the_result_that_displaced_them() -> None:
+    displaced = ("left", "Left out: displaced by no. 2; nearest to no. 1 (cosine 0.95).")
+    assert _explained(EXPLANATION, 0.99).plain_reasons() == [
+        ("both", "Also no. 1 of the diverse results."),
+        displaced,
+        ("left", "Left out: a near-copy of no. 2 of the nearest, also left out."),
+    ]
+    for threshold in (None, 1.0):
+        reasons = _explained(EXPLANATION, threshold).plain_reasons()
+        assert reasons[1:] == [displaced, ("left", "Left out: nearest to no. 1 (cosine 0.95).")]
+    alone = replace(EXPLANATION, displaced_distances=_floats(math.nan))
+    assert _explained(alone).plain_reasons()[1] == ("left", "Left out: displaced by no. 2.")
+
+
+@pytest.mark.parametrize(
+    ("metric", "threshold", "least"),
+    [("cosine", 0.9, 0.2), ("inner_product", 0.9, 0.1), ("euclidean", 0.3, 0.3)],
+)
+def test_near_copies_are_at_the_threshold_or_nearer(
+    metric: Metric, threshold: float, least: float
+) -> None:
+    distances = PointDistances([], metric)
+    assert distances.are_copies(least, threshold)
+    assert not distances.are_copies(least + 0.01, threshold)
+    assert not distances.are_copies(0.0, None)
 
 
 def test_points_that_are_gone_have_no_distances() -> None:

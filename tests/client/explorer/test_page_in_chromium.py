@@ -3,12 +3,16 @@
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from divgrpc_client import Client
 from divgrpc_client.explorer.application import Application, start
 from divgrpc_client.explorer.explorer import Explorer
+from divgrpc_client.explorer.looks import Looks
+from support.data.served_index import Served
 from support.processes.browser import browser
 
 if TYPE_CHECKING:
@@ -39,12 +43,20 @@ def running() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def address(explorer: Explorer) -> Iterator[str]:
+    with _serving(explorer) as address:
+        yield address
+
+
+@contextmanager
+def _serving(explorer: Explorer) -> Iterator[str]:
     server = start(Application(explorer), 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.port}/"
-    server.shutdown()
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.port}/"
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 class Visit:
@@ -140,6 +152,46 @@ def test_settings_change_the_diverse_list_alone(visit: Visit) -> None:
     visit.settle()
     assert re.fullmatch(r"0\.\d\d|1\.00", page.locator("#dial").inner_text())
     assert page.get_by_label("Diversity", exact=True).is_disabled()
+
+
+def test_a_quota_bounds_the_values_of_an_attribute(visit: Visit) -> None:
+    page, plain = visit.page, visit.ids("plain")
+    most, attribute = (page.get_by_label(label, exact=True) for label in ("At most", "of each"))
+    assert most.is_disabled()
+    assert "max_each" not in page.url
+    attribute.select_option("source")
+    visit.await_text("diverse-note", "at most 2 of each source")
+    assert page.locator("#diverse .card").count() == 4
+    assert page.locator("#warnings li").all_inner_texts() == [
+        "Only 4 of 10 results are possible within this quota."
+    ]
+    values = page.locator("#diverse .quota-value").all_inner_texts()
+    assert sorted(values) == ["source Herald"] * 2 + ["source Post"] * 2
+    assert visit.ids("plain") == plain
+    most.fill("5")
+    page.keyboard.press("Enter")
+    visit.await_text("diverse-note", "at most 5 of each source")
+    assert page.locator("#warnings").is_hidden()
+    page.reload()
+    visit.await_text("diverse-note", "at most 5 of each source")
+    assert (most.input_value(), attribute.input_value()) == ("5", "source")
+    attribute.select_option("")
+    page.wait_for_function("() => !document.querySelector('#diverse .quota-value')")
+    visit.settle()
+    assert most.is_disabled()
+    assert "max_each" not in page.url
+
+
+def test_an_index_without_attributes_offers_no_quota(
+    running: "Browser", client: Client, explored: Served
+) -> None:
+    client.build("explored-bare", explored.points, replace=True)
+    with _serving(Explorer(client, "explored-bare", Looks())) as address:
+        visit = Visit(running, f"{address}#like=3")
+        assert visit.page.locator("#quota").is_hidden()
+        assert visit.page.get_by_label("Selector").is_visible()
+        assert visit.errors == []
+        visit.page.context.close()
 
 
 def test_near_copies_are_listed(visit: Visit) -> None:

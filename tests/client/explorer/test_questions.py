@@ -3,6 +3,7 @@
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.types.quotas import Quota
 from divgrpc_client.explorer.questions import read_question
 
 
@@ -15,6 +16,14 @@ def test_a_question_has_a_query_and_options() -> None:
     assert (question.like, question.row, question.k) == (None, 2, 10)
     assert question.options == {"diversity": "auto"}
     assert read_question({"like": "../x"}, "string", 0).like == "../x"
+    assert question.quota_attribute == ""
+
+
+def test_a_question_may_have_a_quota() -> None:
+    question = read_question({"row": "0", "max_each": "brand=2"}, "int64", 1)
+    assert question.quota_attribute == "brand"
+    quota = Quota("brand", max_each=2)
+    assert question.options == {"quotas": quota, "on_infeasible": "relax"}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +43,12 @@ def test_a_question_has_a_query_and_options() -> None:
         ({"like": "1", "diversity": "much"}, "diversity"),
         ({"like": "1", "keep_duplicates": "yes"}, "keep_duplicates"),
         ({"like": "1", "hash_limit": "0"}, "hash_limit"),
+        ({"like": "1", "max_each": "2"}, "max_each"),
+        ({"like": "1", "max_each": "=2"}, "max_each"),
+        ({"like": "1", "max_each": "brand="}, "max_each"),
+        ({"like": "1", "max_each": "brand=0"}, "max_each"),
+        ({"like": "1", "max_each": "brand=101"}, "max_each"),
+        ({"like": "1", "max_each": "x" * 5_000}, "max_each"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, str], field: str) -> None:

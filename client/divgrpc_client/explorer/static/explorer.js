@@ -5,6 +5,7 @@ const byId = (id) => document.getElementById(id);
 const controls = {
   point: byId("point"), row: byId("row"), diversity: byId("diversity"), auto: byId("auto"),
   selector: byId("selector"), k: byId("k"), collapse: byId("collapse"),
+  attribute: byId("quota-attribute"), maxEach: byId("max-each"),
 };
 const STATES = { both: "in both", new: "new", left: "left out" };
 // Pictures at most this wide are enlarged without smoothing.
@@ -54,10 +55,10 @@ function thumbnail(point) {
   return picture;
 }
 
-function facts(point) {
+function facts(point, quotaAttribute = "") {
   const line = make("p", "facts");
   for (const [fact, value] of point.facts) {
-    const item = make("span", "", `${fact} `);
+    const item = make("span", fact === quotaAttribute ? "quota-value" : "", `${fact} `);
     item.append(make("b", "", value));
     line.append(item);
   }
@@ -96,7 +97,7 @@ function copies(result) {
   return details;
 }
 
-function card(result, rank) {
+function card(result, rank, quotaAttribute) {
   const item = make("li", `card ${result.state}`);
   item.dataset.point = result.id;
   const head = make("div", "head");
@@ -105,7 +106,7 @@ function card(result, rank) {
   if (index.has_pictures) item.append(thumbnail(result));
   if (result.title) item.append(make("p", "title", result.title));
   item.append(make("p", "meta", `${index.score} ${short(result.score)} · id\u00a0${result.id}`));
-  if (result.facts.length) item.append(facts(result));
+  if (result.facts.length) item.append(facts(result, quotaAttribute));
   item.append(make("p", "reason", result.reason));
   if (result.copies) item.append(copies(result));
   item.append(likeButton(result, "More like this"));
@@ -153,7 +154,8 @@ function showFigures(answer) {
 function showAnswer(answer) {
   lastAnswer = answer;
   for (const side of ["plain", "diverse"]) {
-    byId(side).replaceChildren(...answer[side].results.map((result, place) => card(result, place + 1)));
+    const cards = answer[side].results.map((result, place) => card(result, place + 1, answer.quota_attribute));
+    byId(side).replaceChildren(...cards);
   }
   showSubject(answer.query);
   if (leavesList) byId("subject").focus();
@@ -162,7 +164,8 @@ function showAnswer(answer) {
   const dial = answer.diversity.toFixed(2);
   byId("dial").textContent = dial;
   if (controls.auto.checked) controls.diversity.value = dial;
-  byId("diverse-note").textContent = `${controls.selector.value} at ${dial}`;
+  byId("diverse-note").textContent = `${controls.selector.value} at ${dial}`
+    + (answer.quota_attribute && `, at most ${controls.maxEach.value} of each ${answer.quota_attribute}`);
   const count = (state, side) => answer[side].results.filter((r) => r.state === state).length;
   const hidden = answer.diverse.results.reduce((sum, result) => sum + result.copies, 0);
   byId("status").textContent = `${answer.diverse.results.length} diverse results: `
@@ -192,6 +195,7 @@ function question() {
     selector: controls.selector.value,
     diversity: controls.auto.checked ? "auto" : controls.diversity.value,
     keep_duplicates: controls.collapse.checked ? 0 : 1,
+    ...(controls.attribute.value && { max_each: `${controls.attribute.value}=${controls.maxEach.value}` }),
   };
 }
 
@@ -270,25 +274,30 @@ function readAddress() {
   if (index.selectors.includes(values.get("selector"))) controls.selector.value = values.get("selector");
   controls.k.value = values.get("k") ?? index.k;
   controls.collapse.checked = values.get("keep_duplicates") !== "1";
+  const [, attribute = "", most = controls.maxEach.value] = /^(.*)=(.*)$/.exec(values.get("max_each")) ?? [];
+  controls.attribute.value = index.attributes.includes(attribute) ? attribute : "";
+  controls.maxEach.value = most;
   controls.point.value = subject.like ?? "";
   controls.row.value = subject.row ?? "0";
-  showDial();
+  showSettings();
   return true;
 }
 
-function showDial() {
+function showSettings() {
   controls.diversity.disabled = controls.auto.checked;
+  controls.maxEach.disabled = !controls.attribute.value;
   byId("dial").textContent = controls.auto.checked ? "…" : Number(controls.diversity.value).toFixed(2);
 }
 
 function listen() {
   controls.diversity.addEventListener("input", () => {
-    showDial();
+    showSettings();
     refreshOften();
   });
-  for (const control of [controls.auto, controls.selector, controls.k, controls.collapse]) {
+  const { auto, selector, k, collapse, attribute, maxEach } = controls;
+  for (const control of [auto, selector, k, collapse, attribute, maxEach]) {
     control.addEventListener("change", () => {
-      showDial();
+      showSettings();
       refresh();
     });
   }
@@ -328,12 +337,15 @@ async function begin() {
   byId("collapse-label").hidden = !index.collapses;
   controls.row.max = index.rows - 1;
   controls.row.value = 0;
+  byId("quota").hidden = !index.attributes.length;
+  controls.attribute.append(...index.attributes.map((name) => new Option(name, name)));
+  controls.maxEach.max = index.k_max;
   controls.k.max = index.k_max;
   controls.k.value = index.k;
   controls.selector.append(...index.selectors.map((word) => new Option(word, word)));
   controls.selector.value = index.selectors.includes(index.selector) ? index.selector : "greedy";
   controls.diversity.value = index.diversity;
-  showDial();
+  showSettings();
   listen();
   if (readAddress()) await refresh();
   else if (index.rows) await choose({ row: 0 });
