@@ -350,14 +350,16 @@ class _QuotaQuery:
             return self._fill_groups(base, self._select(base))
         has_all = self._bounds_hold_all()
         picks = self._select(base, is_exact=has_all)
-        if has_all or self._meets(picks):
+        if has_all:
             return picks
         for _ in range(_COMPLETIONS_MAX):
+            if self._meets(picks) and self._picks_with_choice(base, picks) == self._k:
+                return picks
             if not self._find_completing(base, picks):
                 break
             picks = self._select(base, is_exact=False)
-            if self._meets(picks):
-                return picks
+        if self._meets(picks):
+            return picks
         self._find_by_programme(base)
         return self._select(base)
 
@@ -380,16 +382,31 @@ class _QuotaQuery:
         for values without.
         """
         arrays, counts = self._bounds.arrays, self._bounds.counts_of(picks.places)
-        full = Filter(must_not=self._conditions(np.flatnonzero(counts >= arrays.highs)))
+        room = self._picks_with_choice(base, picks)
+        at_room = self._bounds.counts_of(picks.places[:room])
+        full = Filter(must_not=self._conditions(np.flatnonzero(at_room >= arrays.highs)))
         before = len(self._rows)
         lacking = np.flatnonzero(counts < arrays.lows)[: self._k].tolist()
         conditions = [self._conditions([place]) for place in lacking]
-        for must in conditions or [()]:
+        if room < self._k - len(lacking):
+            conditions.append(())
+        for must in conditions:
             passing = self._source.narrow(replace(full, must=must))
             if passing.count:
                 self._add(self._search(passing, self._share(base) * self._k))
         self._merge(base)
         return len(self._rows) > before
+
+    def _picks_with_choice(self, base: _Nearest, picks: QuotaPicks) -> int:
+        """Return the number of picks after which the next one has too few candidates."""
+        arrays, counts = self._bounds.arrays, np.zeros(len(self._bounds.arrays.lows), np.int64)
+        for step, place in enumerate(picks.places.tolist()):
+            counts[arrays.values[arrays.starts[place] : arrays.starts[place + 1]]] += 1
+            is_full = (counts >= arrays.highs)[arrays.values]
+            blocked = np.logical_or.reduceat(is_full, arrays.starts[:-1])
+            if np.count_nonzero(~blocked) < self._share(base):
+                return step + 1
+        return len(picks.places)
 
     def _conditions(self, places: Iterable[int]) -> tuple[Condition, ...]:
         """Return for each attribute the condition that it has one of the values at some places."""
