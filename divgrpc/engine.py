@@ -41,7 +41,13 @@ from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
-from divgrpc.search.quota_search import QuotaSearch, QuotaSource, quota_columns, quota_warnings
+from divgrpc.search.quota_search import (
+    QuotaSearch,
+    QuotaSource,
+    has_forbidden_values,
+    quota_warnings,
+    without_forbidden,
+)
 from divgrpc.search.results import joined
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.defaults import updated
@@ -271,7 +277,15 @@ class Engine(LabelledPoints):
             raise InvalidArgumentError("selector", f"{sentence}: choose another selector")
         if parameters.explain:
             raise invalid("explain", "cannot be combined with quotas or group_by")
-        return check_quotas(quotas, self._reader.attributes, parameters.k)
+        checked = check_quotas(quotas, self._reader.attributes, parameters.k)
+        multi = {attribute.name for attribute in self._reader.attributes if attribute.multi}
+        if parameters.max_distance is not None and (
+            len(checked.names) > 1 or checked.names[0] in multi
+        ):
+            # Whether several values can be met is decided over all points, near and far.
+            rule = "goes with one quota, on an attribute with one value per point"
+            raise invalid("max_distance", f"{rule}: leave it out, or set one quota")
+        return checked
 
     def _answer_within(
         self,
@@ -283,10 +297,13 @@ class Engine(LabelledPoints):
     ) -> tuple[Answers, dict[str, Any]]:
         """Answer within quotas; return the answers, and further fields of the result."""
         passing = self._visible if passing is None else passing
-        if passing is not None and not passing.count:
-            return no_answers(len(queries), plan.parameters), quota_columns(len(queries), quotas)
         every = self._all_rows if passing is None else passing
-        dense = not isinstance(queries, SparseRows)
+        dense, k = not isinstance(queries, SparseRows), min(plan.parameters.k, every.count)
+        if has_forbidden_values(quotas) and every.count:
+            # Searches that find forbidden points might find no others.
+            every = passing = without_forbidden(quotas, every, self._reader.numbers)
+            if every.count:
+                plan = self.plan(parameters, dense=dense, passing=every.count, picks=False)
 
         def plan_of(rows: PassingRows) -> QueryPlan:
             return self.plan(parameters, dense=dense, passing=rows.count, picks=False)
@@ -301,7 +318,7 @@ class Engine(LabelledPoints):
             plan_of=plan_of,
             farther=lambda: self._farther_plan(plan, passing),
         )
-        return QuotaSearch(source, quotas).answer(queries)
+        return QuotaSearch(source, quotas, k).answer(queries)
 
     def _narrow(self, condition: Condition, passing: PassingRows | None) -> PassingRows:
         """Return the points in `passing`, None for all, that pass a condition too."""

@@ -68,7 +68,7 @@ class UnfitIndexError(DivgrpcError):
 
 
 class ConditionFailedError(DivgrpcError):
-    """A write was not made, because the points are not as the request demands.
+    """No results meet the quotas, or a write was not made because points are not as it demands.
 
     `field` is the name of the argument that states the condition.
     """

@@ -132,7 +132,7 @@ def _of_type(value: Scalar | None, attribute: Attribute) -> Scalar | None:
     fits = isinstance(value, _KINDS[attribute.type])
     if not fits or (isinstance(value, bool) and attribute.type != "bool"):
         nouns = _NOUNS[attribute.type]
-        raise invalid("quotas", f"must name {nouns} for {attribute.name!r}, got {value!r:.80}")
+        raise invalid("quotas", f"must name {nouns} for {attribute.name!r}, got {_shown(value)}")
     return value
 
 
@@ -158,9 +158,10 @@ def _checked_rule(rule: object, name: str) -> QuotaRule:
             "quotas", f"must have rules such as {example} for {name!r:.80}, got {rule!r:.80}"
         )
     value = None if rule.value is None else plain_scalar(rule.value, "quotas", name)
-    low, high = _bounds(rule.min, rule.max, f"{name!r:.80} = {value!r:.80}", ("min", "max"))
+    subject = f"{name!r:.80} = {_shown(value)}"
+    low, high = _bounds(rule.min, rule.max, subject, ("min", "max"))
     if low is None and high is None:
-        raise invalid("quotas", f"must have a min or a max for {name!r:.80} = {value!r:.80}")
+        raise invalid("quotas", f"must have a min or a max for {subject}")
     return QuotaRule(value, low, high)
 
 
@@ -189,8 +190,17 @@ def _whole(value: Any, subject: str, field: str = "quotas", least: int = 0) -> i
         number = -1
     most = LIMITS["k_max"]
     if not least <= number <= most or isinstance(value, bool):
-        raise invalid(field, f"must have a {subject} from {least} to {most}, got {value!r:.80}")
+        raise invalid(field, f"must have a {subject} from {least} to {most}, got {_shown(value)}")
     return number
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of a value as text."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:
+        # Python writes no integer of more than 4,300 digits.
+        return "an integer of very many digits"
 
 
 def _checked_groups(group_by: object) -> GroupBy:

@@ -4,16 +4,41 @@ The signature of a point is the set of bounded values that it counts for. Points
 are interchangeable, so a selection is a number of points of each signature.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.errors import LimitExceededError
 from divgrpc.kernels.quota_picks import QuotaBounds
 from divgrpc.types import IntArray
 
 # Maximum number of entries of the matrix with which exchanges are tried.
 _EXCHANGE_ENTRIES_MAX: Final = 1 << 22
+# Maximum effort of the integer programmes of one query: nodes of search trees times variables.
+# It is no time, so that the same query always gets the same answer.
+_EFFORT_MAX: Final = 40_000
+# Nodes that each programme may take, whatever the effort of others was.
+_NODES_MIN: Final = 50
+# Time limit of one programme in seconds. It only ends programmes whose first node takes so long.
+_PROGRAMME_SECONDS: Final = 20.0
+# Status of a solver that has proved its result, and of one that has proved that there is none.
+_PROVED, _IMPOSSIBLE = 0, 2
+
+
+class Effort:
+    """What is left of the effort that one query may take.
+
+    left: nodes of search trees times variables.
+    """
+
+    def __init__(self) -> None:
+        self.left = _EFFORT_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0
 
 
 class Signatures(NamedTuple):
@@ -54,10 +79,13 @@ def _hashes(numbers: IntArray) -> npt.NDArray[np.uint64]:
 
 
 class Programme:
-    """The selections of k points that meet bounds, as numbers of points of each signature."""
+    """The selections of k points that meet bounds, as numbers of points of each signature.
 
-    def __init__(self, bounds: QuotaBounds, signatures: Signatures, k: int) -> None:
-        self._counts, self._k = signatures.counts, k
+    Methods raise `LimitExceededError` if they cannot decide with the effort that is left.
+    """
+
+    def __init__(self, bounds: QuotaBounds, signatures: Signatures, k: int, effort: Effort) -> None:
+        self._counts, self._k, self._effort = signatures.counts, k, effort
         self._lows, self._highs = bounds.lows, bounds.highs
         starts, stops = bounds.starts[signatures.firsts], bounds.starts[signatures.firsts + 1]
         widths = stops - starts
@@ -124,10 +152,26 @@ class Programme:
             sums = csr_array((np.ones(len(rows)), (rows, columns)), shape)
         constraints.append(LinearConstraint(sums, np.append(self._lows, self._k), np.inf))
         lowest = np.append(picks, np.zeros(len(highest) - count))
+        nodes = max(_NODES_MIN, self._effort.left // len(highest))
         result = milp(
             np.repeat([0.0, 1.0], [count, len(highest) - count]),
             constraints=constraints,
             bounds=Bounds(lowest, highest),
             integrality=np.ones(len(highest)),
+            options={"node_limit": nodes, "time_limit": _PROGRAMME_SECONDS},
         )
-        return None if result.x is None else np.rint(result.x).astype(np.int64)
+        self._effort.left -= (1 + (result.mip_node_count or 0)) * len(highest)
+        if result.status == _IMPOSSIBLE:
+            return None
+        # Every selection within the bounds is a completion, but not every one lacks the least.
+        if result.x is None or (relaxed and result.status != _PROVED):
+            _give_up()
+        selection: IntArray = np.rint(result.x).astype(np.int64)
+        return selection
+
+
+def _give_up() -> NoReturn:
+    raise LimitExceededError(
+        "it takes too long to decide whether results can meet these quotas: set quotas on fewer"
+        " attributes, or on attributes with fewer values"
+    )

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from divgrpc.columns.quotas import rules_of
 from divgrpc.errors import ConditionFailedError
 from divgrpc.parameters import LIMITS
 from divgrpc.quotas.bounds import Bounds, QuotaColumn, key_of
@@ -55,16 +56,23 @@ def in_groups(bounds: Bounds, picks: QuotaPicks) -> tuple[QuotaPicks, GroupColum
     return ordered, GroupColumns(names, tuple(sizes.tolist()))
 
 
-def shortfalls_of(bounds: Bounds | None, picks: QuotaPicks, k: int) -> list[QuotaShortfall]:
-    """Return what picks lack of k and of least bounds; `bounds` is None if there are no candidates.
+def shortfalls_of_nothing(quotas: Sequence[Quota], k: int) -> list[QuotaShortfall]:
+    """Return what an answer without results lacks of k and of least bounds, with the row 0."""
+    lacks = [QuotaShortfall(0, "", None, k, 0)] if k else []
+    for quota in quotas:
+        lacks += [
+            QuotaShortfall(0, quota.attribute, rule.value, rule.min, 0)
+            for rule in rules_of(quota)
+            if rule.min
+        ]
+    return lacks
 
-    The shortfalls have the row 0.
-    """
+
+def shortfalls_of(bounds: Bounds, picks: QuotaPicks, k: int) -> list[QuotaShortfall]:
+    """Return what picks lack of k and of least bounds, with the row 0."""
     shortfalls = []
     if len(picks.places) < k:
         shortfalls.append(QuotaShortfall(0, "", None, k, len(picks.places)))
-    if bounds is None:
-        return shortfalls
     counts, lows = bounds.counts_of(picks.places), bounds.arrays.lows
     for place in np.flatnonzero(counts < lows).tolist():
         value = bounds.value(place)
@@ -84,5 +92,5 @@ def _describe(lack: QuotaShortfall) -> str:
     """Return a shortfall in words."""
     if not lack.attribute:
         return f"{lack.count} of {lack.required} results are possible"
-    value = "no value" if lack.value is None else repr(lack.value)
+    value = "no value" if lack.value is None else f"{lack.value!r:.80}"
     return f"{lack.attribute} = {value} has {lack.count} of at least {lack.required}"

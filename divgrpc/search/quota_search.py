@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.quotas import rules_of
 from divgrpc.columns.reader import ValueNumbers
 from divgrpc.kernels import records
 from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.quotas.bounds import Bounds, QuotaColumn, key_of
-from divgrpc.quotas.completions import Programme, Signatures
-from divgrpc.search.arrays import Answers, empty_answers
+from divgrpc.quotas.completions import Effort, Programme, Signatures
+from divgrpc.search.arrays import Answers, empty_answers, no_answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.quota_outcomes import (
@@ -30,6 +31,7 @@ from divgrpc.search.quota_outcomes import (
     in_groups,
     infeasible,
     shortfalls_of,
+    shortfalls_of_nothing,
     with_all_values,
 )
 from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
@@ -109,10 +111,10 @@ class _Nearest(NamedTuple):
 class QuotaSearch:
     """Answers queries that have the same quotas and the same filter."""
 
-    def __init__(self, source: QuotaSource, quotas: Quotas) -> None:
-        self._source, self._quotas = source, quotas
+    def __init__(self, source: QuotaSource, quotas: Quotas, k: int) -> None:
+        """Take a source of points, and the number of results that the quotas are about."""
+        self._source, self._quotas, self._k = source, quotas, k
         self._plan = source.plan
-        self._k = min(self._plan.parameters.k, source.every.count)
         group_by = quotas.group_by
         if group_by is None:
             self._rules = tuple(map(self._with_values, quotas.quotas))
@@ -145,6 +147,32 @@ class QuotaSearch:
         if shortfalls:
             columns["quota_shortfalls"] = tuple(shortfalls)
         return answers, columns
+
+
+def has_forbidden_values(quotas: Quotas) -> bool:
+    """Whether quotas forbid values, and do not depend on the values of forbidden points."""
+    if any(quota.min_each for quota in quotas.quotas):
+        return False
+    return any(
+        quota.max_each == 0 or any(rule.max == 0 for rule in rules_of(quota))
+        for quota in quotas.quotas
+    )
+
+
+def without_forbidden(
+    quotas: Quotas, every: PassingRows, numbers: Callable[[str, IntArray], ValueNumbers]
+) -> PassingRows:
+    """Return those of some points, at least one, that have no value of which no result may be.
+
+    numbers: as for `QuotaSource`.
+    """
+    rows = np.flatnonzero(every.flags)
+    columns = tuple(QuotaColumn(*numbers(quota.attribute, rows)) for quota in quotas.quotas)
+    arrays = Bounds.of(quotas.quotas, columns, 1).arrays
+    is_forbidden = (arrays.highs == 0)[arrays.values]
+    flags = np.zeros(len(every.flags), np.bool_)
+    flags[rows] = ~np.logical_or.reduceat(is_forbidden, arrays.starts[:-1])
+    return PassingRows(flags, order=every.order)
 
 
 def quota_columns(
@@ -186,6 +214,7 @@ class _QuotaQuery:
         self._extra_distances = np.empty(0, np.float32)
         self._farther: _Nearest | None = None
         self._stats = np.zeros((6, 1), np.uint32)
+        self._effort = Effort()
         self.shortfalls: list[QuotaShortfall] = []
         self.groups = GroupColumns((), ())
 
@@ -193,6 +222,9 @@ class _QuotaQuery:
         """Answer one query."""
         self._query = query
         plan = self._plan
+        if not self._source.every.count:
+            self.shortfalls = shortfalls_of_nothing(self._rules, self._k)
+            return no_answers(1, plan.parameters)
         while True:
             base = self._find(plan, self._source.passing)
             picks = self._pick_growing(base)
@@ -431,7 +463,7 @@ class _QuotaQuery:
             self._source.searcher.candidates_of(self._rows, self._distances),
             self._bounds, parameters, self._source.searcher.metric,
             copy_limit=self._plan.copy_limit, base=min(self._size, len(self._rows)),
-            is_exact=is_exact,
+            is_exact=is_exact, effort=self._effort,
         )  # fmt: skip
         return selection.select(self._k)
 
@@ -444,7 +476,7 @@ class _QuotaQuery:
         columns = self._source.columns(self._rules, rows)
         bounds = Bounds.of(self._rules, columns, self._k)
         signatures = Signatures.of(bounds.arrays)
-        programme = Programme(bounds.arrays, signatures, self._k)
+        programme = Programme(bounds.arrays, signatures, self._k, self._effort)
         selection = programme.complete(np.zeros(len(signatures.counts), np.int64))
         if selection is None:
             selection = programme.relax()[0]
@@ -494,8 +526,11 @@ class _QuotaQuery:
     def _finish(self, base: _Nearest, picks: QuotaPicks) -> Answers:
         parameters = self._plan.parameters
         if self._quotas.group_by is None:
-            bounds = self._bounds if len(self._rows) else None
-            self.shortfalls = shortfalls_of(bounds, picks, self._k)
+            self.shortfalls = (
+                shortfalls_of(self._bounds, picks, self._k)
+                if len(self._rows)
+                else shortfalls_of_nothing(self._rules, self._k)
+            )
         elif len(picks.places):
             picks, self.groups = in_groups(self._bounds, picks)
         single = base.answer

@@ -1,19 +1,20 @@
 """Selection within quotas, for every selector that picks one candidate at a time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.errors import LimitExceededError
 from divgrpc.kernels import pairwise, quota_picks
 from divgrpc.kernels.dials import DIAL_STEPS
 from divgrpc.kernels.greedy import diversity_weight
 from divgrpc.kernels.quota_picks import Follow, QuotaBounds, QuotaState
 from divgrpc.kernels.records import EQUAL_RELEVANCE, LOSS_BOUND, NO_CHOICE, WITHIN_BOUND
 from divgrpc.quotas.bounds import Bounds
-from divgrpc.quotas.completions import Programme, Signatures
+from divgrpc.quotas.completions import Effort, Programme, Signatures
 from divgrpc.search.dials import rule_of
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import (
@@ -58,6 +59,7 @@ class QuotaSelection:
         candidates are kept.
     is_exact: whether picks that the rule of the selector alone does not complete are picked anew
         with a programme, so that they meet the bounds if any candidates do.
+    effort: what is left for programmes.
     """
 
     candidates: CandidateSet
@@ -68,6 +70,7 @@ class QuotaSelection:
     base: int
     standing: npt.NDArray[np.int8]
     is_exact: bool = True
+    effort: Effort = field(default_factory=Effort)
 
     @classmethod
     def of(
@@ -80,6 +83,7 @@ class QuotaSelection:
         copy_limit: float = -1.0,
         base: int | None = None,
         is_exact: bool = True,
+        effort: Effort | None = None,
     ) -> "QuotaSelection":
         """Prepare a selection; see the fields. `base`: None stands for all candidates."""
         limit, count = np.float32(copy_limit), len(candidates)
@@ -92,7 +96,10 @@ class QuotaSelection:
             standing[:] = pairwise.COPY
             standing[originals[:kept]] = pairwise.ORIGINAL
         base = count if base is None else base
-        return cls(candidates, bounds, parameters, metric, limit, base, standing, is_exact)
+        return cls(
+            candidates, bounds, parameters, metric, limit, base, standing, is_exact,
+            Effort() if effort is None else effort,
+        )  # fmt: skip
 
     def select(self, k: int) -> QuotaPicks:
         """Pick up to k candidates; the picks meet the bounds if any k candidates do.
@@ -110,7 +117,7 @@ class QuotaSelection:
         assert bound is not None  # noqa: S101  # the caller checks
         parameters = replace(self.parameters, lose_at_most=None, diversity=0.0)
         nearest = self.select_at(parameters, k)
-        if len(self.candidates) <= k:
+        if len(self.candidates) <= k or not len(nearest.places):
             return replace(nearest, reason=NO_CHOICE)
         gains = relevance(distances, self.metric)
         best = mean_of(gains[nearest.places])
@@ -141,12 +148,12 @@ class QuotaSelection:
     def _select_exactly(self, parameters: EffectiveParameters, k: int) -> "_Run":
         """Pick candidates that a selection within the bounds, found by a programme, completes."""
         arrays, signatures = self.bounds.arrays, Signatures.of(self.bounds.arrays)
-        programme = Programme(arrays, signatures, k)
+        programme = Programme(arrays, signatures, k, self.effort)
         selection = programme.complete(np.zeros(len(signatures.counts), np.int64))
         if selection is None:
             selection, lows = programme.relax()
             arrays, k = arrays._replace(lows=lows), int(selection.sum())
-            programme = Programme(arrays, signatures, k)
+            programme = Programme(arrays, signatures, k, self.effort)
         run = _Run(self, parameters, arrays, k)
         follow = Follow(signatures.of_points, selection, np.zeros(len(selection), np.uint8))
         attempts = 0
@@ -156,9 +163,9 @@ class QuotaSelection:
             more_picks = picks.copy()
             more_picks[signature] += 1
             other = programme.exchange(picks + follow.room, picks, signature)
-            if other is None and attempts < _PROGRAMMES_MAX:
+            if other is None and attempts < _PROGRAMMES_MAX and not self.effort.is_spent:
                 attempts += 1
-                other = programme.complete(more_picks)
+                other = _complete(programme, more_picks)
             if other is None:
                 follow.verdicts[signature] = quota_picks.REFUSED
             else:
@@ -209,7 +216,10 @@ class QuotaSelection:
         return distance_shares(distances, last)
 
     def _rerank(self, parameters: EffectiveParameters, k: int) -> QuotaPicks:
-        """Pick from the shortlist of `rerank` and the nearest candidates within the quotas."""
+        """Pick from the shortlist of `rerank` and the nearest candidates within the quotas.
+
+        Groups that this opens are filled from all candidates.
+        """
         originals = np.arange(len(self.candidates))
         if len(self.standing):
             originals = np.flatnonzero(self.standing != pairwise.COPY)
@@ -218,6 +228,15 @@ class QuotaSelection:
         length = results + int(parameters.diversity * (in_base - results))
         nearest = self.select_at(replace(parameters, selector="nearest"), k)
         places = np.union1d(originals[:length], nearest.places)
+        picks = self._pick_among(places, parameters, k)
+        if self.bounds.arrays.groups:
+            values = self.bounds.arrays.values
+            of_groups = np.flatnonzero(np.isin(values, values[picks.places]))
+            picks = self._pick_among(of_groups, parameters, k)
+        return picks
+
+    def _pick_among(self, places: IntArray, parameters: EffectiveParameters, k: int) -> QuotaPicks:
+        """Pick the candidates at some places that differ most."""
         part = replace(
             self,
             candidates=self.candidates.take(places),
@@ -247,6 +266,14 @@ def _weights(rule: int, lambda_: np.float32, results: int, k: int) -> FloatArray
     """Return the weights (k,) of the distances at each step, of a selection of `results`."""
     weights = [diversity_weight(rule, lambda_, step, results) for step in range(k)]
     return np.array(weights, np.float32)
+
+
+def _complete(programme: Programme, picks: IntArray) -> IntArray | None:
+    """Return a completion of picks; None if there is none, or the effort for it is spent."""
+    try:
+        return programme.complete(picks)
+    except LimitExceededError:
+        return None
 
 
 class _Run:

@@ -50,7 +50,9 @@ class Quota:
         rules = self.rules
         if isinstance(rules, Mapping):
             rules = tuple(_rule_of(value, bounds) for value, bounds in rules.items())
-        object.__setattr__(self, "rules", tuple(rules))
+        # What is no collection is kept, and refused with the quota.
+        items = tuple(rules) if isinstance(rules, Iterable) else (rules,)
+        object.__setattr__(self, "rules", items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from divgrpc.kernels.records import Points
 from divgrpc.kernels.registers import record_of
 from divgrpc.parameters import QueryParameters
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
-from divgrpc.quotas.completions import Programme, Signatures
+from divgrpc.quotas.completions import Effort, Programme, Signatures
 from divgrpc.search.quota_selection import QuotaSelection
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import select_different
@@ -117,10 +117,10 @@ def test_a_programme_completes_picks_or_says_that_it_cannot() -> None:
     bounds = Bounds.of(quotas, columns, 2).arrays
     signatures = Signatures.of(bounds)
     assert signatures.of_points.tolist() == [0, 1, 2, 0]
-    programme = Programme(bounds, signatures, 2)
+    programme = Programme(bounds, signatures, 2, Effort())
     no_picks = np.zeros(3, np.int64)
     assert programme.complete(no_picks) is not None
     assert programme.complete(np.array([0, 0, 1])) is None
-    selection, lows = Programme(bounds, signatures, 3).relax()
+    selection, lows = Programme(bounds, signatures, 3, Effort()).relax()
     assert selection.sum() == 2
     assert lows.tolist() == bounds.lows.tolist()

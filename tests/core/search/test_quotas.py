@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divgrpc import Collection, Field, GroupBy, HasId, Index, Quota
-from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import QueryResult, Selector
+from divgrpc import Collection, Field, GroupBy, HasId, Index, Quota, diversify
+from divgrpc.errors import ConditionFailedError, InvalidArgumentError, LimitExceededError
+from divgrpc.types import OnInfeasible, QueryResult, Selector
 
 SELECTORS: list[Selector] = ["nearest", "greedy", "mmr", "rerank", "max_sum", "dpp"]
 ROWS, BRANDS = 3_000, 30
 
 
-# A rule without a pair of bounds.
+# A rule without a pair of bounds, no rules, and a number that Python does not write.
 RULES: Any = {"b1": 3.5}
+NO_RULES: Any = None
+HUGE = 10**5_000
 
 
 def data() -> tuple[Any, dict[str, Any]]:
@@ -214,6 +216,20 @@ def test_groups_that_are_small_or_have_no_value(index: Index) -> None:
         ({"group_by": GroupBy("brand", 2), "already_shown": [1]}, "group_by", "already_shown"),
         ({"group_by": GroupBy("brand", 2), "explain": True}, "explain", "group_by"),
         ({"on_infeasible": "ignore"}, "on_infeasible", "must be fail or relax"),
+        ({"quotas": [Quota("brand", rules=NO_RULES)]}, "quotas", "got None"),
+        ({"quotas": [Quota("brand", max_each=HUGE)]}, "quotas", "very many digits"),
+        ({"quotas": [Quota("brand", rules={HUGE: (1, 2)})]}, "quotas", "very many digits"),
+        ({"group_by": GroupBy("brand", HUGE)}, "group_by", "very many digits"),
+        (
+            {"quotas": [Quota("tags", max_each=1)], "max_distance": 1.0},
+            "max_distance",
+            "goes with one quota",
+        ),
+        (
+            {"quotas": [Quota(n, max_each=1) for n in ("brand", "year")], "max_distance": 1.0},
+            "max_distance",
+            "goes with one quota",
+        ),
     ],
 )
 def test_wrong_quotas(index: Index, arguments: dict[str, Any], field: str, words: str) -> None:
@@ -285,3 +301,80 @@ def test_a_report_is_about_the_results_within_the_quotas(index: Index) -> None:
     assert report.entropies["brand"].tolist() == pytest.approx([1, 1])
     assert np.array_equal(report.plain_mean_scores, plain.report.mean_scores)
     assert (report.mean_scores < report.plain_mean_scores).all()
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_groups_are_full_if_the_index_has_the_points(selector: Selector) -> None:
+    """`rerank` picks groups from a shortlist, and fills them from all points."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        groups = np.where(rng.random(200) < 0.7, 0, rng.integers(0, 60, 200))
+        points = rng.standard_normal((200, 6))
+        columns: dict[str, Any] = {"b": groups.tolist()}
+        group_by = GroupBy("b", 4, 4)
+        answer = Index.build(points, metric="euclidean", attributes=columns).query(
+            points[0], group_by=group_by, selector=selector
+        )
+        picks = diversify(
+            points, -np.square(points - points[0]).sum(axis=1), metric="euclidean",
+            attributes=columns, group_by=group_by, selector=selector,
+        )  # fmt: skip
+        sizes = [(group.value, len(group.hits)) for group in answer.groups(0)]
+        sizes += [(value, len(places)) for value, places in picks.groups]
+        assert len(sizes) == 8
+        for value, size in sizes:
+            assert size == min(4, int((groups == value).sum()))
+
+
+def test_a_quota_may_allow_few_values_of_many() -> None:
+    """Points of forbidden values take no searches."""
+    count = 4_000
+    index = Index.build(
+        np.random.default_rng(0).standard_normal((count, 8)),
+        attributes={
+            "u": [f"u{row}" for row in range(count)],
+            "t": [["a", "b"][: row % 3] for row in range(count)],
+        },
+    )
+    allowed: dict[Any, Any] = {"u5": (None, 1), "u70": (None, 1)}
+    options: dict[str, Any] = {"on_infeasible": "relax", "k": 3}
+    result = index.query(np.ones(8), quotas=Quota("u", max_each=0, rules=allowed), **options)
+    assert sorted(result.ids[0].tolist()[:2]) == [5, 70]
+    assert [lack.count for lack in result.quota_shortfalls] == [2]
+    # A point must have no forbidden value beside others.
+    result = index.query(np.ones(8), quotas=Quota("t", rules={"b": (None, 0)}), k=10)
+    assert (result.ids[0] % 3 < 2).all()
+    empty = index.query(np.ones(8), quotas=Quota("u", max_each=0), **options)
+    assert (len(empty[0]), empty.quota_shortfalls[0].required) == (0, 3)
+
+
+def test_least_numbers_are_missing_if_no_points_pass(index: Index) -> None:
+    quota = Quota("brand", rules={"b1": (1, None), "b2": (None, 1)})
+    options: dict[str, Any] = {"filter": Field("price") < 0, "quotas": quota}
+    with pytest.raises(ConditionFailedError, match="brand = 'b1' has 0 of at least 1"):
+        index.query(VECTORS[:2], **options)
+    result = index.query(VECTORS[:2], on_infeasible="relax", **options)
+    assert [(lack.row, lack.value, lack.required) for lack in result.quota_shortfalls] == [
+        (0, "b1", 1),
+        (1, "b1", 1),
+    ]
+    near = index.query(VECTORS[0] + 50, quotas=quota, on_infeasible="relax", max_distance=0.0)
+    assert {lack.value for lack in near.quota_shortfalls} == {None, "b1"}
+
+
+@pytest.mark.parametrize("on_infeasible", ["fail", "relax"])
+def test_quotas_that_take_too_long_end_with_an_error(on_infeasible: OnInfeasible) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((200, 8))
+    columns = {f"a{n}": [f"v{value}" for value in rng.integers(0, 8, 200)] for n in range(6)}
+    quotas = [Quota(name, max_each=3) for name in columns]
+    with pytest.raises(LimitExceededError, match="takes too long to decide"):
+        diversify(points, attributes=columns, k=24, quotas=quotas, on_infeasible=on_infeasible)
+
+
+def test_a_bound_on_the_loss_goes_with_quotas_that_allow_nothing() -> None:
+    with pytest.raises(ConditionFailedError, match="0 of 3 results"):
+        diversify(
+            np.eye(5), k=3, lose_at_most=0.1, attributes={"b": ["a"] * 5},
+            quotas=Quota("b", max_each=0),
+        )  # fmt: skip
