@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from divgrpc.engine import Engine
-from divgrpc.errors import DivgrpcError, IndexNotFoundError
+from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest
@@ -117,10 +117,18 @@ class IndexCache:
 
         Raises `IndexNotFoundError`, or the error of opening the index.
         """
-        entry = self._look(name)
-        if entry.opening is None and entry.error is not None:
-            raise entry.error.with_traceback(None)
-        return entry.index if entry.replica is None else entry.replica.follow()
+        while True:
+            entry = self._look(name)
+            if entry.opening is None and entry.error is not None:
+                raise entry.error.with_traceback(None)
+            if entry.replica is None:
+                return entry.index
+            try:
+                return entry.replica.follow()
+            except (IndexDamagedError, FileNotFoundError):
+                # A vacuum, a build or a deletion may have removed the generation meanwhile.
+                if entry.folder.pointer_stamp() == entry.stamp:
+                    raise
 
     def prepare(self, name: str, folder: str) -> None:
         """Start to open a complete generation that is not published yet."""

@@ -11,9 +11,12 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.engine import Engine
+from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.storage import published
+from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import QueryDefault
 from divgrpc.writes import point_files
+from divgrpc.writes.replica import Replica
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
@@ -72,6 +75,51 @@ def test_queries_after_a_merge_do_not_wait_for_checksums(
         monkeypatch.setattr(point_files, "checksum_of", read.append)
         assert found(cache, is_open).rows == 50
         assert not read
+
+
+@pytest.mark.parametrize("change", ["vacuum", "delete"])
+def test_a_generation_may_go_while_its_writes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    is_open, path = threading.Event(), tmp_path / "points"
+    cache, follow, calls = IndexCache(tmp_path, is_open.set), Replica.follow, itertools.count()
+    with Collection.build(POINTS[:50], path=path) as collection:
+        collection.upsert([50], POINTS[50:51])
+        assert found(cache, is_open).rows == 51
+        # The worker has to open the layout of this merge, and a vacuum has something to do.
+        collection.delete([0])
+        collection.compact()
+
+        def change_first(replica: Replica) -> Engine:
+            if next(calls) == 0:
+                if change == "vacuum":
+                    assert collection.compact(vacuum=True)
+                else:
+                    collection.close()
+                    IndexFolder(path).delete()
+            return follow(replica)
+
+        monkeypatch.setattr(Replica, "follow", change_first)
+        if change == "vacuum":
+            engine = found(cache, is_open)
+            assert (engine.generation, engine.rows) == (2, 50)
+        else:
+            with pytest.raises(IndexNotFoundError):
+                found(cache, is_open)
+
+
+def test_a_layout_that_is_missing_is_damage(tmp_path: Path) -> None:
+    """The generation is current, so there is no other one to read."""
+    is_open, path = threading.Event(), tmp_path / "points"
+    cache = IndexCache(tmp_path, is_open.set)
+    with Collection.build(POINTS[:50], path=path) as collection:
+        collection.upsert([50], POINTS[50:51])
+        assert found(cache, is_open).rows == 51
+        collection.upsert([51], POINTS[51:52])
+        collection.compact()
+        (path / "1" / "writes" / published.LAYOUT).unlink()
+        with pytest.raises(IndexDamagedError, match="the layout is missing"):
+            found(cache, is_open)
 
 
 def jumps_back() -> Iterator[int]:
