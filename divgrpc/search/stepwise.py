@@ -207,7 +207,6 @@ class _Picks:
     """The candidates and the points shown, and what the rules of several selectors need of them."""
 
     def __init__(self, candidates: CandidateSet, shown: Rows32) -> None:
-        self._candidates, self._shown = candidates, shown
         self.points, self.costs = candidates.points, candidates.costs
         self.scratch, self.count = candidates.scratch, len(candidates)
         self.rows = np.concatenate((candidates.rows, shown))
@@ -223,16 +222,16 @@ class _Summed(_Picks):
         self.key = key
         self.apart: Array = np.zeros(self.count, np.float64 if key == _ROOTS else np.float32)
 
-    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Summed":
-        """Return the same rule for other candidates and points shown."""
-        raise NotImplementedError
-
     def add_shown(self, first: int) -> None:
-        stepwise.add_shown(
-            self.points, self.rows, self.count, first, self.scratch, self.key == _ROOTS,
-            self.key == _LEAST, self.n_picks == 0, self.far, self.apart,
-        )  # fmt: skip
+        self._add_shown(self.rows, first, self.apart, is_empty=self.n_picks == 0)
         self.n_picks += len(self.rows) - first
+
+    def _add_shown(self, rows: Rows32, first: int, apart: Array, *, is_empty: bool) -> None:
+        """Count the points shown rows[first:] as picks, for the candidates that `apart` is of."""
+        stepwise.add_shown(
+            self.points, rows, len(apart), first, self.scratch, self.key == _ROOTS,
+            self.key == _LEAST, is_empty, np.empty(len(rows), np.float32), apart,
+        )  # fmt: skip
 
     def sums(self, picks: Rows32) -> Sums:
         rows = self.rows[: self.count]
@@ -245,14 +244,11 @@ class _Summed(_Picks):
         self.apart = sums.columns[0][places]
         self.n_picks, missing = len(sums.shown), np.flatnonzero(places < 0)
         if len(missing):
-            self.apart[missing] = self._apart_from(sums.shown, missing)
+            apart = np.zeros(len(missing), self.apart.dtype)
+            rows = np.concatenate((self.rows[missing], sums.shown))
+            self._add_shown(rows, len(missing), apart, is_empty=True)
+            self.apart[missing] = apart
         return True
-
-    def _apart_from(self, shown: Rows32, places: IntArray) -> Array:
-        """Compute the numbers of the candidates at these positions for these points shown."""
-        rest = self._of(self._candidates.take(places), shown)
-        rest.add_shown(rest.count)
-        return rest.apart
 
 
 class _Distances(_Summed):
@@ -263,12 +259,8 @@ class _Distances(_Summed):
     ) -> None:
         rule = rule_of(parameters)
         super().__init__(candidates, shown, _LEAST if rule == MMR_RULE else _SUM)
-        self._parameters = parameters
         self._relevance, self._rule = np.float32(1 - parameters.diversity), rule
         self._k = parameters.k + self.n_shown
-
-    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Distances":
-        return _Distances(candidates, shown, self._parameters)
 
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         weight = diversity_weight(self._rule, self._relevance, self.n_picks, self._k)
@@ -292,13 +284,9 @@ class _Roots(_Summed):
 
     def __init__(self, candidates: CandidateSet, shown: Rows32, k: int, relevance: float) -> None:
         super().__init__(candidates, shown, _ROOTS)
-        self._of_request = (k, relevance)
         k = min(k, self.count) + self.n_shown
         self._half = 0.5 * relevance
         self._weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
-
-    def _of(self, candidates: CandidateSet, shown: Rows32) -> "_Roots":
-        return _Roots(candidates, shown, *self._of_request)
 
     def best(self, selectable: Array, allowed: Array) -> tuple[int, float]:
         place, value = stepwise.least_value(

@@ -50,7 +50,7 @@ class Quota:
         rules = self.rules
         if isinstance(rules, Mapping):
             rules = tuple(_rule_of(value, bounds) for value, bounds in rules.items())
-        # What is no collection is kept, and refused with the quota.
+        # The checks of quotas refuse a value that is no collection.
         items = tuple(rules) if isinstance(rules, Iterable) else (rules,)
         object.__setattr__(self, "rules", items)
 

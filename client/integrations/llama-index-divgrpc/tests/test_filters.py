@@ -74,7 +74,7 @@ def store(target: str) -> Iterator[DivgrpcVectorStore]:
 
 
 def ids_passing(store: DivgrpcVectorStore, filters: MetadataFilters) -> list[str]:
-    """Return the ids of the nodes that pass a filter, of which reads and queries agree."""
+    """Return the ids of the nodes that pass a filter; reads and queries must agree."""
     ids = sorted(node.node_id for node in store.get_nodes(filters=filters))
     query = VectorStoreQuery([1.0, 0.0], similarity_top_k=30, filters=filters)
     assert sorted(store.query(query).ids) == ids

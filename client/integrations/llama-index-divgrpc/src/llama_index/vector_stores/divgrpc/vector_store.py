@@ -100,7 +100,7 @@ class DivgrpcVectorStore(BasePydanticVectorStore):
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> None:
-        """Delete the nodes that have one of the ids and pass the filter, of which one may be None.
+        """Delete the nodes that have one of the ids and pass the filter; one may be left out.
 
         Ids that no node has are ignored.
         """
