@@ -9,6 +9,16 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 
 
+def spans(starts: npt.NDArray[np.int64], widths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers from starts[i] to starts[i] + widths[i] - 1 for each i, one after another.
+
+    starts, widths: (n,) int64.
+    """
+    ends = np.cumsum(widths)
+    numbers: npt.NDArray[np.int64] = np.repeat(starts - (ends - widths), widths)
+    return numbers + np.arange(len(numbers))
+
+
 def read_only(array: Array) -> Array:
     """Return a read-only view; kernels accept only read-only arrays as the arrays of an index."""
     view = array.view()

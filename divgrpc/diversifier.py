@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from divgrpc import compilation
 from divgrpc.arrays import read_only
-from divgrpc.columns.quotas import as_quotas, check_attributes, k_of_groups
-from divgrpc.columns.values import Column, columns_of, row_values
+from divgrpc.columns.quotas import as_quotas, check_attributes, columns_within, k_of_groups
+from divgrpc.columns.values import Column, row_values
 from divgrpc.errors import invalid
 from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse
 from divgrpc.kernels.candidates import below_best, inverse_lengths
@@ -151,11 +151,11 @@ def diversify(
     parameters = _cached_parameters(options)
     prepared = prepare_candidates(vectors, scores, parameters, query=query)
     if limits is None:
-        if attributes is not None:
+        if attributes is not None and quotas is None:
             raise invalid("attributes", "go with quotas or group_by: set one of them too")
         return pick_from(prepared, parameters)
     count = len(prepared.scores)
-    columns = columns_of({} if attributes is None else attributes, count)
+    columns = columns_within(limits, attributes, count)
     return pick_from(prepared, parameters, values_within(limits, columns, parameters, count))
 
 
@@ -173,7 +173,7 @@ def values_within(
         if (rows := column.rows(multi=attribute.multi)) != count:
             name = f"attributes.{attribute.name}"
             raise invalid(name, f"must have one value for each of {count} candidates, got {rows}")
-    quotas = check_attributes(quotas, list(columns), parameters.number_of_picks(count))
+    quotas = check_attributes(quotas, list(columns), parameters.k_or_default)
     values = {
         attribute.name: QuotaColumn.of(row_values(attribute, column))
         for attribute, column in columns.items()
@@ -267,6 +267,8 @@ def _as_scores(scores: npt.ArrayLike | None, count: int) -> Scores:
     """Return the scores as (count,) float64, 0 if there are none."""
     if scores is None:
         return np.zeros(count)
+    if isinstance(scores, np.ma.MaskedArray) and np.ma.is_masked(scores):
+        raise invalid("scores", "must not have masked entries")
     try:
         numbers = np.asarray(scores)
         if numbers.dtype.kind not in "fiub" and numbers.size:
@@ -305,6 +307,9 @@ def _scored_by_query(rows: Rows, query: RowsLike, metric: Metric) -> Candidates:
     zero = prepare("vectors", rows, metric)
     if zero >= 0:
         raise invalid("vectors", f"row {zero} is all zeros, which has no direction")
+    if not rows.shape[1]:
+        # An empty list has no dimensions, whatever the query has.
+        return _ordered(_points(rows, _NO_VALUES), rows, np.empty(0, np.float32), metric, [])
     prepared = query_rows("query", query, rows.shape[1], metric)
     if len(prepared) != 1:
         raise invalid("query", f"must be one vector, got {len(prepared)}")
@@ -369,7 +374,8 @@ def pick_from(
     if within is not None:
         parameters = within.limited(parameters, count)
     if not count:
-        return _nothing(parameters)
+        result = _nothing(parameters)
+        return result if within is None else replace(result, **within.shortfalls_of_nothing())
     effective = parameters.resolve(count, prepared.width)
     limit = copy_limit_of(effective.duplicate_threshold, metric)
     reason = 0

@@ -44,7 +44,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.search.quota_search import (
     QuotaSearch,
     QuotaSource,
-    has_forbidden_values,
+    may_drop_forbidden,
     quota_warnings,
     without_forbidden,
 )
@@ -299,7 +299,7 @@ class Engine(LabelledPoints):
         passing = self._visible if passing is None else passing
         every = self._all_rows if passing is None else passing
         dense, k = not isinstance(queries, SparseRows), min(plan.parameters.k, every.count)
-        if has_forbidden_values(quotas) and every.count:
+        if may_drop_forbidden(quotas) and every.count:
             # Searches that find forbidden points might find no others.
             every = passing = without_forbidden(quotas, every, self._reader.numbers)
             if every.count:

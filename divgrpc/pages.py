@@ -185,7 +185,10 @@ class _Call:
 
     def answer_like(self, row: int) -> QueryResult:
         """Answer with the vector of a stored point, which is not among the results."""
-        query = self._engine.searcher.points[row : row + 1]
+        engine = self._engine
+        points = engine.searcher.points[row : row + 1]
+        # A copy, because kernels would be compiled anew for read-only queries.
+        query = query_rows("like", points, engine.dims, engine.searcher.metric)
         passing = self._engine.without(self._passing, np.array([row]))
         return self._answer(query, passing, dense=False)
 

@@ -148,6 +148,7 @@ def _run_every_kernel() -> None:
             index.query(sparse.csr_array(points), search="tables")
             index.query(points[0], search="tables", lose_at_most=0.1, k=2)
             index.query(points[0], search="tables", paged=True, k=2)
+            index.query(like=0, search="tables", paged=True, k=2)
             # So many queries with one filter copy the codes that pass.
             index.query(points, search="tables", filter=HasId((1, 2)), k=1)
             for selector in ONE_BY_ONE:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from divgrpc.columns.quotas import as_quotas
 from divgrpc.types import LabelResult, OnInfeasible, QueryResult
 from divgrpc.types.filters import FilterLike
 from divgrpc.types.quotas import GroupBy, QuotasLike
@@ -92,7 +93,7 @@ class QueryMethods:
         replaced repeatedly during the call.
         """
         restriction = filters.query_filter_fields(filter, exclude_ids)
-        fields, options = quota_fields(quotas, group_by, on_infeasible, options)
+        fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
         restriction |= fields
         restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
         restriction |= filters.continuation_fields(
@@ -196,6 +197,6 @@ class QueryMethods:
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
-        fields, options = quota_fields(quotas, group_by, on_infeasible, options)
+        fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
         pipeline = batches.QueryPipeline(name, options, restriction | fields, in_flight)
         return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, queries))

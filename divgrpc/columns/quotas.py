@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, get_args
 
 from divgrpc.columns.filters import plain_scalar
-from divgrpc.columns.values import unknown_attribute
+from divgrpc.columns.values import Column, columns_of, unknown_attribute
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS, QueryOptions
 from divgrpc.parameters.diversify import DiversifyOptions
@@ -18,7 +18,7 @@ from divgrpc.types.quotas import (
     Quotas,
     QuotasLike,
 )
-from divgrpc.types.records import Attribute, AttributeType, Scalar
+from divgrpc.types.records import Attribute, AttributesLike, AttributeType, Scalar
 
 OptionsT = TypeVar("OptionsT", QueryOptions, DiversifyOptions)
 
@@ -216,6 +216,30 @@ def _checked_groups(group_by: object) -> GroupBy:
         rule = f"must have groups times per_group up to {LIMITS['k_max']}"
         raise invalid("group_by", f"{rule}, got {groups * per_group}")
     return GroupBy(name, groups, per_group)
+
+
+def columns_within(
+    quotas: Quotas, attributes: AttributesLike, count: int
+) -> dict[Attribute, Column]:
+    """Return the columns of the attributes that quotas name, of `count` candidates of a caller.
+
+    Raises `InvalidArgumentError` with the field `attributes` or `attributes.NAME`.
+    """
+    if attributes is None or not isinstance(attributes, Mapping):
+        columns_of({} if attributes is None else attributes, count)
+        attributes = {}
+    for name in quotas.names:
+        if name not in attributes:
+            field = "quotas" if quotas.group_by is None else "group_by"
+            raise invalid(field, f"must name one of the attributes of the call, got {name!r:.80}")
+    named = {name: attributes[name] for name in quotas.names}
+    # If all values are missing, they are of any type.
+    types: dict[str, AttributeType] = {
+        name: "keyword"
+        for name, values in named.items()
+        if isinstance(values, Sequence) and all(value is None for value in values)
+    }
+    return columns_of(named, count, types)
 
 
 def k_of_groups(quotas: Quotas | None, options: OptionsT) -> OptionsT:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, spans
 from divgrpc.columns.ids import Ids
 from divgrpc.columns.texts import ENDS, Texts
 from divgrpc.columns.values import MISSING_INTEGER, NUMBER_BYTES, python_values
@@ -77,10 +77,8 @@ class RowReader:
         if not attribute.multi:
             values = stored[rows]
         else:
-            starts, stops = self._bounds(number, rows)
-            parts = [stored[start:stop] for start, stop in zip(starts, stops, strict=True)]
-            values = np.concatenate([stored[:0], *parts])
-            ends = np.cumsum(np.array(stops, np.int64) - np.array(starts, np.int64))
+            starts, stops = (np.array(bound, np.int64) for bound in self._bounds(number, rows))
+            values, ends = stored[spans(starts, stops - starts)], np.cumsum(stops - starts)
 
         def value_of(code: int) -> Scalar | None:
             if code == MISSING_INTEGER:

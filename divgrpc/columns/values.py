@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, spans
 from divgrpc.columns.ids import plain
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.limits import LIMITS
@@ -497,8 +497,7 @@ def rows_of_column(attribute: Attribute, column: Column, entries: IntArray) -> C
     starts = np.where(places > 0, column.ends[places - 1], 0)
     widths = np.zeros(len(entries), np.int64)
     widths[has_entry] = counts = column.ends[places] - starts
-    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    values = column.values[offsets + np.arange(len(offsets))]
+    values = column.values[spans(starts, counts)]
     return column._replace(values=values, ends=np.cumsum(widths)).compact()
 
 

@@ -12,7 +12,6 @@ that a candidate counts for). A candidate whose signature is in the list may be 
 one, `pick_within` stops and asks the caller, who changes the list or refuses the signature.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from divgrpc.kernels.greedy import add_pick
 from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.pairwise import COPY, COUNTED_COPY, PICK, far_from, is_kept
-from divgrpc.kernels.stepwise import add_pivot
+from divgrpc.kernels.stepwise import add_pivot, add_roots_of
 
 # How `apart` of a candidate follows from its distances from the picks: their sum, their minimum,
 # the sum of their square roots, or the logarithm of the candidate's remainder (`max_sum_dpp`).
@@ -233,8 +232,7 @@ def _count(best, bounds, follow, state):
 def _add_pick(far, count, how, step, apart):
     """Update `apart` with the distances of the candidates from a new pick."""
     if how == BY_ROOTS:
-        for i in range(count):
-            apart[i] += math.sqrt(max(0.0, np.float64(far[i])))
+        add_roots_of(far, count, apart)
     elif how != BY_VOLUME:
         add_pick(far, count, how == BY_LEAST and step > 0, apart)
 

@@ -56,11 +56,12 @@ def add_distances(points, rows, count, place, selection, least_counts, far, apar
 def add_roots(points, rows, count, place, selection, far, sums):
     """Add the square roots of the distances from `rows[place]` to `sums` (count,) float64."""
     far_from(points, rows, count, place, selection, far)
-    _add_roots_of(far, count, sums)
+    add_roots_of(far, count, sums)
 
 
 @part
-def _add_roots_of(far, count, sums):
+def add_roots_of(far, count, sums):
+    """Add the square roots of distances `far` (count,) to `sums` (count,) float64."""
     for i in range(count):
         sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
 
@@ -83,7 +84,7 @@ def add_shown(points, rows, count, first, selection, of_roots, least_counts, is_
             else:
                 far_dense(points.vectors, points.inverse_lengths, peers, size, rows[place], far)
             if of_roots:
-                _add_roots_of(far, size, numbers)
+                add_roots_of(far, size, numbers)
             else:
                 add_pick(far, size, least_counts and not (is_empty and place == first), numbers)
 

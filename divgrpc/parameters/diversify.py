@@ -84,6 +84,11 @@ class DiversifyParameters:
         """The dial, or None if it is chosen from the scores."""
         return None if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
+    @property
+    def k_or_default(self) -> int:
+        """The number of picks that the caller wants; there may be fewer candidates."""
+        return DEFAULT_K if self.k is None else self.k
+
     def number_of_picks(self, candidates: int) -> int:
         """Return `k`, or its default for a number of candidates."""
         return min(DEFAULT_K, candidates) if self.k is None else self.k

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import spans
 from divgrpc.kernels.quota_picks import QuotaBounds
 from divgrpc.types import IntArray
 from divgrpc.types.quotas import GroupBy, Quota
@@ -80,11 +81,7 @@ class QuotaColumn:
             return replace(self, numbers=self.numbers[places])
         starts = np.where(places > 0, self.ends[places - 1], 0)
         widths = self.ends[places] - starts
-        ends = np.cumsum(widths)
-        offsets = np.repeat(starts - (ends - widths), widths) + np.arange(
-            ends[-1] if len(ends) else 0
-        )
-        return QuotaColumn(self.numbers[offsets], ends, self.value_of)
+        return QuotaColumn(self.numbers[spans(starts, widths)], np.cumsum(widths), self.value_of)
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """Return pairs of a point and a number that it has; a missing value is a number too."""
@@ -156,8 +153,7 @@ class Bounds(NamedTuple):
         arrays = self.arrays
         widths = np.diff(arrays.starts)[places]
         starts = np.concatenate(([0], np.cumsum(widths)))
-        offsets = np.repeat(arrays.starts[places] - starts[:-1], widths)
-        values = arrays.values[offsets + np.arange(len(offsets))]
+        values = arrays.values[spans(arrays.starts[places], widths)]
         columns = tuple(column.take(places) for column in self.columns)
         return self._replace(arrays=arrays._replace(starts=starts, values=values), columns=columns)
 
@@ -241,6 +237,7 @@ def _part(quota: Quota, column: QuotaColumn, k: int) -> _Part:
     lows = np.full(len(numbers), quota.min_each or 0)
     highs = np.full(len(numbers), k if quota.max_each is None else quota.max_each)
     absent: list[Scalar | None] = []
+    absent_lows: list[int] = []
     if quota.rules:
         places = {key_of(column.value_of(int(n))): place for place, n in enumerate(numbers)}
         for rule in quota.rules:
@@ -250,7 +247,7 @@ def _part(quota: Quota, column: QuotaColumn, k: int) -> _Part:
                 highs[place] = k if rule.max is None else rule.max
             elif rule.min:
                 absent.append(rule.value)
-        absent_lows = [r.min or 0 for r in quota.rules if r.min and key_of(r.value) not in places]
+                absent_lows.append(rule.min)
         lows = np.concatenate((lows, np.array(absent_lows, np.int64)))
         highs = np.concatenate((highs, np.full(len(absent), k)))
     return _Part(points, values, lows, highs, numbers, tuple(absent))

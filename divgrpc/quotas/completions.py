@@ -9,18 +9,20 @@ from typing import Final, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import spans
 from divgrpc.errors import LimitExceededError
 from divgrpc.kernels.quota_picks import QuotaBounds
 from divgrpc.types import IntArray
 
 # Maximum number of entries of the matrix with which exchanges are tried.
 _EXCHANGE_ENTRIES_MAX: Final = 1 << 22
-# Maximum effort of the integer programmes of one query: nodes of search trees times variables.
-# It is no time, so that the same query always gets the same answer.
+# Maximum effort of the integer programmes of one query: nodes of search trees times variables. It
+# does not depend on how fast a machine is, so that the same query always gets the same answer.
 _EFFORT_MAX: Final = 40_000
 # Nodes that each programme may take, whatever the effort of others was.
 _NODES_MIN: Final = 50
-# Time limit of one programme in seconds. It only ends programmes whose first node takes so long.
+# Time limit of one programme in seconds. It ends programmes whose first node takes so long, with an
+# error.
 _PROGRAMME_SECONDS: Final = 20.0
 # Status of a solver that has proved its result, and of one that has proved that there is none.
 _PROVED, _IMPOSSIBLE = 0, 2
@@ -89,15 +91,13 @@ class Programme:
         self._lows, self._highs = bounds.lows, bounds.highs
         starts, stops = bounds.starts[signatures.firsts], bounds.starts[signatures.firsts + 1]
         widths = stops - starts
-        ends = np.cumsum(widths)
-        places = np.repeat(starts - (ends - widths), widths) + np.arange(widths.sum())
         # Pairs of a signature and a value that it counts for.
-        self._pairs = np.repeat(np.arange(len(widths)), widths), bounds.values[places]
+        values = bounds.values[spans(starts, widths)]
+        self._pairs = np.repeat(np.arange(len(widths)), widths), values
 
     def complete(self, picks: IntArray) -> IntArray | None:
         """Return a selection that has at least `picks` (s,) points of each signature, or None."""
-        solution = self._solve(picks, relaxed=False)
-        return None if solution is None else solution[: len(picks)]
+        return self._solve(picks, relaxed=False)
 
     def relax(self) -> tuple[IntArray, IntArray]:
         """Return the selection of least total shortfall, and the least bounds (n,) that it meets.

@@ -13,6 +13,7 @@ from divgrpc.search.quota_outcomes import (
     in_groups,
     infeasible,
     shortfalls_of,
+    shortfalls_of_nothing,
     with_all_values,
 )
 from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
@@ -39,6 +40,13 @@ class QuotaValues(NamedTuple):
         if self.quotas.group_by is None:
             return parameters
         return replace(parameters, k=min(parameters.k or count, count) or None)
+
+    def shortfalls_of_nothing(self) -> dict[str, Any]:
+        """Return the fields of a `Diversification` of no candidates; raises as `pick` does."""
+        lacks = shortfalls_of_nothing(self.quotas.quotas, 0)
+        if lacks and self.quotas.on_infeasible == "fail":
+            raise infeasible(lacks)
+        return {"quota_shortfalls": tuple(lacks)}
 
     def pick(
         self,

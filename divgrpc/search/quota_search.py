@@ -149,8 +149,8 @@ class QuotaSearch:
         return answers, columns
 
 
-def has_forbidden_values(quotas: Quotas) -> bool:
-    """Whether quotas forbid values, and do not depend on the values of forbidden points."""
+def may_drop_forbidden(quotas: Quotas) -> bool:
+    """Whether quotas forbid values, and points that have them do not matter to other quotas."""
     if any(quota.min_each for quota in quotas.quotas):
         return False
     return any(
@@ -162,7 +162,7 @@ def has_forbidden_values(quotas: Quotas) -> bool:
 def without_forbidden(
     quotas: Quotas, every: PassingRows, numbers: Callable[[str, IntArray], ValueNumbers]
 ) -> PassingRows:
-    """Return those of some points, at least one, that have no value of which no result may be.
+    """Return those of some points, at least one, that have no forbidden value.
 
     numbers: as for `QuotaSource`.
     """
@@ -213,7 +213,7 @@ class _QuotaQuery:
         self._extra_rows = np.empty(0, np.int32)
         self._extra_distances = np.empty(0, np.float32)
         self._farther: _Nearest | None = None
-        self._stats = np.zeros((6, 1), np.uint32)
+        self._stats = np.zeros((records.POOL_SIZE + 3, 1), np.uint32)
         self._effort = Effort()
         self.shortfalls: list[QuotaShortfall] = []
         self.groups = GroupColumns((), ())

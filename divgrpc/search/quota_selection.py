@@ -16,6 +16,7 @@ from divgrpc.kernels.records import EQUAL_RELEVANCE, LOSS_BOUND, NO_CHOICE, WITH
 from divgrpc.quotas.bounds import Bounds
 from divgrpc.quotas.completions import Effort, Programme, Signatures
 from divgrpc.search.dials import rule_of
+from divgrpc.search.later_picks import different
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import (
     ONE_BY_ONE,
@@ -89,12 +90,8 @@ class QuotaSelection:
         limit, count = np.float32(copy_limit), len(candidates)
         standing = np.zeros(count if limit >= 0 else 0, np.int8)
         if limit >= 0 and parameters.selector in ONE_BY_ONE:
-            originals = np.empty(count, np.int64)
-            kept = pairwise.keep_different(
-                candidates.points, candidates.rows, count, limit, candidates.scratch, originals
-            )
             standing[:] = pairwise.COPY
-            standing[originals[:kept]] = pairwise.ORIGINAL
+            standing[different(candidates, copy_limit)] = pairwise.ORIGINAL
         base = count if base is None else base
         return cls(
             candidates, bounds, parameters, metric, limit, base, standing, is_exact,
@@ -112,16 +109,21 @@ class QuotaSelection:
         return self.select_at(self.parameters, k)
 
     def _select_within_loss(self, k: int) -> QuotaPicks:
-        """Pick at the greatest dial, in steps of 1/32, whose loss is at most `lose_at_most`."""
+        """Pick at the greatest dial, in steps of 1/32, whose loss is at most `lose_at_most`.
+
+        `selectors.select_within` defines the loss. The nearest picks are those within the quotas.
+        """
         bound, distances = self.parameters.lose_at_most, self.candidates.costs
         assert bound is not None  # noqa: S101  # the caller checks
         parameters = replace(self.parameters, lose_at_most=None, diversity=0.0)
-        nearest = self.select_at(parameters, k)
-        if len(self.candidates) <= k or not len(nearest.places):
+        nearest, kept = self.select_at(parameters, k), distances
+        if self.limit >= 0:
+            kept = distances[different(self.candidates, float(self.limit))]
+        if len(kept) <= k or not len(nearest.places):
             return replace(nearest, reason=NO_CHOICE)
         gains = relevance(distances, self.metric)
         best = mean_of(gains[nearest.places])
-        width, picks = best - mean_of(gains), nearest
+        width, picks = best - mean_of(relevance(kept, self.metric)), nearest
         for step in range(DIAL_STEPS, 0, -1):
             at_dial = self.select_at(replace(parameters, diversity=step / DIAL_STEPS), k)
             loss = best - mean_of(gains[at_dial.places])
@@ -129,7 +131,7 @@ class QuotaSelection:
                 picks = replace(at_dial, dial=step / DIAL_STEPS)
                 break
         reason = WITHIN_BOUND if picks.dial == 1 else LOSS_BOUND
-        return replace(picks, reason=EQUAL_RELEVANCE if distances[0] == distances[-1] else reason)
+        return replace(picks, reason=EQUAL_RELEVANCE if kept[0] == kept[-1] else reason)
 
     def select_at(self, parameters: EffectiveParameters, k: int) -> QuotaPicks:
         """Pick up to k candidates with the selector and the dial of `parameters`."""
@@ -233,7 +235,15 @@ class QuotaSelection:
             values = self.bounds.arrays.values
             of_groups = np.flatnonzero(np.isin(values, values[picks.places]))
             picks = self._pick_among(of_groups, parameters, k)
-        return picks
+        if self.limit < 0:
+            return picks
+        # The shortlist has no near-copies, so they are counted among all candidates.
+        candidates, owners = self.candidates, np.empty(len(self.candidates), np.int64)
+        copies = pairwise.assign_copies(
+            candidates.points, candidates.rows, len(candidates), picks.places, len(picks.places),
+            self.limit, owners,
+        )  # fmt: skip
+        return replace(picks, copies=int(copies))
 
     def _pick_among(self, places: IntArray, parameters: EffectiveParameters, k: int) -> QuotaPicks:
         """Pick the candidates at some places that differ most."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, spans
 from divgrpc.columns.filters import FilterReader, Flags
 from divgrpc.columns.ids import (
     ID_TEXTS,
@@ -433,20 +433,18 @@ class LiveReader:
         # Parts may have different numbers for a value.
         known: dict[Scalar | None, int] = {None: MISSING_INTEGER}
         is_multi = next(a.multi for a in self.attributes if a.name == name)
-        lists: list[IntArray] = [np.empty(0, np.int64)] * len(rows)
+        widths = np.full(len(rows), int(not is_multi))
+        for group, part_numbers in groups if is_multi else ():
+            widths[group] = np.diff(part_numbers.ends, prepend=0)
+        ends = np.cumsum(widths)
+        numbers = np.empty(ends[-1] if len(ends) else 0, np.int64)
         for group, part_numbers in groups:
             codes, places = np.unique(part_numbers.numbers, return_inverse=True)
             values = [part_numbers.value_of(int(code)) for code in codes]
-            numbers = np.array([known.setdefault(v, len(known)) for v in values], np.int64)[places]
-            ends = part_numbers.ends if is_multi else np.arange(1, len(group) + 1)
-            for place, items in zip(group.tolist(), np.split(numbers, ends[:-1]), strict=True):
-                lists[place] = items
+            own_numbers = np.array([known.setdefault(v, len(known)) for v in values], np.int64)
+            numbers[spans(ends[group] - widths[group], widths[group])] = own_numbers[places]
         names = {number: value for value, number in known.items()}
-        widths = np.array([len(items) for items in lists], np.int64)
-        ends = np.cumsum(widths) if is_multi else np.empty(0, np.int64)
-        return ValueNumbers(
-            np.concatenate([np.empty(0, np.int64), *lists]), ends, names.__getitem__
-        )
+        return ValueNumbers(numbers, ends if is_multi else np.empty(0, np.int64), names.__getitem__)
 
     def payloads(self, rows: IntArray) -> tuple[bytes, ...]:
         """Return the payloads of `rows` (m,); empty if none of these points has a payload."""

@@ -443,3 +443,38 @@ def test_wrong_quotas(arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgumentError) as error:
         diversify(np.eye(3), **arguments)
     assert error.value.field == field
+
+
+def test_quotas_of_missing_values_and_of_short_lists() -> None:
+    vectors, quota = np.eye(6), Quota("b", max_each=2)
+    result = diversify(vectors, k=2, attributes={"b": [None] * 6}, quotas=quota)
+    assert len(result) == 2
+    # A caller's store may find nothing, or fewer candidates than a quota asks for.
+    assert len(diversify([], [], attributes={"b": []}, quotas=quota)) == 0
+    assert len(diversify([], query=[1, 2, 3])) == 0
+    assert len(diversify(vectors, attributes={"b": list("aabbcc")}, quotas=[])) == 6
+    options: dict[str, Any] = {"quotas": Quota("b", rules={"a": (4, None)})}
+    for rows, required in ((0, 4), (3, 4)):
+        columns = {"b": list("aab")[:rows]}
+        short = vectors[:rows]
+        with pytest.raises(ConditionFailedError, match="b = 'a' has"):
+            diversify(short, attributes=columns, **options)
+        relaxed = diversify(short, attributes=columns, on_infeasible="relax", **options)
+        assert len(relaxed) == rows
+        assert [lack.required for lack in relaxed.quota_shortfalls] == [required]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "words"),
+    [
+        ({"quotas": Quota("c", max_each=1), "attributes": {"b": list("abc")}}, "quotas", "got 'c'"),
+        ({"quotas": Quota("c", max_each=1)}, "quotas", "attributes of the call, got 'c'"),
+        ({"attributes": {"b": list("abc")}}, "attributes", "go with quotas"),
+        ({"quotas": Quota("b", max_each=1), "attributes": ["a"]}, "attributes", "by name"),
+        ({"scores": np.ma.masked_greater([1.0, 2, 9], 5)}, "scores", "masked"),
+    ],
+)
+def test_wrong_attributes_and_scores(arguments: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words) as error:
+        diversify(np.eye(3), **arguments)
+    assert error.value.field == field

@@ -357,3 +357,16 @@ def test_a_deadline_in_the_past(client: Client, vectors: FloatArray) -> None:
     with pytest.raises(RpcError) as error:
         client.diversify(vectors, timeout=1e-6)
     assert error.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_quotas_of_missing_values_and_of_short_lists(client: Client) -> None:
+    vectors, quota = np.eye(4), Quota("b", max_each=2)
+    for columns in ({"b": [None] * 4}, {"b": list("aabb"), "other": [1, 2, 3, 4]}):
+        options: dict[str, Any] = {"k": 2, "attributes": columns, "quotas": quota}
+        places = client.diversify(vectors, **options).places
+        assert places.tolist() == diversify(vectors, **options).places.tolist()
+    assert len(client.diversify([], [], attributes={"b": []}, quotas=quota)) == 0
+    assert len(client.diversify(vectors, attributes={"b": list("aabb")}, quotas=[])) == 4
+    options = {"quotas": Quota("b", rules={"a": (4, None)}), "attributes": {"b": ["a"] * 3}}
+    relaxed = client.diversify(vectors[:3], on_infeasible="relax", **options)
+    assert [(lack.required, lack.count) for lack in relaxed.quota_shortfalls] == [(4, 3)]

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.columns.ids import as_ids, encode_texts, is_texts
+from divgrpc.columns.quotas import as_quotas
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.diversify import diversify_parameters
 from divgrpc.types import Diversification, OnInfeasible, Pick
-from divgrpc.types.quotas import GroupBy, QuotasLike
+from divgrpc.types.quotas import GroupBy, Quotas, QuotasLike
 from divgrpc.types.records import AttributesLike, IdsOf
 from divgrpc_client.messages.options import DiversifyOptions
 from divgrpc_client.messages.quotas import pack_values, place_group_fields, quota_fields
@@ -35,12 +36,14 @@ class QuotaArguments(NamedTuple):
     group_by: GroupBy | None = None
     on_infeasible: OnInfeasible = "fail"
 
-    def fields(self, options: DiversifyOptions) -> tuple[dict[str, Any], DiversifyOptions]:
-        """Return the fields of a request except the values, and the options of the call."""
-        fields, options = quota_fields(self.quotas, self.group_by, self.on_infeasible, options)
-        if self.attributes is not None and not fields:
+    def check(self) -> Quotas | None:
+        """Return what picks must meet, or None; raises `InvalidArgumentError`."""
+        if self.attributes is not None and self.quotas is None and self.group_by is None:
             raise invalid("attributes", "go with quotas or group_by: set one of them too")
-        return fields, options
+        return as_quotas(self.quotas, self.group_by, self.on_infeasible)
+
+
+_NO_QUOTAS: Final = QuotaArguments()
 
 
 def diversify_request(
@@ -51,12 +54,11 @@ def diversify_request(
     name: str | None,
     ids: IdsOf,
     query: VectorsLike | None,
-    limits: QuotaArguments | None = None,
+    limits: QuotaArguments = _NO_QUOTAS,
 ) -> diversify_pb2.DiversifyRequest:
     """Return the request of a call of `diversify`; raises `InvalidArgumentError`."""
-    of_quotas: dict[str, Any] = {}
-    if limits is not None:
-        of_quotas, options = limits.fields(options)
+    quotas = limits.check()
+    of_quotas, options = quota_fields(quotas, options)
     fields: dict[str, Any] = dict(_cached_fields(options)) | of_quotas
     _check_sources(vectors, scores, name, ids, query)
     if name is not None:
@@ -73,8 +75,8 @@ def diversify_request(
         matrix = np.empty((0, 0), np.float32) if is_empty else as_matrix("vectors", vectors)
         _check_size(matrix)
         fields["vectors"] = encode(matrix, 0, row_count(matrix))
-        if limits is not None and limits.attributes is not None:
-            fields["attributes"] = pack_values(limits.attributes, row_count(matrix))
+        if quotas is not None:
+            fields["attributes"] = pack_values(quotas, limits.attributes, row_count(matrix))
     if query is not None:
         matrix = as_matrix("query", query, one_row=True)
         fields["query"] = encode(matrix, 0, row_count(matrix))

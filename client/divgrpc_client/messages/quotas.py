@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from divgrpc.columns.quotas import OptionsT, as_quotas, k_of_groups, rules_of
-from divgrpc.columns.values import Column, columns_of, row_values
-from divgrpc.types import OnInfeasible
-from divgrpc.types.quotas import GroupBy, Quota, QuotaShortfall, QuotasLike
+from divgrpc.columns.quotas import OptionsT, columns_within, k_of_groups, rules_of
+from divgrpc.columns.values import Column, row_values
+from divgrpc.types.quotas import Quota, Quotas, QuotaShortfall
 from divgrpc.types.records import Attribute, AttributesLike, AttributeValue, Scalar
 from divgrpc_client.messages.filters import pack_value
 from divgrpc_protos.columns import WireColumn, decode_column, encode_column
@@ -16,23 +15,19 @@ from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import diversify_pb2, points_pb2, query_pb2, quotas_pb2
 
 
-def quota_fields(
-    quotas: QuotasLike, group_by: GroupBy | None, on_infeasible: OnInfeasible, options: OptionsT
-) -> tuple[dict[str, Any], OptionsT]:
+def quota_fields(quotas: Quotas | None, options: OptionsT) -> tuple[dict[str, Any], OptionsT]:
     """Return the fields of a request with quotas or groups, and the options of the call.
 
-    With groups, `k` is among the options. Raises `InvalidArgumentError` with the field `quotas`,
-    `group_by`, `on_infeasible` or `k`.
+    With groups, `k` is among the options. Raises `InvalidArgumentError` with the field `k`.
     """
-    limits = as_quotas(quotas, group_by, on_infeasible)
-    if limits is None:
+    if quotas is None:
         return {}, options
-    fields: dict[str, Any] = {"quotas": [_quota(quota) for quota in limits.quotas]}
-    if limits.group_by is not None:
-        fields["group_by"] = to_message(limits.group_by, quotas_pb2.GroupBy)
-    if limits.on_infeasible != "fail":
+    fields: dict[str, Any] = {"quotas": [_quota(quota) for quota in quotas.quotas]}
+    if quotas.group_by is not None:
+        fields["group_by"] = to_message(quotas.group_by, quotas_pb2.GroupBy)
+    if quotas.on_infeasible != "fail":
         fields["on_infeasible"] = quotas_pb2.ON_INFEASIBLE_RELAX
-    return fields, k_of_groups(limits, options)
+    return fields, k_of_groups(quotas, options)
 
 
 def _quota(quota: Quota) -> quotas_pb2.Quota:
@@ -71,11 +66,13 @@ def place_group_fields(response: diversify_pb2.DiversifyResponse) -> dict[str, A
     return fields
 
 
-def pack_values(attributes: AttributesLike, rows: int) -> list[points_pb2.AttributeColumn]:
-    """Return the values of candidates as messages."""
+def pack_values(
+    quotas: Quotas, attributes: AttributesLike, rows: int
+) -> list[points_pb2.AttributeColumn]:
+    """Return the values of candidates that quotas are about as messages."""
     return [
         encode_column(WireColumn(attribute.name, attribute.type, *column))
-        for attribute, column in columns_of(attributes or {}, rows).items()
+        for attribute, column in columns_within(quotas, attributes, rows).items()
     ]
 
 

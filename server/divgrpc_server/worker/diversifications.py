@@ -89,8 +89,7 @@ class Picking:
         request = self._request
         if index is None:
             return values_within(quotas, request.columns, request.parameters, count)
-        k = request.parameters.number_of_picks(count)
-        return index.quota_values(quotas, request.ids, k)
+        return index.quota_values(quotas, request.ids, request.parameters.k_or_default)
 
     def answer_slice(self) -> Reply:
         """Return the next picks as a part, or the end of the stream."""

@@ -268,6 +268,7 @@ for options in builds:
                         index.query(queries, search=search, selector=selector, candidates_limit=0)
             for selector in ("greedy", "mmr", "rerank", "max_sum", "dpp"):
                 index.query(dense[0], selector=selector, explain=True, with_report=True)
+                index.query(like=0, selector=selector, paged=True)
                 page = index.query(dense[0], selector=selector, paged=True)
                 index.query(dense[0], selector=selector, page_token=page.next_page_token)
                 if options.get("metric") != "inner_product":

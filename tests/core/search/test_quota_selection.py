@@ -1,11 +1,16 @@
 """Selection within quotas: never a quota missed that can be met, and no other change of picks."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from divgrpc.arrays import read_only
+from divgrpc.columns.quotas import rules_of
 from divgrpc.kernels.records import Points
 from divgrpc.kernels.registers import record_of
 from divgrpc.parameters import QueryParameters
@@ -14,8 +19,9 @@ from divgrpc.quotas.completions import Effort, Programme, Signatures
 from divgrpc.search.quota_selection import QuotaSelection
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import select_different
-from divgrpc.types import EffectiveParameters, FloatArray, Selector
-from divgrpc.types.quotas import Quota
+from divgrpc.search.stepwise import StepwiseSelection
+from divgrpc.types import EffectiveParameters, FloatArray, Selector, Variant
+from divgrpc.types.quotas import Quota, QuotaRule
 from reference.index import selection_scratch
 from reference.quotas import Instance
 
@@ -124,3 +130,65 @@ def test_a_programme_completes_picks_or_says_that_it_cannot() -> None:
     selection, lows = Programme(bounds, signatures, 3, Effort()).relax()
     assert selection.sum() == 2
     assert lows.tolist() == bounds.lows.tolist()
+
+
+def slow_picks(
+    candidates: CandidateSet, values: list[int], quota: Quota, effective: EffectiveParameters
+) -> tuple[list[int], list[float]]:
+    """Pick one by one with `StepwiseSelection`, from what leaves the least numbers within reach."""
+    selection = StepwiseSelection(candidates, effective, "euclidean")
+    lows = {rule.value: rule.min or 0 for rule in rules_of(quota)}
+    counts: Counter[Any] = Counter()
+    places: list[int] = []
+    picked_values: list[float] = []
+    for step in range(effective.k):
+        needs = {value: low - counts[value] for value, low in lows.items() if low > counts[value]}
+        must = sum(needs.values()) >= effective.k - step
+        allowed = [
+            counts[value] < (quota.max_each or 0) and (not must or value in needs)
+            for value in values
+        ]
+        place, value = selection.best(np.array(allowed))
+        if place < 0:
+            break
+        selection.pick(place)
+        counts[values[place]] += 1
+        places.append(place)
+        picked_values.append(value)
+    return places, picked_values
+
+
+@pytest.mark.parametrize("selector", ["nearest", "greedy", "mmr", "max_sum", "dpp"])
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    k=st.integers(1, 12),
+    most=st.integers(1, 4),
+    low=st.integers(0, 4),
+    diversity=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    is_printed=st.booleans(),
+)
+def test_picks_are_those_of_a_slow_selection(
+    selector: Selector,
+    *,
+    seed: int,
+    k: int,
+    most: int,
+    low: int,
+    diversity: float,
+    is_printed: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(k, 60))
+    vectors = rng.integers(-2, 3, (count, 3)).astype(np.float32)
+    candidates, _ = candidates_of(vectors, np.full(3, 0.3, np.float32))
+    values = rng.integers(0, 5, count).tolist()
+    low = min(low, most, k, values.count(0))
+    quota = Quota("a", max_each=most, rules=[QuotaRule(0, low, most)])
+    variant: Variant = "printed" if is_printed and selector == "greedy" else "corrected"
+    effective = replace(parameters(selector, k, diversity), variant=variant)
+    bounds = Bounds.of((quota,), (QuotaColumn.of(values),), k)
+    picks = QuotaSelection.of(candidates, bounds, effective, "euclidean").select(k)
+    places, picked_values = slow_picks(candidates, values, quota, effective)
+    assert picks.places.tolist() == places
+    assert picks.values.tolist() == np.array(picked_values, np.float32).tolist()

@@ -287,9 +287,29 @@ def test_chosen_dials(index: Index, options: dict[str, Any]) -> None:
     quotas = [Quota("brand", max_each=2)]
     result = index.query(VECTORS[:2], quotas=quotas, with_attributes=True, **options)
     assert result.counts.tolist() == [10, 10]
-    assert (result.diversities >= 0).all()
     assert all(result.dial_reasons)
     assert max(counts(result, "brand").values()) <= 2
+
+
+@pytest.mark.parametrize(
+    "dial",
+    [{"diversity": "auto"}, {"lose_at_most": 0.1}, {"diversity": 0.3, "candidates_limit": 50}],
+)
+@pytest.mark.parametrize("selector", SELECTORS[1:])
+def test_quotas_that_bind_nothing_keep_dials_and_pools(
+    selector: Selector, dial: dict[str, Any]
+) -> None:
+    """Near-copies count for neither dial nor loss, and a pool that they crowd grows."""
+    points = np.concatenate((VECTORS[:300], VECTORS[:100] + np.float32(1e-2)))
+    names = [f"n{row % 7}" for row in range(400)]
+    index = Index.build(points, attributes={"name": names})
+    options: dict[str, Any] = {**dial, "selector": selector, "k": 8, "duplicate_threshold": 0.9}
+    for row in range(8):
+        plain = index.query(VECTORS[row], **options)
+        within = index.query(VECTORS[row], quotas=Quota("name", max_each=8), **options)
+        assert within.diversities.tolist() == plain.diversities.tolist()
+        assert within.dial_reasons.tolist() == plain.dial_reasons.tolist()
+        assert within.ids.tolist() == plain.ids.tolist()
 
 
 def test_a_report_is_about_the_results_within_the_quotas(index: Index) -> None:
