@@ -87,7 +87,7 @@ def test_quotas_and_groups(run: Run, folder: Path) -> None:
         (["--scores", "vectors"], "scores must be one number for each candidate"),
         (["-k", "31"], "k must be at most the number of candidates, 30, got 31"),
         (["--metric", "cosin"], "cosin"),
-        (["--max-each", "brand=1"], "quotas has no attribute 'brand'"),
+        (["--max-each", "brand=1"], "quotas must name one of the attributes of the call"),
     ],
 )
 def test_errors_name_the_option(run: Run, folder: Path, words: list[str], message: str) -> None:
