@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from divgrpc import Collection, Index
-from divgrpc.errors import ConditionFailedError, InvalidArgumentError
-from divgrpc.types import HashFamily, Metric, Points, Progress, WriteMode
+from divgrpc.errors import ConditionFailedError, InvalidArgumentError, UnfitIndexError
+from divgrpc.types import HashFamily, Metric, Points, Progress, Search, WriteMode
 from divgrpc.types.filters import Condition, Exists, Field, HasId
 from support.data.written_points import (
     DIMS,
@@ -43,6 +43,11 @@ from support.data.written_points import (
 QUERIES = np.random.default_rng(8).normal(size=(3, DIMS)).astype(np.float32)
 # Few points are drawn, so that many of those written are equal.
 POINTS = drawn_points(60, 2)
+# Points of a collection with `vectors_optional`: half of them have no vector, none has labels.
+OPTIONAL_POINTS = [
+    replace(point, labels=None, vector=point.vector if place % 4 < 2 else None)
+    for place, point in enumerate(POINTS)
+]
 Test = tuple[Condition, Callable[[Point], bool]]
 TESTS: list[Test] = [
     (Field("colour") == "red", lambda point: point.colour == "red"),
@@ -60,6 +65,24 @@ some_points = st.integers(0, len(POINTS) - 1)
 some_tests = st.sampled_from(TESTS)
 
 
+def read_all(index: Index) -> list[Any]:
+    """Return all points with their vectors, and answers of each search, as bytes."""
+    values: list[Any] = []
+    for page in index.scroll(with_vectors=True):
+        for record in page:
+            numbers = record.vector if isinstance(record.vector, tuple) else (record.vector,)
+            vector = [None if part is None else part.tobytes() for part in numbers]
+            values.append((record.id, vector, record.attributes, record.payload))
+    queries = as_kind(QUERIES, kind_of(index))
+    searches: list[Search] = ["tables", "scan", "exact"]
+    for search in searches:
+        for condition in (None, TESTS[0][0]):
+            result = index.query(queries, k=5, search=search, filter=condition, diversity=0.4)
+            scores = result.scores.tobytes() + result.selection_scores.tobytes()
+            values.append((search, result.ids.tolist(), scores))
+    return values
+
+
 class _Writes(RuleBasedStateMachine):
     """Writes to a collection and to a dictionary."""
 
@@ -74,17 +97,21 @@ class _Writes(RuleBasedStateMachine):
     @initialize(
         family=st.sampled_from(["cells", "lsh_div"]),
         metric=st.sampled_from(["cosine", "euclidean", "inner_product"]),
-        points=st.sampled_from(["dense", "sparse"]),
+        points=st.sampled_from(["dense", "sparse", "vectors optional"]),
         has_texts=st.booleans(),
         count=st.integers(1, 40),
     )
     def build(
-        self, *, family: HashFamily, metric: Metric, points: Points, has_texts: bool, count: int
+        self, *, family: HashFamily, metric: Metric, points: str, has_texts: bool, count: int
     ) -> None:
         self.metric, self.has_texts = metric, has_texts
-        self.model: Model = {self.id_of(i): POINTS[i] for i in range(count)}
+        self.is_optional = points == "vectors optional"
+        self.points = OPTIONAL_POINTS if self.is_optional else POINTS
+        self.model: Model = {self.id_of(i): self.points[i] for i in range(count)}
         self.path = self.folder / "points"
-        self.collection = a_collection(self.path, self.model, family, metric, points)
+        kind: Points = "sparse" if points == "sparse" else "dense"
+        options: Any = {"vectors_optional": True} if self.is_optional else {}
+        self.collection = a_collection(self.path, self.model, family, metric, kind, **options)
 
     def id_of(self, number: int) -> Id:
         return f"p{number}" if self.has_texts else 10 * number
@@ -105,7 +132,7 @@ class _Writes(RuleBasedStateMachine):
     @rule(numbers=some_numbers, first=some_points, at_once=st.booleans())
     def upsert(self, numbers: list[int], first: int, *, at_once: bool) -> None:
         points = {
-            self.id_of(number): POINTS[(first + place) % len(POINTS)]
+            self.id_of(number): self.points[(first + place) % len(self.points)]
             for place, number in enumerate(numbers)
         }
         for name, point in points.items() if not at_once else ():
@@ -118,22 +145,25 @@ class _Writes(RuleBasedStateMachine):
     def upsert_on_condition(self, number: int, point: int, mode: WriteMode) -> None:
         name = self.id_of(number)
         if (name in self.model) == (mode == "update_only"):
-            self.written(upsert(self.open, {name: POINTS[point]}, mode=mode))
-            self.put({name: POINTS[point]})
+            self.written(upsert(self.open, {name: self.points[point]}, mode=mode))
+            self.put({name: self.points[point]})
         else:
             with pytest.raises(ConditionFailedError, match=mode):
-                upsert(self.open, {name: POINTS[point]}, mode=mode)
+                upsert(self.open, {name: self.points[point]}, mode=mode)
 
     @rule(numbers=some_numbers, payload=st.binary(max_size=3), colour=st.booleans())
     def upsert_without_vectors(self, numbers: list[int], payload: bytes, *, colour: bool) -> None:
         names = [self.id_of(number) for number in numbers]
         attributes = {"colour": ["red"] * len(names)} if colour else None
         arguments: Any = {"payloads": [payload] * len(names), "attributes": attributes}
-        if not {*names} <= {*self.model}:
+        is_known = {*names} <= {*self.model}
+        if not is_known and not self.is_optional:
             with pytest.raises(InvalidArgumentError, match="must be given for new points"):
                 self.open.upsert(names, **arguments)
             return
         self.written(self.open.upsert(names, **arguments).sequence)
+        new = Point(None, labels=None)
+        self.put({name: new for name in names if name not in self.model})
         for name in names:
             changes: Any = {"payload": payload} | ({"colour": "red"} if colour else {})
             self.model[name] = replace(self.model[name], **changes)
@@ -141,9 +171,26 @@ class _Writes(RuleBasedStateMachine):
     @rule(numbers=some_numbers)
     def upsert_vectors_alone(self, numbers: list[int]) -> None:
         """Points then have no attributes and no payloads."""
-        points = {self.id_of(number): Point(POINTS[number].vector) for number in numbers}
+        labels = None if self.is_optional else ()
+        points = {
+            self.id_of(number): Point(self.points[number].vector, labels=labels)
+            for number in numbers
+        }
         vectors = columns_of([*points.values()], kind_of(self.open))["vectors"]
         self.written(self.open.upsert(list(points), vectors).sequence)
+        self.put(points)
+
+    @precondition(lambda self: self.is_optional and self.model)
+    @rule(share=st.floats(0, 1), first=some_points)
+    def give_and_take_vectors(self, share: float, first: int) -> None:
+        """Points without a vector get one, and the others lose theirs."""
+        names = [*self.model][: max(1, int(share * len(self.model)))]
+        points = {}
+        for place, name in enumerate(names):
+            point = self.model[name]
+            vector = POINTS[(first + place) % len(POINTS)].vector if point.vector is None else None
+            points[name] = replace(point, vector=vector)
+        self.written(upsert(self.open, points))
         self.put(points)
 
     @rule(numbers=st.lists(NUMBERS, max_size=12))
@@ -171,14 +218,28 @@ class _Writes(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
+        before = read_all(self.open)
         self.open.compact()
         assert not self.open.compact()
+        assert read_all(self.open) == before
 
     @rule()
     def vacuum(self) -> None:
+        before = read_all(self.open)
         self.open.compact(vacuum=True)
+        assert read_all(self.open) == before
 
-    @precondition(lambda self: self.model)
+    @property
+    def has_vectors(self) -> bool:
+        return any(point.vector is not None for point in self.model.values())
+
+    @precondition(lambda self: self.model and not self.has_vectors)
+    @rule()
+    def add_attribute_without_vectors(self) -> None:
+        with pytest.raises(UnfitIndexError, match="no point with a vector"):
+            self.open.add_attributes({f"added{self.added}": [1]}, ids=[*self.model][:1])
+
+    @precondition(lambda self: self.has_vectors)
     @rule(share=st.floats(0, 1), payload=st.binary(max_size=3), seed=st.integers(0, 9))
     def add_attribute(self, share: float, payload: bytes, seed: int) -> None:
         """Add values of some points, one of which another caller changes meanwhile."""
@@ -237,7 +298,9 @@ class _Writes(RuleBasedStateMachine):
         assert self.open.count(test[0]) == 1
         queries = as_kind(QUERIES, kind_of(self.open))
         result = self.open.query(queries, filter=test[0], k=2)
-        assert result.ids[:, 0].tolist() == [name] * len(QUERIES)
+        is_searched = self.model[name].vector is not None
+        assert result.counts.tolist() == [int(is_searched)] * len(QUERIES)
+        assert (name in result.ids) == is_searched
         rest = self.open.query(queries, exclude_ids=[name], k=len(names) + 1, search="exact")
         assert name not in rest.ids.ravel().tolist()
 
