@@ -391,16 +391,19 @@ class Index:
         with_vectors: bool = False,
         with_attributes: bool = True,
         with_payload: bool = True,
+        with_labels: bool = False,
     ) -> Records:
         """Return the stored points with these ids, in the order of `ids`.
 
         ids: one id, or at most 10,000. Ids that no point has are left out of the result.
         with_vectors, with_attributes, with_payload: what to return. Under cosine, vectors have unit
             length.
+        with_labels: return labels, categories and sub-topics, if the points of the index have some.
 
         Raises `InvalidArgumentError` for ids of another kind than the index has.
         """
-        parts, engine = Parts(with_vectors, with_attributes, with_payload), self._engine
+        parts = Parts(with_vectors, with_attributes, with_payload, with_labels)
+        engine = self._engine
         return engine.records(engine.find(as_ids(ids)), parts)
 
     def count(self, filter: FilterLike = None) -> int:  # noqa: A002  # the word that users expect
@@ -416,6 +419,7 @@ class Index:
         with_vectors: bool = False,
         with_attributes: bool = True,
         with_payload: bool = True,
+        with_labels: bool = False,
         page_size: int = 1_000,
     ) -> Iterator[Records]:
         """Yield all points that pass a filter, in pages of at most `page_size` points.
@@ -425,8 +429,8 @@ class Index:
         """
         if page_size < 1:
             raise invalid("page_size", f"must be at least 1, got {page_size}")
-        parts, key = Parts(with_vectors, with_attributes, with_payload), -1
-        engine = self._engine
+        parts = Parts(with_vectors, with_attributes, with_payload, with_labels)
+        engine, key = self._engine, -1
         passing = _passing(engine, filter)
         while True:
             rows, keys = engine.following(key, page_size, passing)

@@ -15,7 +15,6 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
-from divgrpc.storage.manifest import Manifest
 from divgrpc.stored_points import StoredPoints
 from divgrpc.types import IntArray, LabelResult, WarningInfo
 from divgrpc.vectors import Rows, RowsLike, prepare
@@ -24,11 +23,9 @@ from divgrpc.vectors import Rows, RowsLike, prepare
 class LabelledPoints(StoredPoints):
     """The labels of an index; `divgrpc.engine.Engine` sets the fields.
 
-    manifest: description of the generation.
     labels: the object that predicts labels; None if the index has no labels.
     """
 
-    manifest: Manifest
     labels: IndexedLabels | None
 
     @abstractmethod

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.annotations import INDICES, INDPTR, annotations_in, take
 from divgrpc.columns.quotas import check_attributes
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
@@ -22,22 +23,36 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.quotas import Quotas
-from divgrpc.types.records import AttributeValue, IdArray, Parts, Records, SparseVectors
+from divgrpc.types.records import (
+    AttributeValue,
+    IdArray,
+    Parts,
+    PointLabels,
+    Records,
+    SparseVectors,
+)
 from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
+# Maximum number of bytes of a label, or of the end of a label set, in a message; and of a category
+# or a sub-topic, which takes the most if it is negative.
+_LABEL_BYTES: Final = 5
+_TOPIC_BYTES: Final = 10
 
 
 class StoredPoints:
     """The stored points of an index; `divgrpc.engine.Engine` sets the fields.
 
+    manifest: description of the generation.
     generation, rows, dims: the generation number, the number of points, and their dimensions.
     sequence: number of the last write that is visible.
     """
 
+    manifest: Manifest
     generation: int
     rows: int
     dims: int
@@ -200,6 +215,11 @@ class StoredPoints:
                 sizes += 8 * (points.indptr[rows + 1] - points.indptr[rows]) + 8
             else:
                 sizes += 4 * self.dims
+        if parts.labels:
+            annotations = self._annotations(rows)
+            if INDPTR in annotations:
+                sizes += _LABEL_BYTES * (np.diff(annotations[INDPTR]) + 1)
+            sizes += _TOPIC_BYTES * len(annotations.keys() - {INDPTR, INDICES})
         return sizes
 
     def records(self, rows: IntArray, parts: Parts) -> Records:
@@ -208,6 +228,7 @@ class StoredPoints:
         has_vector = self._has_vector(rows) if parts.vectors else None
         if has_vector is not None and isinstance(vectors, np.ndarray):
             vectors[~has_vector] = np.nan
+        annotations = self._annotations(rows) if parts.labels else {}
         return Records(
             ids=self._reader.ids.of_rows(rows),
             vectors=vectors,
@@ -216,7 +237,20 @@ class StoredPoints:
             payloads=self._reader.payloads(rows) if parts.payload else (),
             generation=self.generation,
             sequence=self.sequence,
+            labels=self._labels_in(annotations),
+            categories=annotations.get("categories"),
+            subtopics=annotations.get("subtopics"),
         )
+
+    def _annotations(self, rows: IntArray) -> Mapping[str, Array]:
+        """Return the label sets, categories and sub-topics of `rows` (m,), by array name."""
+        return take(annotations_in(self._arrays), rows)
+
+    def _labels_in(self, annotations: Mapping[str, Array]) -> PointLabels | None:
+        section = self.manifest.labels
+        if section is None or INDPTR not in annotations:
+            return None
+        return PointLabels(annotations[INDPTR], annotations[INDICES], section.label_count)
 
     def attribute_values(
         self, rows: IntArray, names: Sequence[str]

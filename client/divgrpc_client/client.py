@@ -292,6 +292,7 @@ class _Methods:
         with_vectors: bool = False,
         with_attributes: bool = True,
         with_payload: bool = True,
+        with_labels: bool = False,
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> Records:
@@ -300,11 +301,15 @@ class _Methods:
         ids: one id, or at most 10,000, of the kind that the index has.
         with_vectors, with_attributes, with_payload: what to return. Under cosine, vectors have unit
             length.
+        with_labels: return labels, categories and sub-topics, if the points of the index have some.
 
         Raises `IndexNotFoundError`.
         """
         parts = requests.parts(
-            vectors=with_vectors, attributes=with_attributes, payload=with_payload
+            vectors=with_vectors,
+            attributes=with_attributes,
+            payload=with_payload,
+            labels=with_labels,
         )
         exchange = batches.single(requests.get(name, ids, parts), responses.point_records)
         return self._ask("Get", exchange, timeout, request_id)
@@ -340,6 +345,7 @@ class _Methods:
         with_vectors: bool = False,
         with_attributes: bool = True,
         with_payload: bool = True,
+        with_labels: bool = False,
         page_size: int = 1_000,
         timeout: float | None = None,
         request_id: str | None = None,
@@ -347,7 +353,7 @@ class _Methods:
         """Yield all points of an index that pass a filter, in pages.
 
         filter: conditions as in `query`. Default: all points.
-        with_vectors, with_attributes, with_payload: what to return, as in `get`.
+        with_vectors, with_attributes, with_payload, with_labels: what to return, as in `get`.
         page_size: maximum number of points on a page, at most 10,000. Pages of large points are
             shorter, because a page fits in one message.
         timeout: seconds for one page. Default: the client's timeout.
@@ -360,7 +366,10 @@ class _Methods:
             index=index_name(name),
             page_size=arguments.count("page_size", page_size),
             parts=requests.parts(
-                vectors=with_vectors, attributes=with_attributes, payload=with_payload
+                vectors=with_vectors,
+                attributes=with_attributes,
+                payload=with_payload,
+                labels=with_labels,
             ),
             **filters.filter_fields(filter),
         )

@@ -1,4 +1,4 @@
-"""What an index stores about its points beside their hash codes: ids, attributes and payloads."""
+"""What an index stores about its points beside their hash codes, such as ids and attributes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +72,18 @@ class SparseVector(NamedTuple):
     values: npt.NDArray[np.float32]
 
 
+class PointLabels(NamedTuple):
+    """The labels of n points, as compressed sparse rows.
+
+    Point i has the labels `indices[indptr[i] : indptr[i + 1]]`, which ascend. `indptr` (n + 1,) is
+    int64, and `indices` (m,) int32. `label_count` is the number of labels of the index.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]
+    label_count: int
+
+
 class Record(NamedTuple):
     """One stored point.
 
@@ -80,20 +92,28 @@ class Record(NamedTuple):
         call had `with_vectors`. Under cosine, vectors are stored with unit length.
     attributes: values by the name of the attribute.
     payload: bytes that were stored with the point, b"" if there were none.
+    labels: the labels of the point, ascending. None unless the call had `with_labels` and the
+        points of the index have labels.
+    category, subtopic: -1 for none. None unless the call had `with_labels` and the points of the
+        index have categories or sub-topics.
     """
 
     id: int | str
     vector: npt.NDArray[np.float32] | SparseVector | None
     attributes: Mapping[str, AttributeValue]
     payload: bytes
+    labels: tuple[int, ...] | None = None
+    category: int | None = None
+    subtopic: int | None = None
 
 
 class Parts(NamedTuple):
-    """What records contain beside ids."""
+    """What records contain beside ids; `labels` stands for categories and sub-topics too."""
 
     vectors: bool = False
     attributes: bool = True
     payload: bool = True
+    labels: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -108,6 +128,10 @@ class Records:
     sequence: number of the last write that the points show; 0 if nothing was written.
     has_vector: (n,) bool, whether each point has a vector, if the call had `with_vectors` and one
         has none; else None. The rows of `vectors` without a vector are NaN.
+    labels: the labels of the points. None unless the call had `with_labels` and the points of the
+        index have labels.
+    categories, subtopics: (n,) int32, -1 for none. None unless the call had `with_labels` and the
+        points of the index have categories or sub-topics.
     """
 
     ids: IdArray
@@ -117,6 +141,9 @@ class Records:
     generation: int = 0
     sequence: int = 0
     has_vector: npt.NDArray[np.bool_] | None = None
+    labels: PointLabels | None = None
+    categories: npt.NDArray[np.int32] | None = None
+    subtopics: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -152,4 +179,13 @@ class Records:
             vector = vector[row]
         values = {name: column[row] for name, column in self.attributes.items()}
         payload = self.payloads[row] if self.payloads else b""
-        return Record(self.ids[row : row + 1].tolist()[0], vector, values, payload)
+        labels = None
+        if self.labels is not None:
+            part = slice(self.labels.indptr[row], self.labels.indptr[row + 1])
+            labels = tuple(self.labels.indices[part].tolist())
+        category, subtopic = (
+            None if numbers is None else int(numbers[row])
+            for numbers in (self.categories, self.subtopics)
+        )
+        point_id = self.ids[row : row + 1].tolist()[0]
+        return Record(point_id, vector, values, payload, labels, category, subtopic)

@@ -8,11 +8,11 @@ import numpy as np
 from divgrpc.arrays import Array
 from divgrpc.builder.builder import integer_column
 from divgrpc.builder.labels import check_label_sets
+from divgrpc.columns.annotations import INDICES, INDPTR, Annotations
 from divgrpc.errors import invalid
 from divgrpc.labels.model import label_rows
 from divgrpc.storage.manifest import Manifest
 from divgrpc.vectors import as_rows
-from divgrpc.writes.annotations import INDICES, INDPTR, Annotations
 
 
 class AnnotationArguments(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, spans
+from divgrpc.columns.annotations import AnnotationWriter
 from divgrpc.columns.filters import FilterReader, Flags
 from divgrpc.columns.ids import (
     ID_TEXTS,
@@ -32,7 +33,6 @@ from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Condition
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind, Scalar
-from divgrpc.writes.annotations import AnnotationWriter
 from divgrpc.writes.records import Rows, join_rows
 
 _ABSENT: Final = -1

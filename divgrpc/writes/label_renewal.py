@@ -12,6 +12,7 @@ import numpy as np
 from divgrpc.builder.assembly import requested_parameters
 from divgrpc.builder.label_model import build_model
 from divgrpc.builder.progress import Report
+from divgrpc.columns.annotations import INDICES
 from divgrpc.errors import UnfitIndexError
 from divgrpc.labels import LabelModel
 from divgrpc.labels.prediction import INDEX
@@ -20,7 +21,6 @@ from divgrpc.storage.generations import Generation, Staging
 from divgrpc.storage.manifest import LabelSection
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows
-from divgrpc.writes.annotations import INDICES
 
 # Names of the arrays that do not depend on the model, and of those of the model, or their first
 # letters.

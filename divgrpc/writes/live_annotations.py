@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
+from divgrpc.columns.annotations import INDICES, INDPTR, Annotations, annotations_in, join, take
 from divgrpc.columns.filters import Flags
 from divgrpc.types import IntArray
 from divgrpc.vectors import SparseRows
-from divgrpc.writes.annotations import INDICES, INDPTR, Annotations, annotations_in, join, take
 from divgrpc.writes.columns import Part, Parts
 
 _LABEL_SETS: Final = (INDPTR, INDICES)

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.annotations import Annotations, annotations_in, join
 from divgrpc.columns.filters import Flags
 from divgrpc.columns.values import DTYPES, Column
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows as Vectors
 from divgrpc.vectors import SparseRows, concatenate_rows
-from divgrpc.writes.annotations import Annotations, annotations_in, join
 
 # Arrays of the rows that have a vector, beside the vectors.
 _OF_VECTORS: Final = ("cells", "terms", "codes")

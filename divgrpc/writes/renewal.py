@@ -23,6 +23,7 @@ from divgrpc.builder.row_encoder import (
     COARSE,
     COARSE_STARTS,
 )
+from divgrpc.columns.annotations import AnnotationWriter, annotations_in, take
 from divgrpc.columns.reader import PAYLOAD
 from divgrpc.columns.texts import ENDS
 from divgrpc.columns.values import rows_of_column
@@ -41,7 +42,6 @@ from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows as Vectors
 from divgrpc.vectors import SparseRows
 from divgrpc.writes.additions import Addition
-from divgrpc.writes.annotations import AnnotationWriter, annotations_in, take
 from divgrpc.writes.columns import Part, Parts
 from divgrpc.writes.label_renewal import copy_labels, retrain_labels
 from divgrpc.writes.layout import ROW_ARRAYS, Layout, Source

@@ -25,7 +25,7 @@ from divgrpc.types.records import IdArray
 from divgrpc.vectors import Rows
 from divgrpc.writes.columns import LiveReader, Part
 from divgrpc.writes.layout import ROW_ARRAYS, Layout, LayoutInfo, WritesFolder
-from divgrpc.writes.live_annotations import LiveLabelSets, numbers_of_rows
+from divgrpc.writes.live_annotations import LiveLabelSets, annotations_of, numbers_of_rows
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
@@ -197,6 +197,10 @@ class Snapshot(Engine):
         if self.labels is None or self.labels.sets is None:
             return None
         return LiveLabelSets(self._parts, self._alive, self.labels.count)
+
+    def _annotations(self, rows: IntArray) -> Mapping[str, Array]:
+        """Return the label sets, categories and sub-topics of `rows` (m,), by array name."""
+        return annotations_of(self._parts, rows)
 
     @property
     def label_counts(self) -> IntArray | None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc_protos.v1 import labels_pb2, vectors_pb2
+from divgrpc_protos.v1 import points_pb2, vectors_pb2
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -130,10 +130,10 @@ def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
     raise MatrixError("", "one of dense and sparse must be set")
 
 
-def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
+def encode_label_sets(sets: Csr) -> points_pb2.LabelSets:
     """Return the labels of rows as a message; the labels are the columns with nonzero values."""
     labels = without_zeros(sets)
-    return labels_pb2.LabelSets(
+    return points_pb2.LabelSets(
         label_count=labels.cols, offsets=labels.indptr.tolist(), ids=labels.indices.tolist()
     )
 
@@ -145,7 +145,7 @@ def without_zeros(matrix: Csr) -> Csr:
     return Csr(ends, matrix.indices[nonzero], matrix.data[nonzero], matrix.cols)
 
 
-def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:
+def decode_label_sets(sets: points_pb2.LabelSets) -> Csr:
     """Return the labels of rows as a sparse matrix with the value 1 for each label.
 
     Raises `MatrixError` if the offsets do not match the ids, or if labels are out of range or not

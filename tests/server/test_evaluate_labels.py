@@ -23,7 +23,7 @@ from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from divgrpc_protos.v1.labels_pb2 import LabelSets
+from divgrpc_protos.v1.points_pb2 import LabelSets
 from support.checks.refusals import cases_of, failing, refused
 from support.checks.status_details import failure
 from support.data import labelled_documents

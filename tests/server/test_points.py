@@ -14,7 +14,7 @@ from scipy import sparse
 from divgrpc import Index
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
-from divgrpc.types.records import Attribute, Records, SparseVectors
+from divgrpc.types.records import Attribute, Record, Records, SparseVectors
 from divgrpc_client import AsyncClient, Client, RpcError
 from divgrpc_protos.v1 import index_pb2, points_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -91,7 +91,7 @@ def test_get_equals_that_in_process(ask: Stack, index: str, core: Index) -> None
     assert records.vectors.tobytes() == expected.vectors.tobytes()
     assert records.generation == ask("get_index", index, timeout=30).generation
     bare = ask("get", index, NAMES[5], with_attributes=False, with_payload=False, timeout=30)
-    assert bare[0] == (NAMES[5], None, {}, b"")
+    assert bare[0] == Record(NAMES[5], None, {}, b"")
 
 
 def test_scroll_yields_every_point(

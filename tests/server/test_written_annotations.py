@@ -15,9 +15,9 @@ from divgrpc import Collection, Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import LabelResult
-from divgrpc_client import Client, Upsert
+from divgrpc_client import Client, RpcError, Upsert
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import labels_pb2, writes_pb2
+from divgrpc_protos.v1 import points_pb2, writes_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.checks.status_details import failure
 from support.data.evaluation_rows import assert_same_rows
@@ -67,7 +67,18 @@ def assert_same(wire: LabelResult, core: LabelResult) -> None:
 
 
 def assert_same_state(client: Client, name: str, index: Index) -> None:
-    """Compare predictions, and an evaluation by category, with those in process."""
+    """Compare stored annotations, predictions, and an evaluation by category, with the core's."""
+    pages = list(client.scroll(name, with_labels=True, page_size=70))
+    core_pages = list(index.scroll(with_labels=True, page_size=70))
+    assert [list(page) for page in pages] == [list(page) for page in core_pages]
+    for page, core_page in zip(pages, core_pages, strict=True):
+        assert page.labels is not None
+        assert page.labels.label_count == LABELS
+        for wire, core in zip(page.labels, core_page.labels or (), strict=True):
+            assert np.asarray(wire).tolist() == np.asarray(core).tolist()
+            assert np.asarray(wire).dtype == np.asarray(core).dtype
+        for column in ("categories", "subtopics"):
+            assert getattr(page, column).tobytes() == getattr(core_page, column).tobytes()
     for options in ({}, VOTES, VOTES | {"vote": "plain", "neighbours": 3}):
         arguments: Any = options
         wire = client.predict_labels(name, POINTS[-20:], **arguments)
@@ -104,6 +115,30 @@ def test_annotations_equal_those_in_process(
         assert client.predict_labels(name, POINTS[:1]).warnings == ()
         assert_same_state(client, name, collection)
     assert_same_state(client, name, Index.open(server.folder / "data" / name))
+
+
+def test_annotations_are_returned_if_asked_for(
+    ask: Stack, client: Client, server: RunningServer, name: str
+) -> None:
+    record = ask("get", name, 7, with_labels=True)[0]
+    labels = tuple(np.flatnonzero(SETS[7]).tolist())
+    assert (record.labels, record.category, record.subtopic) == (labels, 1, 1)
+    bare = ask("get", name, 7)
+    assert bare[0][4:] == (None, None, None)
+    assert bare.labels is bare.categories is bare.subtopics is None
+    assert len(ask("get", name, [-5], with_labels=True)) == 0
+    place(server, f"{name}-without", POINTS[:ROWS])
+    assert client.get(f"{name}-without", 7, with_labels=True)[0][4:] == (None, None, None)
+
+
+def test_pages_with_many_labels_fit_a_message(client: Client) -> None:
+    sets = np.ones((100, 60_000), np.int8)
+    client.build("many-labels", POINTS[:100], labels=csr_array(sets), replace=True)
+    pages = list(client.scroll("many-labels", with_labels=True))
+    assert len(pages) > 1
+    assert sum(len(page) for page in pages) == 100
+    with pytest.raises(RpcError, match="ask for fewer points"):
+        client.get("many-labels", np.arange(100), with_labels=True)
 
 
 def test_annotations_of_many_messages_and_of_a_stream(
@@ -152,7 +187,7 @@ def test_wrong_annotations_name_their_field(ask: Stack, server: RunningServer, n
             ask("upsert", index, [1], **arguments)
         assert fault.value.field == field
     stub = DiverseIndexStub(grpc.insecure_channel(server.target))
-    sets = labels_pb2.LabelSets
+    sets = points_pb2.LabelSets
     for labels, field in (
         (sets(label_count=LABELS, offsets=[0, 1, 1], ids=[0]), "labels.offsets"),
         (sets(label_count=LABELS, offsets=[0, 1], ids=[LABELS]), "labels.ids"),

@@ -21,18 +21,21 @@ from divgrpc_client.formats.record_files import EXPORT_FILES, record_writer
 
 # Number of points that scroll shows.
 _SHOWN: Final = 20
-_WITH_VECTORS: Final = ("--with-vectors", "", "Return vectors too; under cosine of unit length.")
+_WITH: Final = (
+    ("--with-vectors", "", "Return vectors too; under cosine of unit length."),
+    ("--with-labels", "", "Return labels, categories and sub-topics too."),
+)
 
 
 def add_get(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of `get`."""
     add_name(verb)
     verb.add_argument("ids", metavar="ID", nargs="+", help="The ids of the points.")
-    add_flags(verb, _WITH_VECTORS)
+    add_flags(verb, *_WITH)
 
 
 def get(arguments: argparse.Namespace) -> int:
-    """Show stored points by id: attributes, payloads and, if asked for, vectors.
+    """Show stored points by id: attributes, payloads and, if asked for, vectors and labels.
 
     With --json, each point is a line of JSON, in the format that divgrpc build reads. If an id is
     not found, an error names it, and the exit code is 1.
@@ -40,6 +43,7 @@ def get(arguments: argparse.Namespace) -> int:
     Examples:
       divgrpc get shoes a-17 b-4
       divgrpc get shoes a-17 --with-vectors --json
+      divgrpc get papers 7 --with-labels
     """
     with session.connect(arguments) as client:
         info = client.get_index(arguments.name, timeout=arguments.timeout)
@@ -48,6 +52,7 @@ def get(arguments: argparse.Namespace) -> int:
             arguments.name,
             ids,
             with_vectors=arguments.with_vectors,
+            with_labels=arguments.with_labels,
             timeout=arguments.timeout,
         )
     if len(records):
@@ -85,7 +90,7 @@ def add_scroll(verb: argparse.ArgumentParser) -> None:
     limit = f"Show at most N points (default {_SHOWN})."
     add_flags(verb, ("--limit", "N", limit), default=_SHOWN)
     add_filter(verb)
-    add_flags(verb, _WITH_VECTORS)
+    add_flags(verb, *_WITH)
 
 
 def scroll(arguments: argparse.Namespace) -> None:
@@ -107,6 +112,7 @@ def scroll(arguments: argparse.Namespace) -> None:
             arguments.name,
             condition,
             with_vectors=arguments.with_vectors,
+            with_labels=arguments.with_labels,
             page_size=min(left, 1_000),
             timeout=arguments.timeout,
         )
@@ -129,11 +135,11 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 def export(arguments: argparse.Namespace) -> None:
     """Write all points of an index, or those that pass conditions, to a file for divgrpc build.
 
-    FILE has the id, vector, attributes and payload of each point: as a line of JSON or, if its name
-    ends in .parquet, as a row of a table. An .npz has them as arrays of numpy; all points must fit
-    into memory. FILE appears only when it is complete. It has neither the parameters of the index,
-    such as its metric, nor categories, sub-topics and labels. Under cosine, vectors have unit
-    length.
+    FILE has the id, vector, attributes and payload of each point, and its labels, category and
+    sub-topic if the index has some: as a line of JSON or, if its name ends in .parquet, as a row of
+    a table. An .npz has them as arrays of numpy; all points must fit into memory. FILE appears only
+    when it is complete. It has neither the parameters of the index, such as its metric, nor a label
+    model and the names and hierarchy of labels. Under cosine, vectors have unit length.
 
     Examples:
       divgrpc export shoes shoes.jsonl
@@ -151,7 +157,9 @@ def export(arguments: argparse.Namespace) -> None:
             info = client.get_index(arguments.name, timeout=arguments.timeout)
             points, timeout = 0, arguments.timeout
             total = client.count(arguments.name, condition, timeout=timeout)
-            pages = client.scroll(arguments.name, condition, with_vectors=True, timeout=timeout)
+            pages = client.scroll(
+                *(arguments.name, condition), with_vectors=True, with_labels=True, timeout=timeout
+            )
             with (
                 session.bar(arguments, "points") as progress,
                 record_writer(part, path.suffix, info) as write,
@@ -168,10 +176,17 @@ def export(arguments: argparse.Namespace) -> None:
     value = {"name": info.name, "generation": info.generation, "count": points}
     text = f"{points} points of {info.name} in {path}"
     json_output.show_or_write(value, text, as_json=arguments.json)
-    left_out = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
-    left_out += ["labels"] * (info.labels is not None)
-    if left_out:
-        sys.stderr.write(f"divgrpc: {', '.join(left_out)} of the points are not exported\n")
+    if left_out := _left_out(info):
+        sys.stderr.write(f"divgrpc: not exported: {', '.join(left_out)}\n")
+
+
+def _left_out(info: IndexInfo) -> list[str]:
+    """Return what an index has about labels that a file of points has not."""
+    labels = info.labels
+    if labels is None:
+        return []
+    parts = ["the label model"] * (labels.rank > 0) + ["names of labels"] * labels.has_names
+    return parts + ["the hierarchy of labels"] * labels.has_hierarchy
 
 
 def _check_generation(info: IndexInfo, page: Records) -> None:
@@ -184,9 +199,8 @@ def _check_generation(info: IndexInfo, page: Records) -> None:
 def _show(arguments: argparse.Namespace, records: Records, limit: int | None = None) -> None:
     shown = list(records)[:limit]
     if arguments.json:
-        dims = getattr(records.vectors, "dims", 0)
         for record in shown:
-            json_output.show(as_object(record, dims))
+            json_output.show(as_object(record, records))
         return
     from divgrpc_client.formats import tables
 

@@ -92,6 +92,9 @@ def upsert(arguments: argparse.Namespace) -> None:
             vectors, fields["labels"] = documents.rows, documents.labels
         elif Path(arguments.file).suffix in SVMLIGHT and arguments.dims is None:
             vectors = widened(documents, info.dims)
+        if info.labels is not None and arguments.labels is None:
+            # Files of single points may lack the last labels.
+            fields["labels"] = widened(fields["labels"], info.labels.label_count)
         if info.id_kind == "string":
             fields["ids"] = list(map(str, fields["ids"]))
         types = {a.name: a.type for a in info.attributes if a.name in fields["attributes"]}
@@ -247,7 +250,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
             "ids", f"must be given, because {path} has none: name a file of ids with --ids"
         )
     topics = {"categories": arguments.categories, "subtopics": arguments.subtopics}
-    fields["topics"] = {
+    fields["topics"] |= {
         name: read_column(source, path) for name, source in topics.items() if source is not None
     }
     _check_counts(vectors, fields)
@@ -257,6 +260,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[str, Any]]:
     """Return vectors, documents or None, and what else the file has."""
     fields: dict[str, Any] = {"ids": None, "attributes": {}, "payloads": None, "labels": None}
+    fields["topics"] = {}
     if arguments.features is not None:
         documents = read_documents(path, arguments)
         return documents, fields | {"labels": documents.labels}
@@ -267,6 +271,10 @@ def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[s
         return read_vectors(path, arguments.key, base=base, dims=dims), fields
     points = read_records(path, needs_vectors=False)
     fields |= {"ids": points.ids, "attributes": points.attributes, "payloads": points.payloads}
+    fields["topics"] = dict(points.annotations)
+    labels = fields["topics"].pop("labels", None)
+    if arguments.labels is None:
+        fields["labels"] = labels
     return points.rows, fields
 
 

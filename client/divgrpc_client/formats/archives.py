@@ -10,8 +10,11 @@ An archive (.npz) has these arrays:
     ids                          (n,) int64, or UTF-8 bytes of a JSON list if the ids are texts
     attributes                   UTF-8 bytes of a JSON object with n values by name
     payload_bytes, payload_ends  payloads one after another, and the end of each
+    label_indptr, label_indices, label_count
+                                 label sets, as compressed sparse rows, and the number of labels
+    categories, subtopics        (n,) int32, -1 for none
 
-The last three parts are absent if no point has them. The functions hold all points in memory.
+The parts after `ids` are absent if the index has none. The functions hold all points in memory.
 """
 
 import json
@@ -74,6 +77,7 @@ def archive_writer(path: Path, info: IndexInfo) -> Iterator[Callable[[Records], 
         payloads = [payload for page in pages for payload in page.payloads]
         arrays["payload_bytes"] = np.frombuffer(b"".join(payloads), np.uint8)
         arrays["payload_ends"] = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
+    arrays |= _annotations(pages, info)
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stubs take no dict here
 
@@ -99,6 +103,26 @@ def _vectors(pages: list[Records], info: IndexInfo) -> dict[str, Array]:
     }
 
 
+def _annotations(pages: list[Records], info: IndexInfo) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    if info.labels is not None and info.labels.has_label_sets:
+        parts = [page.labels for page in pages if page.labels is not None]
+        widths = np.concatenate([np.empty(0, np.int64), *(np.diff(p.indptr) for p in parts)])
+        arrays["label_indptr"] = np.concatenate(([0], np.cumsum(widths)))
+        arrays["label_indices"] = np.concatenate(
+            [np.empty(0, np.int32), *(part.indices for part in parts)]
+        )
+        arrays["label_count"] = np.array(info.labels.label_count)
+    for name, is_present in (
+        ("categories", info.has_categories),
+        ("subtopics", info.has_subtopics),
+    ):
+        if is_present:
+            columns = [getattr(page, name) for page in pages if len(page)]
+            arrays[name] = np.concatenate([np.empty(0, np.int32), *columns])
+    return arrays
+
+
 def _points(archive: Any) -> PointLines:  # noqa: ANN401  # numpy's stubs give no type
     if int(archive[_VERSION_NAME]) != _VERSION:
         raise ValueError(f"it has version {archive[_VERSION_NAME]}, and this release {_VERSION}")
@@ -120,7 +144,21 @@ def _points(archive: Any) -> PointLines:  # noqa: ANN401  # numpy's stubs give n
         payloads = [texts[start:end] or None for start, end in bounds]
     id_list = _from_bytes(ids) if ids.dtype == np.uint8 else ids.tolist()
     has_vector = archive["has_vector"] if "has_vector" in archive.files else None
-    return PointLines(vectors, id_list, attributes, payloads, has_vector)
+    annotations = _annotations_in(archive, len(id_list))
+    return PointLines(vectors, id_list, attributes, payloads, has_vector, annotations)
+
+
+def _annotations_in(archive: Any, rows: int) -> dict[str, Any]:  # noqa: ANN401  # numpy's stubs give no type
+    names = [name for name in ("categories", "subtopics") if name in archive.files]
+    annotations: dict[str, Any] = {name: archive[name] for name in names}
+    if "label_indptr" in archive.files:
+        indptr, indices = archive["label_indptr"], archive["label_indices"]
+        if len(indptr) != rows + 1 or indptr[-1] != len(indices):
+            raise ValueError("the arrays of its labels do not match")
+        ones = np.ones(len(indices), np.float32)
+        labels = Csr(indptr, indices.astype(np.uint32), ones, int(archive["label_count"]))
+        annotations["labels"] = labels
+    return annotations
 
 
 def _as_bytes(value: object) -> Array:

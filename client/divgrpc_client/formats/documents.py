@@ -136,6 +136,7 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "set either FILE or --features")
     columns: dict[str, Any] = {}
+    labels: Matrix | None = None
     if arguments.features is None:
         path = Path(arguments.file)
         if has_records(path):
@@ -147,9 +148,10 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
                 return path, points.rows, _columns_of(points)
             rows = cast(Matrix, points.vectors)
             columns = _columns_of(points)
+            labels = columns.get("labels")
         else:
             rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-        documents = _with_labels(path, rows, None, arguments)
+        documents = _with_labels(path, rows, labels, arguments)
     else:
         documents = read_documents(Path(arguments.features), arguments)
         values = vars(arguments)
@@ -177,8 +179,9 @@ def _refuse_labels(arguments: argparse.Namespace) -> None:
 
 
 def _columns_of(points: PointLines) -> dict[str, Any]:
-    """Return ids, payloads and attributes as arguments of `Client.build`."""
-    return {"ids": points.ids, "payloads": points.payloads} | with_types(points.attributes)
+    """Return what a file has beside vectors as arguments of `Client.build`."""
+    columns = {"ids": points.ids, "payloads": points.payloads} | with_types(points.attributes)
+    return columns | points.annotations
 
 
 def _refuse_options(path: Path, arguments: argparse.Namespace) -> None:

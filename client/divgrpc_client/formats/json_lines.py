@@ -4,8 +4,9 @@
 
 `vector` is a list of numbers or, for a sparse vector, an object with `indices`, `values` and
 `dims`. `payload` is any JSON value: a text is stored as it is, and any other value as its JSON
-text. `payload_base64` is a payload that is no text. Only `vector` is required. To change points
-that keep their vectors, all lines leave it out. null is a point without a vector.
+text. `payload_base64` is a payload that is no text. `labels`, `label_count`, `category` and
+`subtopic` are as in `label_columns`. Only `vector` is required. To change points that keep their
+vectors, all lines leave it out. null is a point without a vector.
 """
 
 import base64
@@ -21,10 +22,12 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types.records import Record, Records, SparseVector
+from divgrpc_client.formats import label_columns
+from divgrpc_client.formats.label_columns import LabelColumns
 from divgrpc_protos.arrays import Csr, Matrix
 
 JSON_LINES: Final = (".jsonl", ".ndjson")
-_KEYS: Final = ("id", "vector", "attributes", "payload", "payload_base64")
+_KEYS: Final = ("id", "vector", "attributes", "payload", "payload_base64", *label_columns.NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class PointLines:
 
     Attributes that some points lack have None there. `vectors`, `ids` and `payloads` are None if no
     point has them. `has_vector` says which points have a vector, if some have none; `vectors` has
-    those of the others.
+    those of the others. `annotations` has those of `labels`, `categories` and `subtopics` that the
+    file has, by name.
     """
 
     vectors: Matrix | None
@@ -41,6 +45,7 @@ class PointLines:
     attributes: dict[str, list[Any]] = field(default_factory=dict)
     payloads: list[bytes | None] | None = None
     has_vector: npt.NDArray[np.bool_] | None = None
+    annotations: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> Any:  # noqa: ANN401  # what `Client.build` takes
@@ -66,6 +71,7 @@ def read_points(
     ids: list[Any] = []
     payloads: list[bytes | None] = []
     attributes: dict[str, list[Any]] = {}
+    annotations = LabelColumns(path)
     for number, line in _lines(path):
         point = _object(path, number, line)
         first = first or point
@@ -80,11 +86,12 @@ def read_points(
             _check_like(path, number, vectors[0], vectors[-1])
         payloads.append(_payload(path, number, point))
         _add_values(path, number, point, attributes, len(ids) - 1)
+        annotations.append(point, f"line {number}")
     if not ids:
         raise InvalidArgumentError("file", f"{path} has no points")
     has_payloads = any(payload is not None for payload in payloads)
     if not flags:
-        has_payloads = "" in _parts(first)
+        has_payloads = "payload" in _parts(first)
     if vectors and isinstance(vectors[0], tuple) and not all(flags):
         raise InvalidArgumentError("file", f"{path}: only dense vectors may be null")
     return PointLines(
@@ -93,6 +100,7 @@ def read_points(
         attributes,
         payloads if has_payloads else None,
         None if all(flags) else np.array(flags),
+        annotations.arguments(),
     )
 
 
@@ -126,19 +134,19 @@ def _add_values(
 
 def write_points(records: Records) -> Iterator[str]:
     """Yield a line for each record."""
-    dims = getattr(records.vectors, "dims", 0)
     for record in records:
-        point = as_object(record, dims)
+        point = as_object(record, records)
         if records.has_vector is not None:
             point.setdefault("vector", None)
         yield json.dumps(point, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
-    """Return a record as the object of its line; `dims` is the width of a sparse vector."""
+def as_object(record: Record, records: Records) -> dict[str, Any]:
+    """Return one of `records` as the object of its line."""
     point: dict[str, Any] = {"id": record.id}
     if isinstance(record.vector, SparseVector):
         indices, values = record.vector.indices.tolist(), _numbers(record.vector.values)
+        dims = getattr(records.vectors, "dims", 0)
         point["vector"] = {"indices": indices, "values": values, "dims": dims}
     elif record.vector is not None:
         point["vector"] = _numbers(record.vector)
@@ -146,7 +154,7 @@ def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
     attributes = {n: v for n, v in record.attributes.items() if v is not None and v != ()}
     if attributes:
         point["attributes"] = attributes
-    return point | _payload_fields(record.payload)
+    return point | _payload_fields(record.payload) | label_columns.values_of(record, records)
 
 
 def payload_value(payload: bytes) -> Any:  # noqa: ANN401  # any JSON value
@@ -295,17 +303,18 @@ def _check_parts(path: Path, number: int, first: dict[str, Any], point: dict[str
         rule = "put points with vectors and points without into different files"
         raise _wrong(path, number, f"{has}; {rule}")
     if "vector" not in first and _parts(point) != _parts(first):
-        rule = "without vectors, all points must have the same attributes"
-        raise _wrong(
-            path, number, f"{rule}, and all or none must have a payload; null removes a value"
-        )
+        same = "without vectors, all points must have the same attributes"
+        rule = f"{same}, and all or none must have a payload, labels, a category or a sub-topic"
+        raise _wrong(path, number, f"{rule}; null removes a value")
 
 
 def _parts(point: dict[str, Any]) -> set[str]:
-    """Return the names of the attributes of a point, and "" if it has a payload."""
+    """Return what a point has beside its id and vector: attributes by name, and other parts."""
     attributes = point.get("attributes", {})
-    names = set(attributes) if isinstance(attributes, dict) else set()
-    return names | ({""} if point.keys() & {"payload", "payload_base64"} else set())
+    names = {f"attributes.{a}" for a in attributes} if isinstance(attributes, dict) else set()
+    if point.keys() & {"payload", "payload_base64"}:
+        names.add("payload")
+    return names | (point.keys() & {label_columns.LABELS, *label_columns.TOPICS})
 
 
 def _matrix(rows: list[Any]) -> Matrix:

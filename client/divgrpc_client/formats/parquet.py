@@ -1,7 +1,8 @@
 """Reads and writes points as Parquet files, if pyarrow is installed.
 
-A file has the columns `id`, `vector` (lists of numbers of one length) and `payload`; only `vector`
-is required. Every other column is an attribute. pyarrow is no dependency, because its wheel is
+A file has the columns `id`, `vector` (lists of numbers of one length), `payload`, `divgrpc.labels`,
+`divgrpc.label_count`, `divgrpc.category` and `divgrpc.subtopic`; only `vector` is required. Every
+other column is an attribute, whose name has no dot. pyarrow is no dependency, because its wheel is
 larger than everything else that divgrpc installs.
 """
 
@@ -15,10 +16,14 @@ import numpy as np
 from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Records
+from divgrpc_client.formats import label_columns
 from divgrpc_client.formats.json_lines import PointLines
+from divgrpc_client.formats.label_columns import LabelColumns
 
 PARQUET: Final = (".parquet",)
 _ID, _VECTOR, _PAYLOAD = "id", "vector", "payload"
+# Prefix of the columns of `label_columns`. Names of attributes have no dot.
+_PREFIX: Final = "divgrpc."
 
 
 def read_parquet(
@@ -43,8 +48,19 @@ def read_parquet(
     ids, payloads = (
         columns.pop(name).to_pylist() if name in columns else None for name in (_ID, _PAYLOAD)
     )
+    annotations = _annotations(path, columns)
     attributes = {name: column.to_pylist() for name, column in columns.items()}
-    return PointLines(vectors, ids, attributes, payloads, has_vector)
+    return PointLines(vectors, ids, attributes, payloads, has_vector, annotations)
+
+
+def _annotations(path: Path, columns: dict[str, Any]) -> dict[str, Any]:
+    """Take labels, categories and sub-topics from the columns of a file, and return them."""
+    names = [name for name in label_columns.NAMES if _PREFIX + name in columns]
+    lists = [columns.pop(_PREFIX + name).to_pylist() for name in names]
+    annotations = LabelColumns(path)
+    for row, values in enumerate(zip(*lists, strict=True)):
+        annotations.append(dict(zip(names, values, strict=True)), f"row {row}")
+    return annotations.arguments()
 
 
 def read_parquet_values(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
@@ -53,7 +69,7 @@ def read_parquet_values(path: Path) -> tuple[list[Any] | None, dict[str, list[An
     Vectors and payloads are ignored. Raises `InvalidArgumentError` and `UnsupportedError`.
     """
     columns = _columns(path)
-    for name in (_VECTOR, _PAYLOAD):
+    for name in (_VECTOR, _PAYLOAD, *(_PREFIX + name for name in label_columns.NAMES)):
         columns.pop(name, None)
     ids = columns.pop(_ID).to_pylist() if _ID in columns else None
     return ids, {name: column.to_pylist() for name, column in columns.items()}
@@ -91,6 +107,11 @@ def parquet_writer(path: Path, info: IndexInfo) -> Iterator[Any]:
         if info.has_payloads:
             payloads = [payload or None for payload in records.payloads]
             columns[_PAYLOAD] = pyarrow.array(payloads, pyarrow.binary())
+        lines = [label_columns.values_of(record, records) for record in records]
+        for name in label_columns.NAMES:
+            if (column := _PREFIX + name) in schema.names:
+                numbers = [line[name] for line in lines]
+                columns[column] = pyarrow.array(numbers, schema.field(column).type)
         writer.write_table(pyarrow.table(columns, schema=schema))
 
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
@@ -124,6 +145,15 @@ def _schema(pyarrow: Any, info: IndexInfo) -> Any:  # noqa: ANN401  # pyarrow ha
         fields.append((attribute.name, pyarrow.list_(kind) if attribute.multi else kind))
     if info.has_payloads:
         fields.append((_PAYLOAD, pyarrow.binary()))
+    integer, has_labels = pyarrow.int32(), info.labels is not None and info.labels.has_label_sets
+    for name, kind, is_present in (
+        (label_columns.LABELS, pyarrow.list_(integer), has_labels),
+        (label_columns.LABEL_COUNT, integer, has_labels),
+        ("category", integer, info.has_categories),
+        ("subtopic", integer, info.has_subtopics),
+    ):
+        if is_present:
+            fields.append((_PREFIX + name, kind))
     return pyarrow.schema(fields)
 
 

@@ -232,12 +232,18 @@ def points(records: Sequence[Record], names: Sequence[str]) -> None:
     """Print stored points, one line each; `names` are the attributes to show."""
     has_payloads = any(record.payload for record in records)
     has_vectors = any(record.vector is not None for record in records)
-    heads = ("id", *names, *(["payload"] if has_payloads else []))
+    labelling = [
+        name
+        for name in ("labels", "category", "subtopic")
+        if any(getattr(record, name) is not None for record in records)
+    ]
+    heads = ("id", *names, *(["payload"] if has_payloads else []), *labelling)
     grid = table(*heads, *(["vector"] if has_vectors else []))
     for record in records:
         cells = [str(record.id), *(_value(record.attributes[name]) for name in names)]
         if has_payloads:
             cells.append(_cut(record.payload.decode(errors="replace")))
+        cells += [_cut(_value(getattr(record, name))) for name in labelling]
         if (vector := record.vector) is not None:
             if isinstance(vector, SparseVector):
                 pairs = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)

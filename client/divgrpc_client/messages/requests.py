@@ -168,12 +168,11 @@ def get(
     return request
 
 
-def parts(*, vectors: bool, attributes: bool, payload: bool) -> points_pb2.Parts:
+def parts(**parts: bool) -> points_pb2.Parts:
     """Return which parts of points to ask for; raises for a value that is no bool."""
-    values = {"vectors": vectors, "attributes": attributes, "payload": payload}
-    for part, value in values.items():
+    for part, value in parts.items():
         check_bool(None, f"with_{part}", value)
-    return points_pb2.Parts(**values)
+    return points_pb2.Parts(**parts)
 
 
 def index_name(name: object) -> str:

@@ -21,7 +21,7 @@ from divgrpc.types import (
     Report,
     TrainingProgress,
 )
-from divgrpc.types.records import IdArray, Records, SparseVectors
+from divgrpc.types.records import IdArray, PointLabels, Records, SparseVectors
 from divgrpc_client.messages.quotas import group_fields, values_of
 from divgrpc_protos.arrays import Csr, decode, filled_places
 from divgrpc_protos.records import from_message
@@ -136,7 +136,19 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
         payloads=tuple(points.payloads),
         generation=response.generation,
         sequence=response.sequence,
+        labels=_labels(points.labels) if points.HasField("labels") else None,
+        categories=_topics(points.categories),
+        subtopics=_topics(points.subtopics),
     )
+
+
+def _labels(sets: points_pb2.LabelSets) -> PointLabels:
+    indptr, indices = np.array(sets.offsets, np.int64), np.array(sets.ids, np.int32)
+    return PointLabels(indptr, indices, sets.label_count)
+
+
+def _topics(numbers: Sequence[int]) -> npt.NDArray[np.int32] | None:
+    return np.array(numbers, np.int32) if numbers else None
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:

@@ -20,7 +20,7 @@ from divgrpc_protos.v1.evaluate_pb2 import (
     EvaluateTimes,
     EvaluateValues,
 )
-from divgrpc_protos.v1.labels_pb2 import (
+from divgrpc_protos.v1.points_pb2 import (
     LabelSets,
 )
 from divgrpc_protos.v1.predict_pb2 import (

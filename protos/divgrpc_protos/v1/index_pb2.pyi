@@ -25,12 +25,12 @@ from divgrpc_protos.v1.labels_pb2 import (
     LabelChunk,
     LabelInfo,
     LabelPlan,
-    LabelSets,
 )
 from divgrpc_protos.v1.points_pb2 import (
     Attribute,
     AttributeColumn,
     IdKind,
+    LabelSets,
 )
 from divgrpc_protos.v1.query_pb2 import (
     Rounding,

@@ -26,7 +26,7 @@ from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/labels.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xfb\x01\n\x0fLabelParameters\x12\x11\n\x04rank\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eregularisation\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\niterations\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10inner_iterations\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x16\n\ttolerance\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x05\x88\x01\x01\x42\x07\n\x05_rankB\x11\n\x0f_regularisationB\r\n\x0b_iterationsB\x13\n\x11_inner_iterationsB\x0c\n\n_toleranceB\x07\n\x05_seed\"\x86\x01\n\tLabelPlan\x12%\n\x05model\x18\x01 \x01(\x0e\x32\x16.divgrpc.v1.LabelModel\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.LabelParameters\x12\x0e\n\x06offset\x18\x03 \x03(\x02\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\"\x1c\n\nLabelNames\x12\x0e\n\x06values\x18\x01 \x03(\t\"=\n\tHierarchy\x12\x0f\n\x07parents\x18\x01 \x03(\r\x12\x10\n\x08\x63hildren\x18\x02 \x03(\r\x12\r\n\x05roots\x18\x03 \x03(\r\"\xc1\x01\n\nLabelChunk\x12.\n\rlabel_factors\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.DenseMatrix\x12,\n\x0b\x66\x65\x61ture_map\x18\x02 \x01(\x0b\x32\x17.divgrpc.v1.DenseMatrix\x12+\n\x0blabel_names\x18\x03 \x01(\x0b\x32\x16.divgrpc.v1.LabelNames\x12(\n\thierarchy\x18\x04 \x01(\x0b\x32\x15.divgrpc.v1.Hierarchy\">\n\tLabelSets\x12\x13\n\x0blabel_count\x18\x01 \x01(\r\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\"\xf6\x02\n\tLabelInfo\x12\x13\n\x0blabel_count\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x16\n\x0ehas_label_sets\x18\x03 \x01(\x08\x12\x11\n\thas_names\x18\x04 \x01(\x08\x12\x15\n\rhas_hierarchy\x18\x05 \x01(\x08\x12/\n\nparameters\x18\x06 \x01(\x0b\x32\x1b.divgrpc.v1.LabelParameters\x12\x0e\n\x06losses\x18\x07 \x03(\x01\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x39\n\nthresholds\x18\n \x03(\x0b\x32%.divgrpc.v1.LabelInfo.ThresholdsEntry\x1a\x31\n\x0fThresholdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*X\n\nLabelModel\x12\x1b\n\x17LABEL_MODEL_UNSPECIFIED\x10\x00\x12\x14\n\x10LABEL_MODEL_LEML\x10\x01\x12\x17\n\x13LABEL_MODEL_FACTORS\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/labels.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xfb\x01\n\x0fLabelParameters\x12\x11\n\x04rank\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eregularisation\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\niterations\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x1d\n\x10inner_iterations\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x16\n\ttolerance\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x04H\x05\x88\x01\x01\x42\x07\n\x05_rankB\x11\n\x0f_regularisationB\r\n\x0b_iterationsB\x13\n\x11_inner_iterationsB\x0c\n\n_toleranceB\x07\n\x05_seed\"\x86\x01\n\tLabelPlan\x12%\n\x05model\x18\x01 \x01(\x0e\x32\x16.divgrpc.v1.LabelModel\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.LabelParameters\x12\x0e\n\x06offset\x18\x03 \x03(\x02\x12\x11\n\tunit_rows\x18\x04 \x01(\x08\"\x1c\n\nLabelNames\x12\x0e\n\x06values\x18\x01 \x03(\t\"=\n\tHierarchy\x12\x0f\n\x07parents\x18\x01 \x03(\r\x12\x10\n\x08\x63hildren\x18\x02 \x03(\r\x12\r\n\x05roots\x18\x03 \x03(\r\"\xc1\x01\n\nLabelChunk\x12.\n\rlabel_factors\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.DenseMatrix\x12,\n\x0b\x66\x65\x61ture_map\x18\x02 \x01(\x0b\x32\x17.divgrpc.v1.DenseMatrix\x12+\n\x0blabel_names\x18\x03 \x01(\x0b\x32\x16.divgrpc.v1.LabelNames\x12(\n\thierarchy\x18\x04 \x01(\x0b\x32\x15.divgrpc.v1.Hierarchy\"\xf6\x02\n\tLabelInfo\x12\x13\n\x0blabel_count\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x16\n\x0ehas_label_sets\x18\x03 \x01(\x08\x12\x11\n\thas_names\x18\x04 \x01(\x08\x12\x15\n\rhas_hierarchy\x18\x05 \x01(\x08\x12/\n\nparameters\x18\x06 \x01(\x0b\x32\x1b.divgrpc.v1.LabelParameters\x12\x0e\n\x06losses\x18\x07 \x03(\x01\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x39\n\nthresholds\x18\n \x03(\x0b\x32%.divgrpc.v1.LabelInfo.ThresholdsEntry\x1a\x31\n\x0fThresholdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*X\n\nLabelModel\x12\x1b\n\x17LABEL_MODEL_UNSPECIFIED\x10\x00\x12\x14\n\x10LABEL_MODEL_LEML\x10\x01\x12\x17\n\x13LABEL_MODEL_FACTORS\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
   _globals['_LABELINFO_THRESHOLDSENTRY']._loaded_options = None
   _globals['_LABELINFO_THRESHOLDSENTRY']._serialized_options = b'8\001'
-  _globals['_LABELMODEL']._serialized_start=1231
-  _globals['_LABELMODEL']._serialized_end=1319
+  _globals['_LABELMODEL']._serialized_start=1167
+  _globals['_LABELMODEL']._serialized_end=1255
   _globals['_LABELPARAMETERS']._serialized_start=111
   _globals['_LABELPARAMETERS']._serialized_end=362
   _globals['_LABELPLAN']._serialized_start=365
@@ -48,10 +48,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HIERARCHY']._serialized_end=592
   _globals['_LABELCHUNK']._serialized_start=595
   _globals['_LABELCHUNK']._serialized_end=788
-  _globals['_LABELSETS']._serialized_start=790
-  _globals['_LABELSETS']._serialized_end=852
-  _globals['_LABELINFO']._serialized_start=855
-  _globals['_LABELINFO']._serialized_end=1229
-  _globals['_LABELINFO_THRESHOLDSENTRY']._serialized_start=1180
-  _globals['_LABELINFO_THRESHOLDSENTRY']._serialized_end=1229
+  _globals['_LABELINFO']._serialized_start=791
+  _globals['_LABELINFO']._serialized_end=1165
+  _globals['_LABELINFO_THRESHOLDSENTRY']._serialized_start=1116
+  _globals['_LABELINFO_THRESHOLDSENTRY']._serialized_end=1165
 # @@protoc_insertion_point(module_scope)

@@ -198,27 +198,6 @@ class LabelChunk(Message):
     def ClearField(self, field_name: Literal["feature_map", b"feature_map", "hierarchy", b"hierarchy", "label_factors", b"label_factors", "label_names", b"label_names"]) -> None: ...
 
 @final
-class LabelSets(Message):
-    DESCRIPTOR: Descriptor
-
-    LABEL_COUNT_FIELD_NUMBER: int
-    OFFSETS_FIELD_NUMBER: int
-    IDS_FIELD_NUMBER: int
-    label_count: int
-    @property
-    def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
-    @property
-    def ids(self) -> RepeatedScalarFieldContainer[int]: ...
-    def __init__(
-        self,
-        *,
-        label_count: int = ...,
-        offsets: Iterable[int] | None = ...,
-        ids: Iterable[int] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: Literal["ids", b"ids", "label_count", b"label_count", "offsets", b"offsets"]) -> None: ...
-
-@final
 class LabelInfo(Message):
     DESCRIPTOR: Descriptor
 

@@ -26,7 +26,7 @@ from divgrpc_protos.v1 import filters_pb2 as divgrpc__protos_dot_v1_dot_filters_
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/points.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"Q\n\tAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04type\x18\x02 \x01(\x0e\x32\x19.divgrpc.v1.AttributeType\x12\r\n\x05multi\x18\x03 \x01(\x08\"\x80\x01\n\x0f\x41ttributeColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08keywords\x18\x02 \x03(\x11\x12\r\n\x05words\x18\x03 \x03(\t\x12\x10\n\x08integers\x18\x04 \x03(\x12\x12\x0f\n\x07numbers\x18\x05 \x03(\x01\x12\r\n\x05\x66lags\x18\x06 \x03(\x11\x12\x0c\n\x04\x65nds\x18\x07 \x03(\r\"b\n\x05Parts\x12\x0f\n\x07vectors\x18\x01 \x01(\x08\x12\x17\n\nattributes\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07payload\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_attributesB\n\n\x08_payload\"\xb5\x01\n\x0cPointRecords\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x12\n\nstring_ids\x18\x02 \x03(\t\x12$\n\x07vectors\x18\x03 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12/\n\nattributes\x18\x04 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\x05 \x03(\x0c\x12\x1b\n\x13rows_without_vector\x18\x06 \x03(\r\"^\n\nGetRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12 \n\x05parts\x18\x04 \x01(\x0b\x32\x11.divgrpc.v1.Parts\"]\n\x0bGetResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\x06points\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.PointRecords\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"A\n\x0c\x43ountRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\"\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x12.divgrpc.v1.Filter\"D\n\rCountResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\x8b\x01\n\rScrollRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\x12 \n\x05parts\x18\x04 \x01(\x0b\x32\x11.divgrpc.v1.Parts\x12\"\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x12.divgrpc.v1.Filter\"y\n\x0eScrollResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\x06points\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.PointRecords\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04*H\n\x06IdKind\x12\x17\n\x13ID_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rID_KIND_INT64\x10\x01\x12\x12\n\x0eID_KIND_STRING\x10\x02*\x9a\x01\n\rAttributeType\x12\x1e\n\x1a\x41TTRIBUTE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41TTRIBUTE_TYPE_KEYWORD\x10\x01\x12\x1a\n\x16\x41TTRIBUTE_TYPE_INTEGER\x10\x02\x12\x18\n\x14\x41TTRIBUTE_TYPE_FLOAT\x10\x03\x12\x17\n\x13\x41TTRIBUTE_TYPE_BOOL\x10\x04\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/points.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"Q\n\tAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04type\x18\x02 \x01(\x0e\x32\x19.divgrpc.v1.AttributeType\x12\r\n\x05multi\x18\x03 \x01(\x08\"\x80\x01\n\x0f\x41ttributeColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08keywords\x18\x02 \x03(\x11\x12\r\n\x05words\x18\x03 \x03(\t\x12\x10\n\x08integers\x18\x04 \x03(\x12\x12\x0f\n\x07numbers\x18\x05 \x03(\x01\x12\r\n\x05\x66lags\x18\x06 \x03(\x11\x12\x0c\n\x04\x65nds\x18\x07 \x03(\r\">\n\tLabelSets\x12\x13\n\x0blabel_count\x18\x01 \x01(\r\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\"r\n\x05Parts\x12\x0f\n\x07vectors\x18\x01 \x01(\x08\x12\x17\n\nattributes\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07payload\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x0e\n\x06labels\x18\x04 \x01(\x08\x42\r\n\x0b_attributesB\n\n\x08_payload\"\x83\x02\n\x0cPointRecords\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x12\n\nstring_ids\x18\x02 \x03(\t\x12$\n\x07vectors\x18\x03 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12/\n\nattributes\x18\x04 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\x05 \x03(\x0c\x12\x1b\n\x13rows_without_vector\x18\x06 \x03(\r\x12%\n\x06labels\x18\x07 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12\x12\n\ncategories\x18\x08 \x03(\x05\x12\x11\n\tsubtopics\x18\t \x03(\x05\"^\n\nGetRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12 \n\x05parts\x18\x04 \x01(\x0b\x32\x11.divgrpc.v1.Parts\"]\n\x0bGetResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\x06points\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.PointRecords\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"A\n\x0c\x43ountRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\"\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x12.divgrpc.v1.Filter\"D\n\rCountResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\x8b\x01\n\rScrollRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\x12 \n\x05parts\x18\x04 \x01(\x0b\x32\x11.divgrpc.v1.Parts\x12\"\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x12.divgrpc.v1.Filter\"y\n\x0eScrollResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\x06points\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.PointRecords\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04*H\n\x06IdKind\x12\x17\n\x13ID_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rID_KIND_INT64\x10\x01\x12\x12\n\x0eID_KIND_STRING\x10\x02*\x9a\x01\n\rAttributeType\x12\x1e\n\x1a\x41TTRIBUTE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41TTRIBUTE_TYPE_KEYWORD\x10\x01\x12\x1a\n\x16\x41TTRIBUTE_TYPE_INTEGER\x10\x02\x12\x18\n\x14\x41TTRIBUTE_TYPE_FLOAT\x10\x03\x12\x17\n\x13\x41TTRIBUTE_TYPE_BOOL\x10\x04\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,28 +34,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.points_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_IDKIND']._serialized_start=1203
-  _globals['_IDKIND']._serialized_end=1275
-  _globals['_ATTRIBUTETYPE']._serialized_start=1278
-  _globals['_ATTRIBUTETYPE']._serialized_end=1432
+  _globals['_IDKIND']._serialized_start=1361
+  _globals['_IDKIND']._serialized_end=1433
+  _globals['_ATTRIBUTETYPE']._serialized_start=1436
+  _globals['_ATTRIBUTETYPE']._serialized_end=1590
   _globals['_ATTRIBUTE']._serialized_start=112
   _globals['_ATTRIBUTE']._serialized_end=193
   _globals['_ATTRIBUTECOLUMN']._serialized_start=196
   _globals['_ATTRIBUTECOLUMN']._serialized_end=324
-  _globals['_PARTS']._serialized_start=326
-  _globals['_PARTS']._serialized_end=424
-  _globals['_POINTRECORDS']._serialized_start=427
-  _globals['_POINTRECORDS']._serialized_end=608
-  _globals['_GETREQUEST']._serialized_start=610
-  _globals['_GETREQUEST']._serialized_end=704
-  _globals['_GETRESPONSE']._serialized_start=706
-  _globals['_GETRESPONSE']._serialized_end=799
-  _globals['_COUNTREQUEST']._serialized_start=801
-  _globals['_COUNTREQUEST']._serialized_end=866
-  _globals['_COUNTRESPONSE']._serialized_start=868
-  _globals['_COUNTRESPONSE']._serialized_end=936
-  _globals['_SCROLLREQUEST']._serialized_start=939
-  _globals['_SCROLLREQUEST']._serialized_end=1078
-  _globals['_SCROLLRESPONSE']._serialized_start=1080
-  _globals['_SCROLLRESPONSE']._serialized_end=1201
+  _globals['_LABELSETS']._serialized_start=326
+  _globals['_LABELSETS']._serialized_end=388
+  _globals['_PARTS']._serialized_start=390
+  _globals['_PARTS']._serialized_end=504
+  _globals['_POINTRECORDS']._serialized_start=507
+  _globals['_POINTRECORDS']._serialized_end=766
+  _globals['_GETREQUEST']._serialized_start=768
+  _globals['_GETREQUEST']._serialized_end=862
+  _globals['_GETRESPONSE']._serialized_start=864
+  _globals['_GETRESPONSE']._serialized_end=957
+  _globals['_COUNTREQUEST']._serialized_start=959
+  _globals['_COUNTREQUEST']._serialized_end=1024
+  _globals['_COUNTRESPONSE']._serialized_start=1026
+  _globals['_COUNTRESPONSE']._serialized_end=1094
+  _globals['_SCROLLREQUEST']._serialized_start=1097
+  _globals['_SCROLLREQUEST']._serialized_end=1236
+  _globals['_SCROLLRESPONSE']._serialized_start=1238
+  _globals['_SCROLLRESPONSE']._serialized_end=1359
 # @@protoc_insertion_point(module_scope)

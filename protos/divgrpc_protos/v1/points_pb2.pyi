@@ -143,24 +143,48 @@ class AttributeColumn(Message):
     def ClearField(self, field_name: Literal["ends", b"ends", "flags", b"flags", "integers", b"integers", "keywords", b"keywords", "name", b"name", "numbers", b"numbers", "words", b"words"]) -> None: ...
 
 @final
+class LabelSets(Message):
+    DESCRIPTOR: Descriptor
+
+    LABEL_COUNT_FIELD_NUMBER: int
+    OFFSETS_FIELD_NUMBER: int
+    IDS_FIELD_NUMBER: int
+    label_count: int
+    @property
+    def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def ids(self) -> RepeatedScalarFieldContainer[int]: ...
+    def __init__(
+        self,
+        *,
+        label_count: int = ...,
+        offsets: Iterable[int] | None = ...,
+        ids: Iterable[int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["ids", b"ids", "label_count", b"label_count", "offsets", b"offsets"]) -> None: ...
+
+@final
 class Parts(Message):
     DESCRIPTOR: Descriptor
 
     VECTORS_FIELD_NUMBER: int
     ATTRIBUTES_FIELD_NUMBER: int
     PAYLOAD_FIELD_NUMBER: int
+    LABELS_FIELD_NUMBER: int
     vectors: bool
     attributes: bool
     payload: bool
+    labels: bool
     def __init__(
         self,
         *,
         vectors: bool = ...,
         attributes: bool | None = ...,
         payload: bool | None = ...,
+        labels: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_attributes", b"_attributes", "_payload", b"_payload", "attributes", b"attributes", "payload", b"payload"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_attributes", b"_attributes", "_payload", b"_payload", "attributes", b"attributes", "payload", b"payload", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["_attributes", b"_attributes", "_payload", b"_payload", "attributes", b"attributes", "labels", b"labels", "payload", b"payload", "vectors", b"vectors"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_attributes", b"_attributes"]) -> Literal["attributes"] | None: ...
     @overload
@@ -176,6 +200,9 @@ class PointRecords(Message):
     ATTRIBUTES_FIELD_NUMBER: int
     PAYLOADS_FIELD_NUMBER: int
     ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
+    LABELS_FIELD_NUMBER: int
+    CATEGORIES_FIELD_NUMBER: int
+    SUBTOPICS_FIELD_NUMBER: int
     @property
     def ids(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -188,6 +215,12 @@ class PointRecords(Message):
     def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
     @property
     def rows_without_vector(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def labels(self) -> LabelSets: ...
+    @property
+    def categories(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def subtopics(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -197,9 +230,12 @@ class PointRecords(Message):
         attributes: Iterable[AttributeColumn] | None = ...,
         payloads: Iterable[bytes] | None = ...,
         rows_without_vector: Iterable[int] | None = ...,
+        labels: LabelSets | None = ...,
+        categories: Iterable[int] | None = ...,
+        subtopics: Iterable[int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["attributes", b"attributes", "ids", b"ids", "payloads", b"payloads", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "vectors", b"vectors"]) -> None: ...
+    def HasField(self, field_name: Literal["labels", b"labels", "vectors", b"vectors"]) -> bool: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "ids", b"ids", "labels", b"labels", "payloads", b"payloads", "rows_without_vector", b"rows_without_vector", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 @final
 class GetRequest(Message):

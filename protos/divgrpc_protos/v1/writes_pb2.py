@@ -24,13 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from divgrpc_protos.v1 import filters_pb2 as divgrpc__protos_dot_v1_dot_filters__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
-from divgrpc_protos.v1 import labels_pb2 as divgrpc__protos_dot_v1_dot_labels__pb2
 from divgrpc_protos.v1 import points_pb2 as divgrpc__protos_dot_v1_dot_points__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/writes.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1e\x64ivgrpc_protos/v1/points.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\x1a\x17google/rpc/status.proto\"\xf4\x02\n\rUpsertRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12$\n\x07vectors\x18\x04 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12/\n\nattributes\x18\x05 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\x06 \x03(\x0c\x12#\n\x04mode\x18\x07 \x01(\x0e\x32\x15.divgrpc.v1.WriteMode\x12\x18\n\x0bif_sequence\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\t \x01(\t\x12%\n\x06labels\x18\n \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12\x12\n\ncategories\x18\x0b \x03(\x05\x12\x11\n\tsubtopics\x18\x0c \x03(\x05\x12\x1b\n\x13rows_without_vector\x18\r \x03(\rB\x0e\n\x0c_if_sequence\"D\n\x0eUpsertResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\x9f\x01\n\rDeleteRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12\"\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x12.divgrpc.v1.Filter\x12\x18\n\x0bif_sequence\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\x06 \x01(\tB\x0e\n\x0c_if_sequence\"D\n\x0e\x44\x65leteResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\x8f\x01\n\x12WriteStreamRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12+\n\x06upsert\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.UpsertRequestH\x00\x12+\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x19.divgrpc.v1.DeleteRequestH\x00\x42\x07\n\x05write\"\xb9\x01\n\x13WriteStreamResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12,\n\x06upsert\x18\x02 \x01(\x0b\x32\x1a.divgrpc.v1.UpsertResponseH\x00\x12,\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1a.divgrpc.v1.DeleteResponseH\x00\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"/\n\x0e\x43ompactRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0e\n\x06vacuum\x18\x02 \x01(\x08\"E\n\rCompactResult\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0e\n\x06merged\x18\x03 \x01(\x08\"t\n\x0f\x43ompactResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12)\n\x04\x64one\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.CompactResultH\x00\x42\x07\n\x05\x65vent\"\x1f\n\x0eRetrainRequest\x12\r\n\x05index\x18\x01 \x01(\t\"H\n\rRetrainResult\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\tretrained\x18\x03 \x01(\x08\"t\n\x0fRetrainResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12)\n\x04\x64one\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.RetrainResultH\x00\x42\x07\n\x05\x65vent*v\n\tWriteMode\x12\x1a\n\x16WRITE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11WRITE_MODE_UPSERT\x10\x01\x12\x1a\n\x16WRITE_MODE_INSERT_ONLY\x10\x02\x12\x1a\n\x16WRITE_MODE_UPDATE_ONLY\x10\x03\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64ivgrpc_protos/v1/writes.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1e\x64ivgrpc_protos/v1/points.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\x1a\x17google/rpc/status.proto\"\xf4\x02\n\rUpsertRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12$\n\x07vectors\x18\x04 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12/\n\nattributes\x18\x05 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\x06 \x03(\x0c\x12#\n\x04mode\x18\x07 \x01(\x0e\x32\x15.divgrpc.v1.WriteMode\x12\x18\n\x0bif_sequence\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\t \x01(\t\x12%\n\x06labels\x18\n \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12\x12\n\ncategories\x18\x0b \x03(\x05\x12\x11\n\tsubtopics\x18\x0c \x03(\x05\x12\x1b\n\x13rows_without_vector\x18\r \x03(\rB\x0e\n\x0c_if_sequence\"D\n\x0eUpsertResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\x9f\x01\n\rDeleteRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\nstring_ids\x18\x03 \x03(\t\x12\"\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x12.divgrpc.v1.Filter\x12\x18\n\x0bif_sequence\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\x06 \x01(\tB\x0e\n\x0c_if_sequence\"D\n\x0e\x44\x65leteResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\"\x8f\x01\n\x12WriteStreamRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12+\n\x06upsert\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.UpsertRequestH\x00\x12+\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x19.divgrpc.v1.DeleteRequestH\x00\x42\x07\n\x05write\"\xb9\x01\n\x13WriteStreamResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12,\n\x06upsert\x18\x02 \x01(\x0b\x32\x1a.divgrpc.v1.UpsertResponseH\x00\x12,\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x1a.divgrpc.v1.DeleteResponseH\x00\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"/\n\x0e\x43ompactRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0e\n\x06vacuum\x18\x02 \x01(\x08\"E\n\rCompactResult\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0e\n\x06merged\x18\x03 \x01(\x08\"t\n\x0f\x43ompactResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12)\n\x04\x64one\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.CompactResultH\x00\x42\x07\n\x05\x65vent\"\x1f\n\x0eRetrainRequest\x12\r\n\x05index\x18\x01 \x01(\t\"H\n\rRetrainResult\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\tretrained\x18\x03 \x01(\x08\"t\n\x0fRetrainResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12)\n\x04\x64one\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.RetrainResultH\x00\x42\x07\n\x05\x65vent*v\n\tWriteMode\x12\x1a\n\x16WRITE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11WRITE_MODE_UPSERT\x10\x01\x12\x1a\n\x16WRITE_MODE_INSERT_ONLY\x10\x02\x12\x1a\n\x16WRITE_MODE_UPDATE_ONLY\x10\x03\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,30 +37,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.writes_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_WRITEMODE']._serialized_start=1706
-  _globals['_WRITEMODE']._serialized_end=1824
-  _globals['_UPSERTREQUEST']._serialized_start=233
-  _globals['_UPSERTREQUEST']._serialized_end=605
-  _globals['_UPSERTRESPONSE']._serialized_start=607
-  _globals['_UPSERTRESPONSE']._serialized_end=675
-  _globals['_DELETEREQUEST']._serialized_start=678
-  _globals['_DELETEREQUEST']._serialized_end=837
-  _globals['_DELETERESPONSE']._serialized_start=839
-  _globals['_DELETERESPONSE']._serialized_end=907
-  _globals['_WRITESTREAMREQUEST']._serialized_start=910
-  _globals['_WRITESTREAMREQUEST']._serialized_end=1053
-  _globals['_WRITESTREAMRESPONSE']._serialized_start=1056
-  _globals['_WRITESTREAMRESPONSE']._serialized_end=1241
-  _globals['_COMPACTREQUEST']._serialized_start=1243
-  _globals['_COMPACTREQUEST']._serialized_end=1290
-  _globals['_COMPACTRESULT']._serialized_start=1292
-  _globals['_COMPACTRESULT']._serialized_end=1361
-  _globals['_COMPACTRESPONSE']._serialized_start=1363
-  _globals['_COMPACTRESPONSE']._serialized_end=1479
-  _globals['_RETRAINREQUEST']._serialized_start=1481
-  _globals['_RETRAINREQUEST']._serialized_end=1512
-  _globals['_RETRAINRESULT']._serialized_start=1514
-  _globals['_RETRAINRESULT']._serialized_end=1586
-  _globals['_RETRAINRESPONSE']._serialized_start=1588
-  _globals['_RETRAINRESPONSE']._serialized_end=1704
+  _globals['_WRITEMODE']._serialized_start=1674
+  _globals['_WRITEMODE']._serialized_end=1792
+  _globals['_UPSERTREQUEST']._serialized_start=201
+  _globals['_UPSERTREQUEST']._serialized_end=573
+  _globals['_UPSERTRESPONSE']._serialized_start=575
+  _globals['_UPSERTRESPONSE']._serialized_end=643
+  _globals['_DELETEREQUEST']._serialized_start=646
+  _globals['_DELETEREQUEST']._serialized_end=805
+  _globals['_DELETERESPONSE']._serialized_start=807
+  _globals['_DELETERESPONSE']._serialized_end=875
+  _globals['_WRITESTREAMREQUEST']._serialized_start=878
+  _globals['_WRITESTREAMREQUEST']._serialized_end=1021
+  _globals['_WRITESTREAMRESPONSE']._serialized_start=1024
+  _globals['_WRITESTREAMRESPONSE']._serialized_end=1209
+  _globals['_COMPACTREQUEST']._serialized_start=1211
+  _globals['_COMPACTREQUEST']._serialized_end=1258
+  _globals['_COMPACTRESULT']._serialized_start=1260
+  _globals['_COMPACTRESULT']._serialized_end=1329
+  _globals['_COMPACTRESPONSE']._serialized_start=1331
+  _globals['_COMPACTRESPONSE']._serialized_end=1447
+  _globals['_RETRAINREQUEST']._serialized_start=1449
+  _globals['_RETRAINREQUEST']._serialized_end=1480
+  _globals['_RETRAINRESULT']._serialized_start=1482
+  _globals['_RETRAINRESULT']._serialized_end=1554
+  _globals['_RETRAINRESPONSE']._serialized_start=1556
+  _globals['_RETRAINRESPONSE']._serialized_end=1672
 # @@protoc_insertion_point(module_scope)

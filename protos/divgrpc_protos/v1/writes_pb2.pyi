@@ -25,11 +25,9 @@ from divgrpc_protos.v1.filters_pb2 import (
 from divgrpc_protos.v1.index_pb2 import (
     BuildProgress,
 )
-from divgrpc_protos.v1.labels_pb2 import (
-    LabelSets,
-)
 from divgrpc_protos.v1.points_pb2 import (
     AttributeColumn,
+    LabelSets,
 )
 from divgrpc_protos.v1.vectors_pb2 import (
     Vectors,

@@ -1,4 +1,4 @@
-"""Conversion of ids, attributes and payloads of points from messages and to messages.
+"""Conversion of ids, attributes and other parts of points from messages and to messages.
 
 Errors name the field by its path in the .proto files.
 """
@@ -106,6 +106,7 @@ def parse_parts(message: points_pb2.Parts) -> Parts:
         message.vectors,
         message.attributes if message.HasField("attributes") else True,
         message.payload if message.HasField("payload") else True,
+        message.labels,
     )
 
 
@@ -123,8 +124,16 @@ def requested_ids(request: points_pb2.GetRequest, kind: IdKind) -> list[int] | l
 def pack_records(records: Records, kind: IdKind) -> points_pb2.PointRecords:
     """Return stored points as a message."""
     message = points_pb2.PointRecords(
-        attributes=pack_attributes(records.attributes), payloads=records.payloads
+        attributes=pack_attributes(records.attributes),
+        payloads=records.payloads,
+        categories=_listed(records.categories),
+        subtopics=_listed(records.subtopics),
     )
+    if records.labels is not None:
+        indptr, indices, label_count = records.labels
+        message.labels.label_count = label_count
+        message.labels.offsets.extend(indptr.tolist())
+        message.labels.ids.extend(indices.tolist())
     field = message.string_ids if kind == "string" else message.ids
     field.extend(records.ids.tolist())
     vectors = records.vectors
@@ -134,6 +143,10 @@ def pack_records(records: Records, kind: IdKind) -> points_pb2.PointRecords:
     if vectors is not None:
         message.vectors.CopyFrom(_pack_vectors(vectors))
     return message
+
+
+def _listed(numbers: npt.NDArray[np.int32] | None) -> list[int]:
+    return [] if numbers is None else numbers.tolist()
 
 
 def pack_attributes(

@@ -46,7 +46,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 _HIT_BYTES_MIN: Final = 9
 
 
-def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
+def parse_label_sets(sets: points_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
     """Return the labels of `rows` documents as a sparse matrix with the value 1 for each label.
 
     `of` is the noun for the documents in error messages. Raises `InvalidArgumentError`, which names

@@ -95,7 +95,7 @@ def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.Scro
 def _too_large() -> ReplyTooLargeError:
     return ReplyTooLargeError(
         f"the points would take more than {LIMITS['message_bytes_max']} bytes; "
-        "ask for fewer points, or without vectors or payloads"
+        "ask for fewer points, or without vectors, payloads or labels"
     )
 
 

@@ -94,12 +94,6 @@ def test_only_absent_ids_show_no_table(run: Run, index: str) -> None:
     assert (result.code, result.out) == (1, "")
 
 
-def test_what_is_not_exported_is_named(run: Run, client: Client, tmp_path: Path) -> None:
-    client.build("judged-shoes", np.eye(4), categories=[0, 1, 0, 1], replace=True)
-    export = run("export", "judged-shoes", tmp_path / "judged.jsonl")
-    assert (export.code, "categories of the points are not exported" in export.err) == (0, True)
-
-
 def test_options_of_other_files_are_refused(run: Run, file: Path) -> None:
     for option in (("--key", "x"), ("--dims", "3"), ("--index-base", "1")):
         result = run("build", "shoes-3", file, *option)

@@ -98,6 +98,11 @@ def test_other_archives_are_not_archives_of_points(tmp_path: Path) -> None:
             {"divgrpc": 1, "shape": [2, 3], "indptr": [0], "indices": [0], "data": [1.0]},
             "do not match",
         ),
+        (
+            {"divgrpc": 1, "vectors": VECTORS, "ids": np.arange(ROWS), "label_count": 3}
+            | {"label_indptr": np.arange(ROWS), "label_indices": np.arange(ROWS)},
+            "arrays of its labels do not match",
+        ),
     ],
 )
 def test_a_faulty_archive_is_refused(tmp_path: Path, arrays: dict[str, Any], reason: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types.records import Records, SparseVectors
 from divgrpc_client.formats.files import read_vectors
-from divgrpc_client.formats.json_lines import read_points, write_points
+from divgrpc_client.formats.json_lines import read_points, read_values, write_points
 from divgrpc_protos.arrays import Csr
 
 
@@ -123,6 +123,14 @@ def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None
         ({"vector": {"indices": [0], "values": [1], "dims": 2.5}}, "line 2: a sparse `vector`"),
         ({"vector": {"indices": [0], "values": [1], "dims": 1e10}}, "line 2: a sparse `vector`"),
         ({"vector": [1, 2], "payload": 1, "payload_base64": "AA=="}, "line 2: must have `payload`"),
+        ({"vector": [1, 2], "labels": 3}, "line 2: `labels` must be a list of whole numbers"),
+        ({"vector": [1, 2], "labels": [-1]}, "line 2: `labels` must be a list of whole numbers"),
+        ({"vector": [1, 2], "labels": [True]}, "line 2: `labels` must be a list of whole numbers"),
+        ({"vector": [1, 2], "labels": [2**22]}, "line 2: `labels` must be .* from 0 to 4194303"),
+        ({"vector": [1, 2], "label_count": 0}, "line 2: `label_count` must be .* from 1 on$"),
+        ({"vector": [1, 2], "category": "x"}, "line 2: `category` must be a whole number"),
+        ({"vector": [1, 2], "category": -2}, "line 2: `category` must be a whole number"),
+        ({"vector": [1, 2], "subtopic": 2**31}, "line 2: `subtopic` must be a whole number"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None:
@@ -131,6 +139,44 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None
         read_points(path)
     assert error_info.value.field == "file"
     assert str(path) in str(error_info.value)
+
+
+def test_labels_and_topics_are_read(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"labels": [3, 0, 3], "category": 7},
+        {"labels": None, "category": None, "subtopic": 2},
+        {},
+    ]
+    path = tmp_path / "points.jsonl"
+    annotations = read_points(
+        written(path, *({"vector": [1]} | line for line in lines))
+    ).annotations
+    assert annotations["categories"] == [7, -1, -1]
+    assert annotations["subtopics"] == [-1, 2, -1]
+    labels = annotations["labels"]
+    assert (labels.indptr.tolist(), labels.indices.tolist()) == ([0, 2, 2, 2], [0, 3])
+    assert (labels.data.tolist(), labels.cols) == ([1, 1], 4)
+    lines[2]["label_count"] = 9
+    annotations = read_points(
+        written(path, *({"vector": [1]} | line for line in lines))
+    ).annotations
+    assert annotations["labels"].cols == 9
+    assert read_points(written(path, {"vector": [1]})).annotations == {}
+    assert read_points(written(path, {"vector": [1], "category": 2})).annotations == {
+        "categories": [2]
+    }
+    assert read_values(written(path, {"id": 1, "labels": [3]})) == ([1], {})
+
+
+def test_numbers_of_labels_that_differ_are_refused(tmp_path: Path) -> None:
+    path, first = tmp_path / "points.jsonl", {"vector": [1], "label_count": 3}
+    for line, words in (
+        ({"vector": [1], "label_count": 4}, "line 2: .* like that of the points before, 3"),
+        ({"vector": [1], "labels": [3]}, "`labels` must be below `label_count`, 3, got 3"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words) as fault:
+            read_points(written(path, first, line))
+        assert fault.value.field == "file"
 
 
 def test_all_points_may_lack_vectors(tmp_path: Path) -> None:
@@ -151,6 +197,8 @@ WITHOUT = {"id": 1, "attributes": {"n": 1}}
         ({}, {"attributes": {}}, "line 2: without vectors, all .* null removes a value"),
         ({}, {"payload": "b"}, "line 2: without vectors, all .* null removes a value"),
         ({}, {"attributes": 1}, "line 2: "),
+        ({}, {"labels": [1]}, "line 2: without vectors, all .* null removes a value"),
+        ({"category": 1}, {}, "line 2: without vectors, all .* null removes a value"),
     ],
 )
 def test_points_without_vectors_are_alike(

@@ -13,6 +13,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute, Records
+from divgrpc_client.formats.parquet import read_parquet_values
 from divgrpc_client.formats.record_files import read_records, record_writer
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -80,6 +81,22 @@ def test_files_of_other_programs_are_read(pyarrow: ModuleType, tmp_path: Path) -
     assert isinstance(points.vectors, np.ndarray)
     assert points.vectors.tolist() == [[1, 2], [3, 4]]
     assert points.attributes == {"when": [moment, None], "brand": ["x", "y"]}
+
+
+def test_attributes_may_have_the_names_of_labels(pyarrow: ModuleType, tmp_path: Path) -> None:
+    columns = {"labels": [["a"], []], "category": ["x", None], "divgrpc.category": [3, None]}
+    columns |= {"divgrpc.labels": [[1, 0], None], "vector": [[1.0], [2.0]]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "points.parquet")
+    points = read_records(tmp_path / "points.parquet")
+    assert points.attributes == {"labels": [["a"], []], "category": ["x", None]}
+    labels = points.annotations.pop("labels")
+    assert (labels.indptr.tolist(), labels.indices.tolist(), labels.cols) == ([0, 2, 2], [0, 1], 2)
+    assert points.annotations == {"categories": [3, -1]}
+    assert read_parquet_values(tmp_path / "points.parquet") == (None, points.attributes)
+    columns["divgrpc.category"] = [3, -2]
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "points.parquet")
+    with pytest.raises(InvalidArgumentError, match="row 1: `category` must be"):
+        read_records(tmp_path / "points.parquet")
 
 
 def test_a_file_may_lack_vectors(pyarrow: ModuleType, tmp_path: Path) -> None:

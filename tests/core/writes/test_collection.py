@@ -68,11 +68,12 @@ some_tests = st.sampled_from(TESTS)
 def read_all(index: Index) -> list[Any]:
     """Return all points with their vectors, and answers of each search, as bytes."""
     values: list[Any] = []
-    for page in index.scroll(with_vectors=True):
+    for page in index.scroll(with_vectors=True, with_labels=True):
         for record in page:
             numbers = record.vector if isinstance(record.vector, tuple) else (record.vector,)
             vector = [None if part is None else part.tobytes() for part in numbers]
-            values.append((record.id, vector, record.attributes, record.payload))
+            annotations = (record.labels, record.category, record.subtopic)
+            values.append((record.id, vector, record.attributes, record.payload, annotations))
     queries = as_kind(QUERIES, kind_of(index))
     searches: list[Search] = ["tables", "scan", "exact"]
     for search in searches:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from divgrpc import Index
 from divgrpc.types import FloatArray
 from divgrpc_client.messages.vectors import as_matrix, encode
-from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, vectors_pb2
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
@@ -34,7 +34,7 @@ from support.requests.manual_uploads import (
 )
 
 ONES = np.ones((3, DIMS), np.float32)
-INCOMPLETE_SETS = labels_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])
+INCOMPLETE_SETS = points_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])
 METRIC = index_pb2.BuildParameters.FromString(b"\x08\x63")  # 99
 RANK = labels_pb2.LabelPlan(parameters=labels_pb2.LabelParameters(rank=3))
 SHORT = once("index", ONES)

@@ -13,15 +13,15 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import Progress
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, vectors_pb2
 from divgrpc_server.builder.labels import LabelUpload
 from support.data import labelled_documents
 from support.data.served_index import DIMS
 from support.requests.manual_uploads import chunk, commit, header, wrong_field
 
 
-def sets(offsets: list[int], ids: list[int], count: int = 4) -> labels_pb2.LabelSets:
-    return labels_pb2.LabelSets(label_count=count, offsets=offsets, ids=ids)
+def sets(offsets: list[int], ids: list[int], count: int = 4) -> points_pb2.LabelSets:
+    return points_pb2.LabelSets(label_count=count, offsets=offsets, ids=ids)
 
 
 def label_chunk(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's types
@@ -72,7 +72,7 @@ EDGES = labels_pb2.Hierarchy(parents=[4, 4], children=[0, 1])
     ],
 )
 def test_wrong_labels_of_rows_name_the_field(
-    tmp_path: Path, labels: Sequence[labels_pb2.LabelSets | None], field: str
+    tmp_path: Path, labels: Sequence[points_pb2.LabelSets | None], field: str
 ) -> None:
     chunks = [chunk(ONES, labels=sets) for sets in labels]
     assert wrong_field(tmp_path, header("a"), *chunks, commit(3 * len(chunks))) == field

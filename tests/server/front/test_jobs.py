@@ -11,7 +11,7 @@ from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgument
 from divgrpc.parameters import LIMITS
 from divgrpc.types import Progress
 from divgrpc_client import Client
-from divgrpc_protos.v1 import index_pb2, labels_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.checks.status_details import code_of_failure, failure
 from support.data.served_index import DIMS, place, random_points
@@ -35,8 +35,8 @@ LEML = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML)
 RANK = labels_pb2.LabelPlan(
     model=labels_pb2.LABEL_MODEL_LEML, parameters=labels_pb2.LabelParameters(rank=0)
 )
-ROWS = labels_pb2.LabelSets(label_count=4, offsets=[0, 1, 2, 4], ids=[0, 1, 2, 3])
-INCOMPLETE_SETS = labels_pb2.LabelSets(label_count=4, offsets=[0])
+ROWS = points_pb2.LabelSets(label_count=4, offsets=[0, 1, 2, 4], ids=[0, 1, 2, 3])
+INCOMPLETE_SETS = points_pb2.LabelSets(label_count=4, offsets=[0])
 
 
 @pytest.mark.parametrize(

@@ -229,8 +229,14 @@ def check_points(index: Index, model: Model) -> None:
     assert len(names) == len(set(names))
     assert set(names) == set(model)
     some_names: Any = names
-    records = index.get(some_names, with_vectors=True)
+    records = index.get(some_names, with_vectors=True, with_labels=True)
     assert {record.id for record in records if record.vector is None} == absent
+    for record in records:
+        point = model[record.id]
+        annotations: Any = (point.labels, point.category, point.subtopic)
+        if point.labels is None:
+            annotations = (None, None, None)
+        assert (record.labels, record.category, record.subtopic) == annotations
     if names and isinstance(names[0], int):
         assert names == sorted(names)
     for page in pages:

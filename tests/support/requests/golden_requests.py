@@ -256,11 +256,11 @@ def _search_axes() -> evaluate_pb2.EvaluateRequest:
     )
 
 
-def label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
+def label_sets(start: int, stop: int) -> points_pb2.LabelSets:
     rows = labelling()["labels"][start:stop]
     offsets = np.concatenate(([0], rows.sum(axis=1).cumsum()))
     ids = rows.nonzero()[1].tolist()
-    return labels_pb2.LabelSets(label_count=6, offsets=offsets.astype(int).tolist(), ids=ids)
+    return points_pb2.LabelSets(label_count=6, offsets=offsets.astype(int).tolist(), ids=ids)
 
 
 def _label_evaluations() -> Calls:
@@ -563,6 +563,8 @@ def _readings() -> Calls:
             string_ids=["n0"],
             parts=points_pb2.Parts(attributes=False, payload=False),
         ),
+        "get labels": get(index="labels", ids=[7, 3], parts=points_pb2.Parts(labels=True)),
+        "get topics": get(index="topics", ids=[7, 3], parts=points_pb2.Parts(labels=True)),
     }
     page = scroll(index="named", page_size=3, parts=parts)
     rest = scroll(index="cells", page_token="476")  # noqa: S106  # no secret
