@@ -78,13 +78,21 @@ def filled_places(counts: npt.NDArray[np.integer], width: int) -> npt.NDArray[np
     return places
 
 
-def encode(matrix: Matrix) -> vectors_pb2.Vectors:
-    """Return a dense or sparse matrix as a message."""
-    return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)
+def encode(matrix: Matrix, vectors: vectors_pb2.Vectors | None = None) -> vectors_pb2.Vectors:
+    """Write a dense or sparse matrix into an empty message, and return it.
+
+    The message is new unless `vectors` is given. A part of a request is faster to write than to
+    copy into it.
+    """
+    if isinstance(matrix, Csr):
+        return encode_csr(matrix, vectors)
+    return encode_dense(matrix, vectors)
 
 
-def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
-    """Return a (rows, cols) array as a message.
+def encode_dense(
+    matrix: npt.NDArray[np.floating], vectors: vectors_pb2.Vectors | None = None
+) -> vectors_pb2.Vectors:
+    """Write a (rows, cols) array as `encode` does.
 
     The message has float16 values if the array is float16, and float32 values otherwise.
     """
@@ -92,28 +100,24 @@ def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
     # A value that overflows becomes infinite, and the server refuses it.
     with np.errstate(over="ignore"):
         block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
-    return vectors_pb2.Vectors(
-        dense=vectors_pb2.DenseMatrix(
-            rows=block.shape[0],
-            cols=block.shape[1],
-            dtype=vectors_pb2.DTYPE_FLOAT16 if half else vectors_pb2.DTYPE_FLOAT32,
-            data=block.tobytes(),
-        )
-    )
+    vectors = vectors_pb2.Vectors() if vectors is None else vectors
+    dense = vectors.dense
+    dense.rows, dense.cols = block.shape
+    dense.dtype = vectors_pb2.DTYPE_FLOAT16 if half else vectors_pb2.DTYPE_FLOAT32
+    dense.data = block.tobytes()
+    return vectors
 
 
-def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
-    """Return compressed sparse rows as a message."""
-    return vectors_pb2.Vectors(
-        sparse=vectors_pb2.CsrMatrix(
-            rows=len(csr.indptr) - 1,
-            cols=csr.cols,
-            indptr=np.ascontiguousarray(csr.indptr, "<i8").tobytes(),
-            indices=np.ascontiguousarray(csr.indices, "<u4").tobytes(),
-            data=np.ascontiguousarray(csr.data, "<f4").tobytes(),
-            dtype=vectors_pb2.DTYPE_FLOAT32,
-        )
-    )
+def encode_csr(csr: Csr, vectors: vectors_pb2.Vectors | None = None) -> vectors_pb2.Vectors:
+    """Write compressed sparse rows as `encode` does."""
+    vectors = vectors_pb2.Vectors() if vectors is None else vectors
+    sparse = vectors.sparse
+    sparse.rows, sparse.cols = len(csr.indptr) - 1, csr.cols
+    sparse.indptr = np.ascontiguousarray(csr.indptr, "<i8").tobytes()
+    sparse.indices = np.ascontiguousarray(csr.indices, "<u4").tobytes()
+    sparse.data = np.ascontiguousarray(csr.data, "<f4").tobytes()
+    sparse.dtype = vectors_pb2.DTYPE_FLOAT32
+    return vectors
 
 
 def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:

@@ -69,12 +69,13 @@ def diversify_request(
             fields["string_ids"] = [text.decode() for text in encode_texts(keys, "ids")]
         else:
             fields["ids"] = whole_numbers("ids", keys, np.int64).tolist()
+    candidates: Matrix | None = None
     if vectors is not None:
         # Without candidates, a list is empty.
         is_empty = isinstance(vectors, list) and not vectors
         matrix = np.empty((0, 0), np.float32) if is_empty else as_matrix("vectors", vectors)
         _check_size(matrix)
-        fields["vectors"] = encode(matrix, 0, row_count(matrix))
+        candidates = matrix
         if quotas is not None:
             fields["attributes"] = pack_values(quotas, limits.attributes, row_count(matrix))
     if query is not None:
@@ -82,7 +83,10 @@ def diversify_request(
         fields["query"] = encode(matrix, 0, row_count(matrix))
     if scores is not None:
         fields["scores"] = _numbers(scores).tolist()
-    return diversify_pb2.DiversifyRequest(**fields)
+    request = diversify_pb2.DiversifyRequest(**fields)
+    if candidates is not None:
+        encode(candidates, 0, row_count(candidates), request.vectors)
+    return request
 
 
 def _check_sources(

@@ -96,7 +96,9 @@ def query(
     fields: Mapping[str, object], queries: Matrix, start: int, stop: int
 ) -> query_pb2.QueryRequest:
     """Return the request for rows `start` to `stop`, with `fields` from `query_fields`."""
-    return query_pb2.QueryRequest(queries=encode(queries, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
+    request = query_pb2.QueryRequest(**fields)  # type: ignore[arg-type]  # checked when the fields were made
+    encode(queries, start, stop, request.queries)
+    return request
 
 
 def query_like(
@@ -114,7 +116,9 @@ def predict(
     fields: Mapping[str, object], documents: Matrix, start: int, stop: int
 ) -> predict_pb2.PredictLabelsRequest:
     """Return the request for rows `start` to `stop`, with `fields` from `predict_fields`."""
-    return predict_pb2.PredictLabelsRequest(documents=encode(documents, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
+    request = predict_pb2.PredictLabelsRequest(**fields)  # type: ignore[arg-type]  # checked when the fields were made
+    encode(documents, start, stop, request.documents)
+    return request
 
 
 def build_header(

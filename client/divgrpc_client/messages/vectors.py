@@ -6,6 +6,7 @@ attributes, so scipy is never imported.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -22,6 +23,9 @@ Dense: TypeAlias = npt.NDArray[np.floating]
 
 _NUMBER_KINDS: Final = "fiub"
 _COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
+# Arrays of more bytes than the first number have the allocator keep blocks of the second.
+_LARGE_BYTES: Final = 1 << 16
+_KEPT_BYTES: Final = 8 << 20
 
 
 class SparseLike(Protocol):
@@ -210,6 +214,22 @@ class PointVectors:
         return fields
 
 
-def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
-    """Return rows `start` to `stop` as a message."""
-    return arrays.encode(arrays.take(matrix, start, stop))
+def encode(
+    matrix: Matrix, start: int, stop: int, vectors: vectors_pb2.Vectors | None = None
+) -> vectors_pb2.Vectors:
+    """Write rows `start` to `stop` into an empty message, a new one by default, and return it."""
+    part = arrays.take(matrix, start, stop)
+    values = part.data if isinstance(part, Csr) else part
+    if values.nbytes > _LARGE_BYTES:
+        _raise_allocator_limits()
+    return arrays.encode(part, vectors)
+
+
+@cache
+def _raise_allocator_limits() -> None:
+    """Have glibc keep the memory of large messages for the next message.
+
+    At first glibc returns a freed block of more than 128 KiB to the system, which then clears new
+    pages for each message. After it has freed a larger block, it keeps blocks up to that size.
+    """
+    bytearray(_KEPT_BYTES)

@@ -30,6 +30,13 @@ _ONE_THREAD: Final = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# glibc returns freed memory to the system above the first limit, and asks the system for each block
+# above the second. Both start at 128 KiB, so that a call with a message of some hundred kilobytes
+# would have the system clear new pages several times. An operator's own values win.
+_ALLOCATOR_BYTES: Final = {
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+}
 
 
 class Child:
@@ -119,13 +126,14 @@ class Child:
 
 def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
     threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "writer", "evaluator") else {}
+    allocator = _ALLOCATOR_BYTES if role in ("front", "worker", "writer") else {}
     # -P prevents a file in the current folder from shadowing a module of this package.
     module = ["-P", "-m", f"divgrpc_server.{role}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
         [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),
         # Suppress progress lines on standard error, because workers log the compilation of kernels.
-        env={**os.environ, **threads, "DIVGRPC_QUIET": "1"},
+        env={**allocator, **os.environ, **threads, "DIVGRPC_QUIET": "1"},
         # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,
     )

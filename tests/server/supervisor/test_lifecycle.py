@@ -69,6 +69,16 @@ def embedded_folders(server: RunningServer) -> list[Path]:
     return [Path(word) for word in words if "/divgrpc-" in word]
 
 
+def test_processes_that_read_messages_keep_freed_memory(tmp_path: Path, data: Path) -> None:
+    """A limit of the allocator that the operator sets stays."""
+    environment = {"MALLOC_TRIM_THRESHOLD_": "1048576"}
+    with RunningServer(tmp_path, "--data-dir", str(data), environment=environment) as server:
+        for pid in (*server.pids("front"), *server.pids("worker")):
+            variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+            assert "MALLOC_TRIM_THRESHOLD_=1048576" in variables
+            assert f"MALLOC_MMAP_THRESHOLD_={16 << 20}" in variables
+
+
 def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
     """While kernels are compiled, health is NOT_SERVING and tells how many are ready.
 
