@@ -164,7 +164,13 @@ class Records:
 
     def __repr__(self) -> str:
         names = [*self.attributes, *(["payload"] if self.payloads else [])]
-        names += ["vector"] if self.vectors is not None else []
+        parts: Mapping[str, object] = {
+            "vector": self.vectors,
+            "labels": self.labels,
+            "category": self.categories,
+            "subtopic": self.subtopics,
+        }
+        names += [name for name, column in parts.items() if column is not None]
         ids = ", ".join(map(str, self.ids[:5].tolist())) + (", ..." if len(self) > 5 else "")
         return f"Records: {len(self):,} of {', '.join(names) or 'ids alone'}; {ids}"
 

@@ -72,7 +72,7 @@ class LabelColumns:
             for name, argument in TOPICS.items()
             if name in self._present
         }
-        if not self._present & {LABELS, LABEL_COUNT}:
+        if LABELS not in self._present:
             return topics
         ends = np.cumsum([0, *map(len, self._sets)])
         indices = np.array([label for labels in self._sets for label in labels], np.uint32)

@@ -165,6 +165,7 @@ def test_labels_and_topics_are_read(tmp_path: Path) -> None:
     assert read_points(written(path, {"vector": [1], "category": 2})).annotations == {
         "categories": [2]
     }
+    assert read_points(written(path, {"vector": [1], "label_count": 2})).annotations == {}
     assert read_values(written(path, {"id": 1, "labels": [3]})) == ([1], {})
 
 
@@ -172,7 +173,10 @@ def test_numbers_of_labels_that_differ_are_refused(tmp_path: Path) -> None:
     path, first = tmp_path / "points.jsonl", {"vector": [1], "label_count": 3}
     for line, words in (
         ({"vector": [1], "label_count": 4}, "line 2: .* like that of the points before, 3"),
-        ({"vector": [1], "labels": [3]}, "`labels` must be below `label_count`, 3, got 3"),
+        (
+            {"vector": [1], "labels": [3]},
+            "points.jsonl: `labels` must be below `label_count`, 3, got 3",
+        ),
     ):
         with pytest.raises(InvalidArgumentError, match=words) as fault:
             read_points(written(path, first, line))

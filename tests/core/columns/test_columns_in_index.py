@@ -274,6 +274,10 @@ def test_records_show_themselves() -> None:
     assert records[-1].id == 6
     with pytest.raises(IndexError):
         records[7]
+    records = Records(
+        np.arange(1), vectors=np.eye(1, dtype=np.float32), categories=np.ones(1, "i4")
+    )
+    assert repr(records) == "Records: 1 of vector, category; 0"
 
 
 def test_a_table_has_a_column_per_attribute(index: Index) -> None:
