@@ -34,9 +34,10 @@ from divgrpc.kernels.encode import put_codes
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
+from divgrpc.kernels.projection import embed
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.arrays import with_points
+from divgrpc.search.arrays import pack_queries, with_points
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import Store
 from divgrpc.types import FloatArray
@@ -384,8 +385,14 @@ class _Encoder:
             release(array)
 
     def _margins(self, block: Rows) -> FloatArray:
-        margins: FloatArray = self._sketch(block) @ self.arrays["hyperplanes"]
-        thresholds = self.arrays["thresholds"]
+        rows, thresholds = self._sketch(block), self.arrays["thresholds"]
+        planes = self.arrays["hyperplanes"]
+        if isinstance(rows, SparseRows):
+            # On ARM, scipy fuses multiplications with additions, which changes last digits.
+            margins = np.empty((len(rows), len(thresholds)), np.float32)
+            embed(pack_queries(rows), read_only(planes), read_only(-thresholds), margins)
+            return margins
+        margins = rows @ planes
         if thresholds.any():
             margins -= thresholds
         return margins
