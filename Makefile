@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors bench bench-large conformance docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm bench bench-large conformance docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -115,6 +115,29 @@ processors: .venv/ready  ## compile the kernels for AVX2 and compare the answers
 	NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
 	DIVGRPC_PROCESSORS=x86-64-v3 $(BIN)/python -m pytest -v -p no:xdist tests/core/kernels/test_processors.py -k older
 
+# Debian's qemu-user-static runs programs for ARM, and its mmdebstrap unpacks Python 3.11 for ARM. The
+# tools of tests come from .venv, because they are pure Python, except hypothesis.
+.arm/ready: .venv/ready
+	rm -rf .arm
+	mkdir -p .arm/root
+	mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3.11,libstdc++6 \
+	    --skip=output/dev bookworm | tar -x -C .arm/root
+	sed -n '/^hypothesis==/,/[^\\]$$/p' requirements.lock > .arm/hypothesis.lock
+	$(INSTALL) $(LOCKED) --target .arm/site --python-version 3.11 --only-binary :all: \
+	    $(addprefix --platform ,manylinux_2_28_aarch64 manylinux2014_aarch64) \
+	    -r requirements-engine.lock -r requirements-demo.lock -r .arm/hypothesis.lock
+	touch $@
+
+IMPORTED := . client server protos tests .arm/site .venv/lib/python3.11/site-packages
+ON_ARM = PYTHONPATH=$$(printf '$(CURDIR)/%s:' $(IMPORTED)) QEMU_LD_PREFIX=$(abspath .arm/root) \
+    QEMU_CPU=neoverse-n1 DIVGRPC_KERNEL_CACHE=$(abspath .arm/kernels) DIVGRPC_PHASE_SECONDS=3600 \
+    .arm/root/usr/bin/python3.11
+arm: .arm/ready      ## run kernels on an emulated ARM processor and compare the answers with those recorded
+	$(ON_ARM) -m divgrpc_client warm
+	$(ON_ARM) -m pytest -q -p no:xdist -o faulthandler_timeout=3600 \
+	    $(or $(ARGS),tests/core/storage/test_golden*.py \
+	    $(addprefix tests/core/kernels/test_,look_ups.py processors.py::test_sums_have_the_recorded_bytes))
+
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json
 	mkdir -p .venv/node
@@ -211,4 +234,4 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .docs .conformance .integrations site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .docs .conformance .integrations .arm site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -1,5 +1,6 @@
 """A time limit for tests, so that code that hangs fails its test and not the suite."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,8 @@ from types import FrameType
 import pytest
 
 # Time limit in seconds of a test, of its fixtures and of its teardown. It exceeds START_SECONDS,
-# the limit of a first server start, which compiles every kernel.
-PHASE_SECONDS = 180.0
+# the limit of a first server start, which compiles every kernel. An emulated processor is slower.
+PHASE_SECONDS = float(os.environ.get("DIVGRPC_PHASE_SECONDS", "180"))
 # Seconds after which the alarm rings again. Hypothesis catches the first failure and runs the
 # example again, which would otherwise hang.
 _AGAIN_SECONDS = 15.0
