@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.columns.annotations import INDICES, INDPTR, annotations_in, take
+from divgrpc.columns.annotations import INDICES, INDPTR, annotations_in, bytes_of_rows, take
 from divgrpc.columns.quotas import check_attributes
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import invalid
@@ -38,10 +38,6 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
-# Maximum number of bytes of a label, or of the end of a label set, in a message; and of a category
-# or a sub-topic, which takes the most if it is negative.
-_LABEL_BYTES: Final = 5
-_TOPIC_BYTES: Final = 10
 
 
 class StoredPoints:
@@ -216,10 +212,7 @@ class StoredPoints:
             else:
                 sizes += 4 * self.dims
         if parts.labels:
-            annotations = self._annotations(rows)
-            if INDPTR in annotations:
-                sizes += _LABEL_BYTES * (np.diff(annotations[INDPTR]) + 1)
-            sizes += _TOPIC_BYTES * len(annotations.keys() - {INDPTR, INDICES})
+            sizes += self._annotation_bytes(rows)
         return sizes
 
     def records(self, rows: IntArray, parts: Parts) -> Records:
@@ -245,6 +238,10 @@ class StoredPoints:
     def _annotations(self, rows: IntArray) -> Mapping[str, Array]:
         """Return the label sets, categories and sub-topics of `rows` (m,), by array name."""
         return take(annotations_in(self._arrays), rows)
+
+    def _annotation_bytes(self, rows: IntArray) -> IntArray:
+        """Return an upper bound of the bytes that the annotations of each row take in a message."""
+        return bytes_of_rows(annotations_in(self._arrays), rows)
 
     def _labels_in(self, annotations: Mapping[str, Array]) -> PointLabels | None:
         section = self.manifest.labels

@@ -29,6 +29,10 @@ _DTYPES: Final[Mapping[str, npt.DTypeLike]] = {
     "categories": np.int32,
     "subtopics": np.int32,
 }
+# Maximum number of bytes of a label, or of the end of a label set, in a message; and of a category
+# or a sub-topic, which takes the most if it is negative.
+_LABEL_BYTES: Final = 5
+_TOPIC_BYTES: Final = 10
 
 
 def annotations_in(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -49,6 +53,19 @@ def take(annotations: Annotations, rows: IntArray) -> dict[str, Array]:
         places = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], sizes)
         result |= {INDPTR: ends, INDICES: annotations[INDICES][places]}
     return result
+
+
+def bytes_of_rows(annotations: Annotations, rows: IntArray) -> IntArray:
+    """Return an upper bound of the bytes that the annotations of each of `rows` take in a message.
+
+    `rows` and the result have shape (m,). The labels themselves are not read.
+    """
+    topics = len(annotations.keys() - {INDPTR, INDICES})
+    sizes = np.full(len(rows), _TOPIC_BYTES * topics, np.int64)
+    if INDPTR in annotations:
+        indptr = annotations[INDPTR]
+        sizes += _LABEL_BYTES * (indptr[rows + 1] - indptr[rows] + 1)
+    return sizes
 
 
 def join(blocks: Sequence[Annotations]) -> dict[str, Array]:

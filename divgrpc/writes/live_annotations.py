@@ -6,7 +6,15 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.columns.annotations import INDICES, INDPTR, Annotations, annotations_in, join, take
+from divgrpc.columns.annotations import (
+    INDICES,
+    INDPTR,
+    Annotations,
+    annotations_in,
+    bytes_of_rows,
+    join,
+    take,
+)
 from divgrpc.columns.filters import Flags
 from divgrpc.types import IntArray
 from divgrpc.vectors import SparseRows
@@ -31,6 +39,14 @@ def annotations_of(
     if len(groups) == 1:
         return joined
     return take(joined, np.argsort(np.concatenate([group for _, group in groups])))
+
+
+def annotation_bytes(parts: Parts, rows: IntArray) -> IntArray:
+    """Return what `bytes_of_rows` returns, for `rows` (m,) of a collection."""
+    sizes = np.zeros(len(rows), np.int64)
+    for part, group in parts.groups(rows):
+        sizes[group] = bytes_of_rows(annotations_in(part.arrays), rows[group] - part.first)
+    return sizes
 
 
 class LiveLabelSets:

@@ -25,7 +25,12 @@ from divgrpc.types.records import IdArray
 from divgrpc.vectors import Rows
 from divgrpc.writes.columns import LiveReader, Part
 from divgrpc.writes.layout import ROW_ARRAYS, Layout, LayoutInfo, WritesFolder
-from divgrpc.writes.live_annotations import LiveLabelSets, annotations_of, numbers_of_rows
+from divgrpc.writes.live_annotations import (
+    LiveLabelSets,
+    annotation_bytes,
+    annotations_of,
+    numbers_of_rows,
+)
 from divgrpc.writes.state import State
 
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
@@ -201,6 +206,10 @@ class Snapshot(Engine):
     def _annotations(self, rows: IntArray) -> Mapping[str, Array]:
         """Return the label sets, categories and sub-topics of `rows` (m,), by array name."""
         return annotations_of(self._parts, rows)
+
+    def _annotation_bytes(self, rows: IntArray) -> IntArray:
+        """Return an upper bound of the bytes that the annotations of each row take in a message."""
+        return annotation_bytes(self._parts, rows)
 
     @property
     def label_counts(self) -> IntArray | None:

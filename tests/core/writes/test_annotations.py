@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from divgrpc.doctor import check_folder
 from divgrpc.errors import ConditionFailedError, InvalidArgumentError, UnfitIndexError
 from divgrpc.metrics import Labels, Topics
 from divgrpc.types import HashFamily, IntArray, LabelResult, Vote, WriteResult
+from divgrpc.types.records import Parts
 from reference import labels as reference
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
@@ -478,3 +480,23 @@ def test_an_older_index_with_labels_can_be_written_to(tmp_path: Path) -> None:
             assert collection.info.labels is not None
             assert collection.info.labels.rank == 4
         assert check_folder(path)[0].findings == ()
+
+
+def test_the_size_of_labels_is_known_before_they_are_read(tmp_path: Path) -> None:
+    """A request may name one point with many labels many times."""
+    sets = sparse.csr_array(np.ones((3, 20_000), np.int8))
+    topics: Any = {"categories": [-1, 0, 1], "subtopics": [-1, 0, 1]}
+    parts = Parts(attributes=False, payload=False, labels=True)
+    rows = np.arange(4).repeat(1_000)
+    with Collection.build(np.eye(3), labels=sets, **topics, path=tmp_path / "a") as collection:
+        collection.upsert([3], np.ones((1, 3)), labels=sets[:1] * (np.arange(20_000) < 7))
+        tracemalloc.start()
+        try:
+            sizes = collection._engine.bytes_of_rows(rows, parts)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # Labels and the end of a label set take 5 bytes each, topics 10, and ids the same for all.
+    assert (sizes - sizes[-1]).tolist() == [5 * (20_000 - 7)] * 3_000 + [0] * 1_000
+    assert sizes[-1] >= 5 * 8 + 2 * 10
+    assert peak_bytes < 2**20
