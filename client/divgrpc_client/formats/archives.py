@@ -131,7 +131,7 @@ def _points(archive: Any) -> PointLines:  # noqa: ANN401  # numpy's stubs give n
     else:
         rows, dims = map(int, archive["shape"])
         indptr, indices, data = (archive[name] for name in ("indptr", "indices", "data"))
-        if len(indptr) != rows + 1 or indptr[-1] != len(indices) or len(indices) != len(data):
+        if not _match(indptr, indices, rows, dims) or data.shape != indices.shape:
             raise ValueError("its sparse arrays do not match")
         vectors = Csr(indptr, indices, data, dims)
     ids: Array = archive["ids"]
@@ -153,12 +153,23 @@ def _annotations_in(archive: Any, rows: int) -> dict[str, Any]:  # noqa: ANN401 
     annotations: dict[str, Any] = {name: archive[name] for name in names}
     if "label_indptr" in archive.files:
         indptr, indices = archive["label_indptr"], archive["label_indices"]
-        if len(indptr) != rows + 1 or indptr[-1] != len(indices):
+        count = int(archive["label_count"])
+        if not _match(indptr, indices, rows, count):
             raise ValueError("the arrays of its labels do not match")
         ones = np.ones(len(indices), np.float32)
-        labels = Csr(indptr, indices.astype(np.uint32), ones, int(archive["label_count"]))
-        annotations["labels"] = labels
+        annotations["labels"] = Csr(indptr, indices.astype(np.uint32), ones, count)
     return annotations
+
+
+def _match(indptr: Array, indices: Array, rows: int, cols: int) -> bool:
+    """Return whether two arrays are those of compressed sparse rows of this shape."""
+    if indptr.shape != (rows + 1,) or indices.ndim != 1:
+        return False
+    if not {indptr.dtype.kind, indices.dtype.kind} <= {"i", "u"}:
+        return False
+    are_ends = indptr[0] == 0 and indptr[-1] == len(indices) and (indptr[1:] >= indptr[:-1]).all()
+    are_columns = not len(indices) or 0 <= indices.min() <= indices.max() < cols
+    return bool(are_ends and are_columns and 0 < cols < 2**32)
 
 
 def _as_bytes(value: object) -> Array:

@@ -37,6 +37,7 @@ class LabelColumns:
         self._path = path
         self._sets: list[list[int]] = []
         self._count: int | None = None
+        self._greatest, self._place = -1, ""
         self._topics: dict[str, list[int]] = {name: [] for name in TOPICS}
         self._present: set[str] = set()
 
@@ -44,6 +45,8 @@ class LabelColumns:
         """Take the next point; raises `InvalidArgumentError` with its place in the file."""
         try:
             self._append(point)
+            if (greatest := max(self._sets[-1], default=-1)) > self._greatest:
+                self._greatest, self._place = greatest, place
         except ValueError as error:
             raise InvalidArgumentError("file", f"{self._path} {place}: {error}") from None
 
@@ -52,9 +55,10 @@ class LabelColumns:
         self._sets.append(_labels(point.get(LABELS)))
         count = point.get(LABEL_COUNT)
         if count is not None:
-            if not _is_number(count, 1) or self._count not in (None, count):
+            most = LIMITS["labels_max"]
+            if not _is_number(count, 1, most) or self._count not in (None, count):
                 before = f", like that of the points before, {self._count}" * bool(self._count)
-                raise ValueError(f"`{LABEL_COUNT}` must be a whole number from 1 on{before}")
+                raise ValueError(f"`{LABEL_COUNT}` must be a whole number from 1 to {most}{before}")
             self._count = count
         for name, numbers in self._topics.items():
             number = point.get(name)
@@ -76,11 +80,11 @@ class LabelColumns:
             return topics
         ends = np.cumsum([0, *map(len, self._sets)])
         indices = np.array([label for labels in self._sets for label in labels], np.uint32)
-        count = int(indices.max(initial=0)) + bool(len(indices))
+        count = self._greatest + 1
         if self._count is not None:
             if count > self._count:
-                rule = f"must be below `{LABEL_COUNT}`, {self._count}, got {count - 1}"
-                raise InvalidArgumentError("file", f"{self._path}: `{LABELS}` {rule}")
+                rule = f"must be below `{LABEL_COUNT}`, {self._count}, got {self._greatest}"
+                raise InvalidArgumentError("file", f"{self._path} {self._place}: `{LABELS}` {rule}")
             count = self._count
         return {LABELS: Csr(ends, indices, np.ones(len(indices), np.float32), count)} | topics
 

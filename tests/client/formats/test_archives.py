@@ -86,6 +86,18 @@ def test_other_archives_are_not_archives_of_points(tmp_path: Path) -> None:
     assert ARCHIVE == ".npz"
 
 
+SPARSE: dict[str, Any] = {"divgrpc": 1, "shape": [2, 3], "ids": [0, 1], "indptr": [0, 1, 2]}
+SPARSE |= {"indices": [0, 2], "data": [1.0, 1.0]}
+LABELLED: dict[str, Any] = {"divgrpc": 1, "vectors": VECTORS[:2], "ids": [0, 1], "label_count": 2}
+LABELLED |= {"label_indptr": [0, 1, 2], "label_indices": [0, 1]}
+
+
+def test_archives_of_the_tests_below_are_read_without_their_faults(tmp_path: Path) -> None:
+    for arrays in (SPARSE, LABELLED):
+        np.savez(tmp_path / "points.npz", **arrays)
+        assert read_archive(tmp_path / "points.npz").ids == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
@@ -98,10 +110,25 @@ def test_other_archives_are_not_archives_of_points(tmp_path: Path) -> None:
             {"divgrpc": 1, "shape": [2, 3], "indptr": [0], "indices": [0], "data": [1.0]},
             "do not match",
         ),
-        (
-            {"divgrpc": 1, "vectors": VECTORS, "ids": np.arange(ROWS), "label_count": 3}
-            | {"label_indptr": np.arange(ROWS), "label_indices": np.arange(ROWS)},
-            "arrays of its labels do not match",
+        (SPARSE | {"indptr": [0, 3, 2]}, "sparse arrays do not match"),
+        (SPARSE | {"indices": [0, 3]}, "sparse arrays do not match"),
+        (SPARSE | {"data": [[1.0], [1.0]]}, "sparse arrays do not match"),
+        (SPARSE | {"shape": [2, 2**32]}, "sparse arrays do not match"),
+        *(
+            (LABELLED | part, "arrays of its labels do not match")
+            for part in (
+                {"label_indptr": np.arange(2)},
+                {"label_indptr": 2},
+                {"label_indptr": [[0], [1], [2]]},
+                {"label_indptr": [0.0, 1.0, 2.0]},
+                {"label_indptr": [1, 1, 2]},
+                {"label_indptr": [0, 3, 2]},
+                {"label_indptr": [0, 1, 1]},
+                {"label_indices": [0.5, 1]},
+                {"label_indices": [-1, 1]},
+                {"label_count": 1},
+                {"label_count": 2**32},
+            )
         ),
     ],
 )

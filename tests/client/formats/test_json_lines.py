@@ -127,7 +127,11 @@ def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None
         ({"vector": [1, 2], "labels": [-1]}, "line 2: `labels` must be a list of whole numbers"),
         ({"vector": [1, 2], "labels": [True]}, "line 2: `labels` must be a list of whole numbers"),
         ({"vector": [1, 2], "labels": [2**22]}, "line 2: `labels` must be .* from 0 to 4194303"),
-        ({"vector": [1, 2], "label_count": 0}, "line 2: `label_count` must be .* from 1 on$"),
+        (
+            {"vector": [1, 2], "label_count": 0},
+            "line 2: `label_count` must be .* from 1 to 4194304$",
+        ),
+        ({"vector": [1, 2], "label_count": 2**22 + 1}, "line 2: `label_count` must be"),
         ({"vector": [1, 2], "category": "x"}, "line 2: `category` must be a whole number"),
         ({"vector": [1, 2], "category": -2}, "line 2: `category` must be a whole number"),
         ({"vector": [1, 2], "subtopic": 2**31}, "line 2: `subtopic` must be a whole number"),
@@ -175,7 +179,7 @@ def test_numbers_of_labels_that_differ_are_refused(tmp_path: Path) -> None:
         ({"vector": [1], "label_count": 4}, "line 2: .* like that of the points before, 3"),
         (
             {"vector": [1], "labels": [3]},
-            "points.jsonl: `labels` must be below `label_count`, 3, got 3",
+            "points.jsonl line 2: `labels` must be below `label_count`, 3, got 3",
         ),
     ):
         with pytest.raises(InvalidArgumentError, match=words) as fault:
