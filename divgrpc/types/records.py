@@ -131,7 +131,7 @@ class Records:
     labels: the labels of the points. None unless the call had `with_labels` and the points of the
         index have labels.
     categories, subtopics: (n,) int32, -1 for none. None unless the call had `with_labels` and the
-        points of the index have categories or sub-topics.
+        points of the index have categories or sub-topics. A client has None for no points too.
     """
 
     ids: IdArray

@@ -172,11 +172,11 @@ def get(
     return request
 
 
-def parts(**parts: bool) -> points_pb2.Parts:
-    """Return which parts of points to ask for; raises for a value that is no bool."""
-    for part, value in parts.items():
-        check_bool(None, f"with_{part}", value)
-    return points_pb2.Parts(**parts)
+def parts(**flags: bool) -> points_pb2.Parts:
+    """Return which parts of points to ask for, by field; raises for a value that is no bool."""
+    for field, flag in flags.items():
+        check_bool(None, f"with_{field}", flag)
+    return points_pb2.Parts(**flags)
 
 
 def index_name(name: object) -> str:
