@@ -275,8 +275,6 @@ class Engine(LabelledPoints):
         if parameters.selector == "qp_relax":
             sentence = "qp_relax picks all results at once, and does not go with quotas or groups"
             raise InvalidArgumentError("selector", f"{sentence}: choose another selector")
-        if parameters.explain:
-            raise invalid("explain", "cannot be combined with quotas or group_by")
         checked = check_quotas(quotas, self._reader.attributes, parameters.k)
         multi = {attribute.name for attribute in self._reader.attributes if attribute.multi}
         if parameters.max_distance is not None and (

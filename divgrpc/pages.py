@@ -326,7 +326,7 @@ class _Call:
         picks, has_more = pick_after(candidates, fixed, *rule)
         copies = _count_copies(candidates, picks, plan.copy_limit)
         single.stats[records.POOL_SIZE :, 0] = len(candidates), copies, 0
-        searcher.put_picks(plan, candidates, picks, single, shown.rows)
+        searcher.put_picks(plan, candidates, picks, single, shown=shown.rows)
         return _Outcome(pool, parameters, single, has_more, dial)
 
     def _next(

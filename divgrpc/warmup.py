@@ -6,7 +6,7 @@
 
 import gc
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ from divgrpc.search.explanations import Selection, explain, report
 from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.quota_selection import QuotaSelection
+from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.search.stepwise import StepwiseSelection
@@ -219,10 +220,17 @@ def _select_within_quotas(candidate_set: CandidateSet) -> None:
 
 def _explain(candidate_set: CandidateSet) -> None:
     picks, no_rows = np.arange(2), np.empty(0, np.int64)
+    columns = (QuotaColumn.of(["a"] * len(candidate_set)),)
+    bounds = Bounds.of((Quota("a", max_each=1),), columns, 2)
+    every = np.arange(len(candidate_set))
+    quotas = WithinQuotas(
+        bounds, bounds.arrays.lows, 2, np.empty(0, np.bool_), len(every), every, every + 1, picks
+    )
     for selector in _STEPWISE:
         parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
         selection = Selection(candidate_set, picks, 2, -1.0, no_rows, parameters, "euclidean")
         explain(selection, no_rows)
+        explain(replace(selection, quotas=quotas), no_rows)
         report(selection, no_rows)
 
 

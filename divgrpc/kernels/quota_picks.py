@@ -41,6 +41,14 @@ PROGRESS_SIZE = 5
 # A value of `verdicts`.
 REFUSED = 1
 
+# Why a candidate is refused: a value has as many picks as it may have; the picks that are left are
+# needed for another value; there are as many groups as there may be; or no further picks meet all
+# quotas together.
+BY_MAX = 0
+BY_MIN = 1
+BY_GROUPS = 2
+BY_ALL = 3
+
 Int64s = npt.NDArray[np.int64]
 UInt8s = npt.NDArray[np.uint8]
 
@@ -104,6 +112,25 @@ class QuotaState(NamedTuple):
     progress: Int64s
     factor: npt.NDArray[np.float64]
     remainders: npt.NDArray[np.float64]
+
+    @classmethod
+    def of_counts(cls, values: int, attributes: int) -> "QuotaState":
+        """Return the state before the first of picks that are known, with counts alone."""
+        none, bytes_, floats = np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0)
+        return cls(
+            picks=none,
+            gains=np.empty(0, np.float32),
+            apart=floats,
+            closed=bytes_,
+            standing=np.empty(0, np.int8),
+            counts=np.zeros(values, np.int64),
+            tight=np.zeros(values, np.uint8),
+            needs=np.zeros(attributes, np.int64),
+            opened=np.zeros(1, np.int64),
+            progress=none,
+            factor=np.empty((0, 0)),
+            remainders=floats,
+        )
 
 
 @allocating
@@ -204,6 +231,46 @@ def _is_possible(i, n_tight, bounds, follow, state):
     if bounds.groups and is_new and state.opened[0] >= bounds.groups:
         return False
     return n_met == n_tight
+
+
+@kernel
+def explain_refusals(picks, target, places, steps, bounds, state, rules, values):
+    """Write why quotas refused candidates; the picks are to become `target`.
+
+    picks: (n,) positions of the picks in their order. places, steps: (r,) positions of the
+        candidates, and the numbers of the picks before which they are refused. `state`: a new
+        `QuotaState`.
+    rules, values: (r,) the outputs: BY_MAX to BY_ALL, and the number of the value that the rule is
+        about, -1 for BY_ALL.
+    """
+    for step in range(picks.shape[0]):
+        _mark_tight(bounds, state, target - step)
+        for r in range(places.shape[0]):
+            if steps[r] == step:
+                rules[r], values[r] = _refusal_of(places[r], bounds, state)
+        for j in range(bounds.starts[picks[step]], bounds.starts[picks[step] + 1]):
+            state.counts[bounds.values[j]] += 1
+
+
+@kernel
+def _refusal_of(i, bounds, state):
+    """Return why the next pick cannot be candidate i, and the number of the value."""
+    start, stop = bounds.starts[i], bounds.starts[i + 1]
+    for j in range(start, stop):
+        if state.counts[bounds.values[j]] >= bounds.highs[bounds.values[j]]:
+            return BY_MAX, bounds.values[j]
+    for v in range(bounds.lows.shape[0]):
+        if not state.tight[v]:
+            continue
+        a, is_met = bounds.attributes[v], False
+        for j in range(start, stop):
+            same = bounds.values[j] == v
+            if bounds.single[a]:
+                same = bounds.attributes[bounds.values[j]] == a and state.tight[bounds.values[j]]
+            is_met |= same
+        if not is_met:
+            return BY_MIN, v
+    return (BY_GROUPS, bounds.values[start]) if bounds.groups else (BY_ALL, np.int64(-1))
 
 
 @kernel

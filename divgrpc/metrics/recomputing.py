@@ -19,8 +19,9 @@ class Recomputed(NamedTuple):
 
     values: (n,) float64 selection score of each pick, computed from the vectors.
     rival_values: (n,) float64 greatest selection score that a later pick or a displaced point had
-        at that step, -inf if there is none. If it is above the value of the pick by more than
-        rounding errors, the rule of the selector does not explain the pick.
+        at that step, -inf if there is none. Points that quotas had refused by then do not count.
+        If it is above the value of the pick by more than rounding errors, the rule of the selector
+        does not explain the pick.
     """
 
     values: _Values
@@ -61,9 +62,10 @@ def recompute_picks(
     shown_vectors: (s, d) vectors of the points that were shown before, for a later page or a query
         with `already_shown`, in the order in which they were shown.
 
-    Near-copies that complete an answer are no picks, and are left out. `rerank` picks from a
-    shortlist as long as it can, so its rivals may be better outside of it. The formulas are in
-    `divgrpc.search.selectors` and `divgrpc.kernels.greedy`; here they are computed in float64.
+    Picks are in the order of picking, `explanation.pick_numbers`. Near-copies that complete an
+    answer are no picks, and are left out. `rerank` picks from a shortlist as long as it can, so its
+    rivals may be better outside of it. The formulas are in `divgrpc.search.selectors` and
+    `divgrpc.kernels.greedy`; here they are computed in float64.
     Raises `InvalidArgumentError` with the name of the argument as the field.
     """
     explanation = _explanation_of(result, row)
@@ -77,17 +79,27 @@ def recompute_picks(
     displaced = _matrix("displaced_vectors", displaced_vectors, counts[1], len(asked))
     n_picks = counts[0] - int(result.stats.duplicates[row])
     shown = _matrix("shown_vectors", shown_vectors, None, len(asked))
-    rule = _rule_of(result, row, metric, n_picks, None if shown_vectors is None else len(shown))
-    points = np.concatenate((shown, results[:n_picks], displaced))
+    picks = results[np.argsort(explanation.pick_numbers)[:n_picks]]
+    points = np.concatenate((shown, picks, displaced))
     costs, pairs = _distances(asked, points, len(shown) + n_picks, metric)
     costs = (costs - explanation.cost_offset) / explanation.cost_width
+    rule, stops = _rule_of(result, row, metric), _stops_of(explanation, n_picks)
     values, rivals = np.empty(n_picks), np.empty(n_picks)
     for step in range(n_picks):
         place = len(shown) + step
         scores = _scores(costs, pairs[:, :place], rule)
         values[step] = scores[place]
-        rivals[step] = max([*scores[place + 1 :].tolist(), -math.inf])
+        is_rival = np.concatenate((np.arange(n_picks) > step, stops > step))
+        rivals[step] = max([*scores[len(shown) :][is_rival].tolist(), -math.inf])
     return Recomputed(values, rivals)
+
+
+def _stops_of(explanation: Explanation, n_picks: int) -> npt.NDArray[np.int64]:
+    """Return the number of the pick before which quotas refused each displaced point."""
+    stops = np.full(len(explanation.displaced_ids), n_picks)
+    for refusal in explanation.refusals:
+        stops[refusal.place] = explanation.pick_numbers[explanation.displaced_by[refusal.place]]
+    return stops
 
 
 def _explanation_of(result: QueryResult, row: int) -> Explanation:
@@ -112,17 +124,12 @@ def _matrix(field: str, vectors: object, count: int | None, dims: int) -> _Value
     return matrix
 
 
-def _rule_of(
-    result: QueryResult, row: int, metric: Metric, n_picks: int, shown: int | None
-) -> _Rule:
-    """Return the rule of a row; `shown` is None for a query that takes account of no points."""
+def _rule_of(result: QueryResult, row: int, metric: Metric) -> _Rule:
+    """Return the rule of a row."""
     parameters, explanation = result.parameters, result.explanations[row]
     dial = parameters.diversity if parameters.has_fixed_dial else float(result.diversities[row])
-    k = min(parameters.k, int(result.stats.candidates[row]))
-    if shown is None and parameters.selector in {"max_sum", "rerank"}:
-        k = min(k, n_picks)
     return _Rule(
-        parameters.selector, parameters.variant, dial, k + (shown or 0), metric,
+        parameters.selector, parameters.variant, dial, explanation.list_size, metric,
         explanation.cost_width,
     )  # fmt: skip
 

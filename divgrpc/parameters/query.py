@@ -187,9 +187,9 @@ class QueryParameters:
         relevance, 0 to 1. Replaces diversity.
     with_attributes: Return the attributes of each result.
     with_payload: Return the payload of each result.
-    explain: Explain each result: its relevance, its penalty for nearness to earlier results, and
-        the more relevant points that it displaced. Lists collapsed near-copies, too. Not with
-        qp_relax.
+    explain: Explain each result: its relevance, its penalty for nearness to earlier results, the
+        more relevant points that it displaced, and the quota that refused a better point. Lists
+        collapsed near-copies, too. Not with qp_relax.
     with_report: Report how diverse the results are, and what that costs in relevance.
     """
 

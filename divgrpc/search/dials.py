@@ -13,13 +13,15 @@ the dial, dial / (1 - dial), are the share times a factor that depends on the se
 share of relevance (`divgrpc.kernels.dials`).
 """
 
+from functools import lru_cache
 from typing import Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.kernels import records
-from divgrpc.types import DialReason, EffectiveParameters
+from divgrpc.kernels.greedy import diversity_weight
+from divgrpc.types import DialReason, EffectiveParameters, FloatArray
 
 # Values of `DialReason`, indexed by the numbers in `Results.reasons`, which start at 1.
 _WORDS: Final = np.array(("", *get_args(DialReason)))
@@ -52,6 +54,14 @@ def reason_words(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.str_]:
 def rule_of(parameters: EffectiveParameters) -> int:
     """Return the `Objective.rule` that makes the kernel run the selector of `parameters`."""
     return records.MMR_RULE if parameters.selector == "mmr" else _RULES[parameters.variant]
+
+
+# Cached because most calls repeat their parameters. Kernels only read the array.
+@lru_cache(maxsize=1024)
+def weights_of(rule: int, lambda_: np.float32, first: int, count: int, k: int) -> FloatArray:
+    """Return the weights (count,) of the distances at the steps after `first` picks, of k."""
+    steps = range(first, first + count)
+    return np.array([diversity_weight(rule, lambda_, step, k) for step in steps], np.float32)
 
 
 def choice_of(parameters: EffectiveParameters) -> int:

@@ -1,30 +1,30 @@
 """Explanations of the picks of a query and reports on them, computed after the selection.
 
 A replay runs the rule of the selector again, but only among the picks and the candidates that are
-nearer than some pick. It needs at most as many distances as the selection itself.
+nearer than some pick or, within quotas, that a quota may have refused.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.kernels import max_sum_dpp, pairwise, replay
-from divgrpc.kernels.greedy import diversity_weight
-from divgrpc.kernels.records import MMR_RULE
-from divgrpc.search.dials import rule_of
+from divgrpc.kernels.records import MMR_RULE, Candidates
+from divgrpc.search.dials import METRICS, rule_of, weights_of
+from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.relaxation import CandidateSet
-from divgrpc.search.selectors import SIMILARITY, relevance
+from divgrpc.search.selectors import SIMILARITY
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
 from divgrpc.types.explanations import Explanation
 
-# More displaced candidates are dropped, the least relevant first.
-_DISPLACED_MAX: Final = 1_000
-
 Rows = npt.NDArray[np.int32]
 _NO_ROWS: Final[Rows] = np.empty(0, np.int32)
+_NO_NUMBERS: Final = np.empty(0, np.int64)
+_NO_FLAGS: Final = np.empty(0, np.bool_)
+_NO_STANDING: Final = np.empty(0, np.int8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,14 +33,15 @@ class Selection:
 
     candidates: the pool, nearest first, with their distances as costs.
     places: (n,) positions of the results among them, in the order of the results.
-    n_different: number of picks. The results after the picks are near-copies that complete the
-        answer.
+    n_different: number of picks. The results after the picks, in the order of picking, are
+        near-copies that complete the answer.
     copy_limit: maximum distance between near-copies, below 0 if none are collapsed.
     owners: (m,) the number of the result that each candidate is a near-copy of, or -1. Empty if
         none are collapsed.
     parameters: with the dial that was used.
     shown: (s,) row numbers of the points that were shown earlier, if the answer is a page or takes
         account of them; otherwise None.
+    quotas: the quotas within which the picks were made, if any.
     """
 
     candidates: CandidateSet
@@ -51,6 +52,7 @@ class Selection:
     parameters: EffectiveParameters
     metric: Metric
     shown: Rows | None = None
+    quotas: WithinQuotas | None = None
 
     @property
     def earlier(self) -> Rows:
@@ -60,15 +62,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rule:
-    """What the rule of a selector adds up, and the factors of its terms.
+    """The rule of a selector for the candidates of one selection.
 
-    costs: (r,) as the rule uses them: (distance - offset) / width, or the square roots.
+    fields: for the kernel.
+    costs: (m,) as the rule uses them: (distance - offset) / width, or the square roots.
+    k: number of results in the formulas of `marginal`, `max_sum` and `rerank`.
     """
 
-    kind: int
+    fields: replay.Rule
     costs: npt.NDArray[np.floating]
-    relevance: float | np.float32
-    weights: npt.NDArray[np.floating]
+    k: int
     offset: float = 0.0
     width: float = 1.0
 
@@ -78,52 +81,76 @@ def explain(selection: Selection, ids: IntArray) -> Explanation:
 
     ids: the ids of all points, or an empty array if they are row numbers.
     """
-    candidates, places = selection.candidates, selection.places
-    picks = places[: selection.n_different]
-    subset = np.concatenate((picks, _displaced(selection)))
-    rule = _rule_of(selection, subset)
-    terms, steps, causes, distances = _replay(selection, subset, rule)
-    n_picks = len(picks)
-    # A near-copy of a candidate that was not picked could have a better value than a pick.
-    lost = np.flatnonzero(steps[n_picks:] >= 0) + n_picks
-    displaced, (relevance_terms, penalties) = subset[lost], terms
-    causes[causes >= 0] = _keys(ids, causes[causes >= 0])
-    columns = (
-        relevance_terms[:n_picks],
-        penalties[:n_picks],
-        causes[:n_picks],
-        distances[:n_picks],
-    )
-    if n_picks < len(places):
-        columns = _with_fillers(columns, candidates.costs[places[n_picks:]])
-    return Explanation(
-        places + 1,
-        *columns,
+    candidates, quotas = selection.candidates, selection.quotas
+    if not len(selection.places):
+        return Explanation.empty()
+    rule = _rule_of(selection)
+    results = selection.places if quotas is None else selection.places[quotas.order]
+    n, room = len(results), len(results) + len(candidates)
+    integers = np.empty((replay.INTEGER_ROWS, room), np.int64)
+    numbers = np.empty((replay.NUMBER_ROWS, room), np.float32)
+    n_displaced = replay.explain(
+        candidates.points, Candidates(candidates.rows, candidates.costs), rule.costs, results,
+        selection.n_different, selection.earlier, rule.fields, _limits_of(selection),
+        candidates.scratch, ids, _NO_NUMBERS if quotas is None else quotas.ranks,
+        METRICS[selection.metric], integers, numbers,
+    )  # fmt: skip
+    stop = n + n_displaced
+    explanation = Explanation(
+        integers[replay.RANKS, :n],
+        np.arange(n),
+        numbers[replay.RELEVANCE_TERMS, :n],
+        numbers[replay.PENALTIES, :n],
+        integers[replay.CAUSES, :n],
+        numbers[replay.DISTANCES, :n],
+        integers[replay.STEPS, :n],
         rule.offset,
         rule.width,
-        displaced_ids=_keys(ids, candidates.rows[displaced]),
-        displaced_scores=relevance(candidates.costs[displaced], selection.metric),
-        displaced_plain_ranks=displaced + 1,
-        displaced_by=steps[lost].astype(np.int64),
-        displaced_relevance_terms=relevance_terms[lost],
-        displaced_penalties=penalties[lost],
-        displaced_caused_by=causes[lost],
-        displaced_distances=distances[lost],
+        rule.k,
+        integers[replay.IDS, n:stop],
+        numbers[replay.SCORES, n:stop],
+        integers[replay.RANKS, n:stop],
+        integers[replay.STEPS, n:stop],
+        numbers[replay.RELEVANCE_TERMS, n:stop],
+        numbers[replay.PENALTIES, n:stop],
+        integers[replay.CAUSES, n:stop],
+        numbers[replay.DISTANCES, n:stop],
     )
+    if quotas is None:
+        return explanation
+    refused = np.flatnonzero(integers[replay.REFUSED, n:stop])
+    refusals = quotas.refusals(
+        results[: selection.n_different], refused, integers[replay.PLACES, n:stop][refused],
+        explanation.displaced_by[refused],
+    )  # fmt: skip
+    return _in_result_order(replace(explanation, refusals=refusals), quotas.order)
 
 
-def _with_fillers(
-    columns: tuple[FloatArray, FloatArray, IntArray, FloatArray], distances: FloatArray
-) -> tuple[FloatArray, FloatArray, IntArray, FloatArray]:
-    """Append the near-copies that complete an answer, whose values are minus their distances."""
-    relevance_terms, penalties, causes, far = columns
-    count = len(distances)
-    return (
-        np.concatenate((relevance_terms, 0 - distances)),
-        np.concatenate((penalties, np.zeros(count, np.float32))),
-        np.concatenate((causes, np.full(count, -1))),
-        np.concatenate((far, np.full(count, np.nan, np.float32))),
-    )
+def _in_result_order(explanation: Explanation, order: IntArray) -> Explanation:
+    """Return an explanation whose results are in the order of picking, in the order of results.
+
+    order: (n,) the place of each result in the order of picking.
+    """
+    if (order == explanation.pick_numbers).all():
+        return explanation
+    numbers = np.empty_like(order)
+    numbers[order] = explanation.pick_numbers
+    names = ("plain_ranks", "relevance_terms", "penalties", "caused_by", "distances", "held_back")
+    columns: Any = {name: getattr(explanation, name)[numbers] for name in names}
+    displaced_by = order[explanation.displaced_by]
+    return replace(explanation, pick_numbers=numbers, displaced_by=displaced_by, **columns)
+
+
+def _limits_of(selection: Selection) -> replay.Limits:
+    owners, quotas = selection.owners, selection.quotas
+    if len(selection.earlier):
+        is_shown = np.isin(selection.candidates.rows, selection.earlier)
+        owners = np.where(is_shown, 0, owners if len(owners) else -1)
+    limit = np.float32(selection.copy_limit)
+    if quotas is None:
+        return replay.Limits(owners, _NO_FLAGS, _NO_STANDING, limit, by_quotas=False)
+    standing = np.zeros(len(selection.candidates) if limit >= 0 else 0, np.int8)
+    return replay.Limits(owners, quotas.contenders, standing, limit, by_quotas=True)
 
 
 def report(selection: Selection, ids: IntArray) -> tuple[npt.NDArray[np.float64], IntArray]:
@@ -155,93 +182,61 @@ def _keys(ids: IntArray, rows: npt.NDArray[np.integer]) -> IntArray:
     return ids[rows] if len(ids) else rows.astype(np.int64)
 
 
-def _replay(
-    selection: Selection, subset: IntArray, rule: _Rule
-) -> tuple[tuple[FloatArray, FloatArray], Rows, IntArray, FloatArray]:
-    """Run the kernel `replay` among the picks and the displaced candidates in `subset` (r,).
-
-    Returns the relevance terms and the penalties, the steps, the row numbers of the causes, -1 if
-    there is none, and the distances from them, NaN if there is none; all (r,).
-    """
-    candidates = selection.candidates
-    picks, n_shown = subset[: selection.n_different], len(selection.earlier)
-    rows = np.concatenate((selection.earlier, candidates.rows[subset]))
-    terms = np.zeros((2, len(rows)), rule.weights.dtype)
-    places, distances = np.full(len(rows), -1, np.int32), np.full(len(rows), np.nan, np.float32)
-    losers = subset[len(picks) :]
-    # The first pick that is farther than a loser was picked although it is less relevant.
-    lost_to = np.searchsorted(np.maximum.accumulate(picks), losers)
-    steps = np.concatenate((np.arange(-n_shown, len(picks)), lost_to)).astype(np.int32)
-    order = np.concatenate((np.full(n_shown, -1), subset)).astype(np.int32)
-    costs = np.concatenate((np.zeros(n_shown, rule.costs.dtype), rule.costs))
-    replay.replay(
-        candidates.points, rows, order, costs, n_shown, len(picks), steps, rule.relevance,
-        rule.weights, rule.kind, rule.width, SIMILARITY[selection.metric], candidates.scratch,
-        terms, places, distances,
-    )  # fmt: skip
-    has_cause = places >= 0
-    causes = np.where(has_cause, rows[places], -1).astype(np.int64)
-    distances = np.where(has_cause, distances, np.float32(np.nan))
-    signed = (0 - terms[:, n_shown:]).astype(np.float32)
-    return (signed[0], signed[1]), steps[n_shown:], causes[n_shown:], distances[n_shown:]
-
-
-def _displaced(selection: Selection) -> IntArray:
-    """Return the positions of the candidates nearer than some pick that are no copy of a result."""
-    places = selection.places
-    picks = places[: selection.n_different]
-    count = int(picks.max()) + 1 if len(picks) else 0
-    flags = np.ones(count, np.bool_)
-    flags[places[places < count]] = False
-    if len(selection.earlier):
-        flags &= ~np.isin(selection.candidates.rows[:count], selection.earlier)
-    if selection.copy_limit >= 0:
-        flags &= selection.owners[:count] < 0
-    return np.flatnonzero(flags)[:_DISPLACED_MAX]
-
-
-def _rule_of(selection: Selection, subset: IntArray) -> _Rule:
-    """Return the rule of the selector for the candidates at the positions `subset` (r,)."""
+def _rule_of(selection: Selection) -> _Rule:
+    """Return the rule of the selector."""
     candidates, parameters, metric = selection.candidates, selection.parameters, selection.metric
-    dial, selector = parameters.diversity, parameters.selector
+    dial, selector, quotas = parameters.diversity, parameters.selector, selection.quotas
     n_shown, n_picks = len(selection.earlier), selection.n_different
-    costs, lambda_ = candidates.costs[subset], np.float32(1 - dial)
+    count = len(candidates) if quotas is None else quotas.n_candidates
+    k = min(parameters.k, count) + n_shown
+    costs, lambda_ = candidates.costs, np.float32(1 - dial)
     is_printed = selector == "greedy" and parameters.variant == "printed"
     if selector == "nearest" or (lambda_ == 1 and not is_printed):
         weights = np.zeros(n_picks, np.float32)
-        return _Rule(replay.DISTANCE_SUM, costs, np.float32(1), weights)
+        return _Rule(_fields(replay.DISTANCE_SUM, np.float32(1), weights), costs, k)
     kept, offset, width = _kept(selection), 0.0, 1.0
     if metric == "inner_product":
         offset, width = float(kept[0]), float(kept[-1] - kept[0]) or math.inf
         costs = (costs - kept[0]) / np.float32(width)
     if selector in {"greedy", "mmr"}:
-        rule, k = rule_of(parameters), min(parameters.k, len(candidates)) + n_shown
-        weights = np.array(
-            [diversity_weight(rule, lambda_, n_shown + step, k) for step in range(n_picks)],
-            np.float32,
-        )
+        rule = rule_of(parameters)
         kind = replay.LEAST_DISTANCE if rule == MMR_RULE else replay.DISTANCE_SUM
-        return _Rule(kind, costs, lambda_, weights, offset, width)
+        weights = weights_of(rule, lambda_, n_shown, n_picks, k)
+        return _Rule(_fields(kind, lambda_, weights), costs, k, offset, width)
     if selector == "dpp":
         prices = (1 - dial) * costs.astype(np.float64)
         if SIMILARITY[metric] == max_sum_dpp.RATIONAL_QUADRATIC:
             width = max_sum_dpp.mean_cost(kept, len(kept))
             prices = (1 - dial) * (costs.astype(np.float64) / width)
         weights = np.full(n_picks, 1.0 - (1 - dial))
-        return _Rule(replay.VOLUME, prices, 1.0, weights, offset, width)
+        fields = replay.Rule(replay.VOLUME, 1.0, weights, width, SIMILARITY[metric])
+        return _Rule(fields, prices, k, offset, width)
     relevance = 0.0 if selector == "rerank" else 1 - dial
     costs = costs if metric == "inner_product" else np.sqrt(costs)
-    is_page = selection.shown is not None
-    k = min(parameters.k, len(candidates) if is_page else n_picks) + n_shown
+    if selection.shown is None and quotas is None:
+        k = min(k, n_picks)
     weights = np.full(n_picks, 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0)
-    return _Rule(replay.ROOT_SUM, costs, 0.5 * relevance, weights, offset, width)
+    return _Rule(_fields(replay.ROOT_SUM, 0.5 * relevance, weights), costs, k, offset, width)
+
+
+def _fields(
+    kind: int, relevance: float | np.float32, weights: npt.NDArray[np.floating]
+) -> replay.Rule:
+    """Return a rule that needs no similarity."""
+    return replay.Rule(kind, relevance, weights, 1.0, 0)
 
 
 def _kept(selection: Selection) -> FloatArray:
-    """Return the distances of the candidates that are no near-copies, where a rule needs them."""
+    """Return the distances of the candidates that are no near-copies, where a rule needs them.
+
+    Within quotas, only the nearest candidates scale distances.
+    """
     candidates, limit = selection.candidates, selection.copy_limit
-    is_scaled = selection.metric == "inner_product" or selection.parameters.selector == "dpp"
-    if limit < 0 or not is_scaled:
+    if selection.metric != "inner_product" and selection.parameters.selector != "dpp":
+        return candidates.costs
+    if selection.quotas is not None:
+        candidates = candidates.take(selection.quotas.scale)
+    if limit < 0:
         return candidates.costs
     places = np.empty(len(candidates), np.int64)
     count = pairwise.keep_different(

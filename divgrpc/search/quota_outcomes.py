@@ -52,7 +52,9 @@ def in_groups(bounds: Bounds, picks: QuotaPicks) -> tuple[QuotaPicks, GroupColum
     order = np.argsort(firsts[group], kind="stable")
     sizes = np.bincount(group)[np.argsort(firsts)]
     names = tuple(bounds.value(int(values[first])).value for first in np.sort(firsts))
-    ordered = replace(picks, places=picks.places[order], values=picks.values[order])
+    ordered = replace(
+        picks, places=picks.places[order], values=picks.values[order], order=np.argsort(order)
+    )
     return ordered, GroupColumns(names, tuple(sizes.tolist()))
 
 

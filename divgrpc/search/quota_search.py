@@ -35,6 +35,7 @@ from divgrpc.search.quota_outcomes import (
     with_all_values,
 )
 from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
+from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray, WarningInfo
 from divgrpc.types.filters import Condition, Exists, Filter, Match
@@ -215,6 +216,9 @@ class _QuotaQuery:
         self._farther: _Nearest | None = None
         self._stats = np.zeros((records.POOL_SIZE + 3, 1), np.uint32)
         self._effort = Effort()
+        # The pool before all candidates were dropped but those of some groups, and their places.
+        self._whole: tuple[npt.NDArray[np.int32], FloatArray, Bounds] | None = None
+        self._kept = np.empty(0, np.int64)
         self.shortfalls: list[QuotaShortfall] = []
         self.groups = GroupColumns((), ())
 
@@ -258,6 +262,7 @@ class _QuotaQuery:
 
     def _merge(self, base: _Nearest) -> None:
         """Join the nearest candidates with the others, in the order of their distances."""
+        self._whole = None
         rows, distances = base.rows[: self._size], base.distances[: self._size]
         if len(self._extra_rows):
             rows = np.concatenate((rows, self._extra_rows))
@@ -518,6 +523,7 @@ class _QuotaQuery:
 
     def _keep(self, places: IntArray) -> None:
         """Drop all candidates but those at these places."""
+        self._whole, self._kept = (self._rows, self._distances, self._bounds), places
         self._rows, self._distances = self._rows[places], self._distances[places]
         self._set_bounds()
 
@@ -538,9 +544,45 @@ class _QuotaQuery:
         single.stats[records.POOL_SIZE :, 0] = len(self._rows), picks.copies, picks.fillers
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason
-        candidates = self._source.searcher.candidates_of(self._rows, self._distances)
-        self._source.searcher.put_picks(self._plan, candidates, picks, single)
+        rows, distances, bounds = self._whole or (self._rows, self._distances, None)
+        kept = np.arange(len(rows)) if self._whole is None else self._kept
+        quotas = None
+        if parameters.explain and len(picks.places):
+            quotas = self._context_of(base, picks, bounds or self._bounds, kept, distances)
+        picks = replace(picks, places=kept[picks.places])
+        candidates = self._source.searcher.candidates_of(rows, distances)
+        self._source.searcher.put_picks(self._plan, candidates, picks, single, quotas=quotas)
         return single
+
+    def _context_of(
+        self,
+        base: _Nearest,
+        picks: QuotaPicks,
+        bounds: Bounds,
+        kept: IntArray,
+        distances: FloatArray,
+    ) -> WithinQuotas:
+        """Return what an explanation of picks needs.
+
+        bounds, distances: of the whole pool. kept: positions in it of the candidates that were
+        selected from.
+        """
+        ranks = np.arange(1, len(distances) + 1)
+        farthest = base.distances[: self._size][-1]
+        ranks[np.searchsorted(distances, farthest, side="right") :] = 0
+        contenders = np.zeros(0 if picks.contenders is None else len(distances), np.bool_)
+        if picks.contenders is not None:
+            contenders[kept[picks.contenders]] = True
+        return WithinQuotas(
+            bounds=bounds,
+            lows=bounds.arrays.lows if bounds.arrays.groups else picks.lows,
+            target=picks.target,
+            contenders=contenders,
+            n_candidates=int(contenders.sum()) or len(kept),
+            scale=kept[: self._size],
+            ranks=ranks,
+            order=np.arange(len(picks.places)) if picks.order is None else picks.order,
+        )
 
 
 def _ranks(values: IntArray) -> IntArray:

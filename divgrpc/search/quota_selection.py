@@ -1,7 +1,6 @@
 """Selection within quotas, for every selector that picks one candidate at a time."""
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -10,12 +9,11 @@ import numpy.typing as npt
 from divgrpc.errors import LimitExceededError
 from divgrpc.kernels import pairwise, quota_picks
 from divgrpc.kernels.dials import DIAL_STEPS
-from divgrpc.kernels.greedy import diversity_weight
 from divgrpc.kernels.quota_picks import Follow, QuotaBounds, QuotaState
 from divgrpc.kernels.records import EQUAL_RELEVANCE, LOSS_BOUND, NO_CHOICE, WITHIN_BOUND
 from divgrpc.quotas.bounds import Bounds
 from divgrpc.quotas.completions import Effort, Programme, Signatures
-from divgrpc.search.dials import rule_of
+from divgrpc.search.dials import rule_of, weights_of
 from divgrpc.search.later_picks import different
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import (
@@ -39,10 +37,18 @@ class QuotaPicks(Picks):
     """Picks within quotas.
 
     copies, fillers: number of near-copies of picks, and of near-copies among the picks.
+    lows: the least bounds that the picks had to meet.
+    target: number of picks that were to be made.
+    contenders: places of the candidates that were considered, None for all.
+    order: the place among the results of each pick, None if it is the number of the pick.
     """
 
     copies: int = 0
     fillers: int = 0
+    lows: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    target: int = 0
+    contenders: IntArray | None = None
+    order: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +211,7 @@ class QuotaSelection:
             )  # fmt: skip
         rule = rule_of(parameters)
         how = quota_picks.BY_LEAST if selector == "mmr" else quota_picks.BY_SUM
-        return _Start(costs, _weights(rule, lam, results, k), lam, how)
+        return _Start(costs, weights_of(rule, lam, 0, k, results), lam, how)
 
     def _shares(self) -> FloatArray:
         """Scale distances linearly to 1 at the farthest candidate of the base that is kept."""
@@ -255,7 +261,7 @@ class QuotaSelection:
             base=len(places),
         )
         picks = part.select_at(replace(parameters, selector="max_sum", diversity=1.0), k)
-        return replace(picks, places=places[picks.places])
+        return replace(picks, places=places[picks.places], contenders=places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,14 +274,6 @@ class _Start:
     how: int
     unit: float = 1.0
     similarity: int = 0
-
-
-# Cached because most calls repeat their parameters. Kernels only read the array.
-@lru_cache(maxsize=1024)
-def _weights(rule: int, lambda_: np.float32, results: int, k: int) -> FloatArray:
-    """Return the weights (k,) of the distances at each step, of a selection of `results`."""
-    weights = [diversity_weight(rule, lambda_, step, results) for step in range(k)]
-    return np.array(weights, np.float32)
 
 
 def _complete(programme: Programme, picks: IntArray) -> IntArray | None:
@@ -338,6 +336,8 @@ class _Run:
             self._state.gains[:count],
             copies=int(progress[quota_picks.COPIES]),
             fillers=int(progress[quota_picks.FILLERS]),
+            lows=self._arrays.lows,
+            target=len(self._state.picks),
         )
 
     def finish(self, follow: Follow) -> bool:

@@ -32,6 +32,7 @@ from divgrpc.search.explanations import Selection, explain, report
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import Picks, relevance, select_different
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
@@ -285,15 +286,18 @@ class Searcher:
         candidates: CandidateSet,
         picks: Picks,
         single: Answers,
+        *,
         shown: IntArray | None = None,
+        quotas: WithinQuotas | None = None,
     ) -> None:
         """Write the picks from the candidates of one query into its answer.
 
-        shown: (s,) row numbers of the points that were shown before.
+        shown: (s,) row numbers of the points that were shown before. quotas: the quotas within
+        which the picks were made, if the caller wants explanations.
         """
         self._write(candidates, picks, single)
         rows = None if shown is None else shown.astype(np.int32)
-        self._comment(plan, candidates, picks.places, single, rows)
+        self._comment(plan, candidates, picks.places, single, shown=rows, quotas=quotas)
 
     def keys_of(self, rows: npt.NDArray[np.int32]) -> IntArray:
         """Return the numbers (m,) by which points at the same distance are ordered."""
@@ -337,11 +341,13 @@ class Searcher:
         pool: CandidateSet,
         places: IntArray,
         single: Answers,
+        *,
         shown: npt.NDArray[np.int32] | None = None,
+        quotas: WithinQuotas | None = None,
     ) -> None:
         """Add to the answer to one query what the caller wants to know about its selection.
 
-        `places`: positions of the results in the pool. `shown`: as in `Selection`.
+        `places`: positions of the results in the pool. `shown`, `quotas`: as in `Selection`.
         """
         owners = self._copy_owners(plan, pool, places)
         if plan.parameters.list_collapsed:
@@ -360,6 +366,7 @@ class Searcher:
             parameters,
             self.metric,
             shown,
+            quotas,
         )
         if parameters.explain:
             single.explanations.append(explain(selection, self.ids))

@@ -22,7 +22,7 @@ from divgrpc.types.diagnosis import (
 )
 from divgrpc.types.diversification import Diversification, Pick, PlaceGroup
 from divgrpc.types.evaluation import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
-from divgrpc.types.explanations import Explanation, Report
+from divgrpc.types.explanations import Explanation, Refusal, Report
 from divgrpc.types.hits import HitGroup, LabelHitRows, PointHitRows, rows_of
 from divgrpc.types.parameters import (
     Auto,
@@ -40,6 +40,7 @@ from divgrpc.types.parameters import (
     Mode,
     OnInfeasible,
     Points,
+    RefusalRule,
     Rounding,
     Sampling,
     Search,
@@ -97,6 +98,8 @@ __all__ = [
     "QueryDefault",
     "QueryResult",
     "QueryStats",
+    "Refusal",
+    "RefusalRule",
     "Report",
     "Rounding",
     "Sampling",

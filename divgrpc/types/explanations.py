@@ -8,11 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.types.hits import rows_of
-from divgrpc.types.records import IdArray
+from divgrpc.types.parameters import RefusalRule
+from divgrpc.types.records import IdArray, Scalar
 
 _Floats = npt.NDArray[np.float32]
 _Integers = npt.NDArray[np.int64]
 _Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why quotas or groups left out a displaced point.
+
+    place: its place in the columns of displaced points of an `Explanation`, from 0.
+    rule: `max` if the value has as many results as it may have, `min` if the results that were left
+        were needed for the value, `groups` if the value would have opened one group too many, and
+        `quotas` if no further results would have met all quotas together.
+    attribute, value: what the rule is about; None stands for a missing value. "" and None if the
+        rule is `quotas`.
+    """
+
+    place: int
+    rule: RefusalRule
+    attribute: str
+    value: Scalar | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -23,39 +42,52 @@ class Explanation:
     the results picked before: the nearer they are, the greater it is. For selectors that add up
     distances, penalties are 0 or negative, so a far point has a small number.
 
-    plain_ranks: (n,) int64 rank of each result by relevance alone, from 1.
+    plain_ranks: (n,) int64 rank of each result by relevance alone, from 1. 0 for a result that only
+        a search for a quota or a group has found.
+    pick_numbers: (n,) int64 the number of each result in the order of picking, from 0. It differs
+        from the place of the result only in groups.
     relevance_terms, penalties: (n,) float32 the two parts of the selection scores.
     caused_by: (n,) ids of the results picked before that are nearest to each result, and so cause
         most of its penalty; -1 or "" if there is none.
     distances: (n,) float32 distance of each result from the one in `caused_by`, or NaN. It is the
         squared distance, under cosine of vectors of length 1, or 1 - cosine under inner_product.
+    held_back: (n,) int64 the place, among the displaced points, of the best point that quotas or
+        groups refused when the result was picked, although its selection score was better; -1 if
+        there is none. `refusal` says which quota refused it.
 
     cost_offset, cost_width: the relevance term of a result is a negative number times its cost,
         (distance from the query - cost_offset) / cost_width, or the square root of this. Under
         inner_product the distance is minus the inner product.
+    list_size: the number k in the formulas of `marginal`, `max_sum` and `rerank`.
 
     A point is displaced if it is not a result, stands for itself, and is more relevant than some
-    result. Near-copies of results and of displaced points are therefore missing. The remaining
-    columns have an entry for each displaced point, most relevant first:
+    result, or is in `held_back`. Near-copies of results and of displaced points are therefore
+    missing. The remaining columns have an entry for each displaced point, most relevant first:
 
     displaced_ids: (u,) ids.
     displaced_scores: (u,) float32 scores, as those of results.
-    displaced_plain_ranks: (u,) int64 ranks by relevance alone.
+    displaced_plain_ranks: (u,) int64 ranks by relevance alone, as `plain_ranks`.
     displaced_by: (u,) int64 place, from 0, of the first result that was picked although it is less
-        relevant.
+        relevant or, for a point that quotas refused, although its selection score is less.
     displaced_relevance_terms, displaced_penalties: (u,) float32 when that result was picked. Their
-        difference is at most the selection score of that result.
+        difference is at most the selection score of that result, unless quotas refused the point.
     displaced_caused_by, displaced_distances: (u,) the nearest result picked before that one, and
         the distance from it.
+
+    refusals: a `Refusal` for each displaced point that quotas or groups refused, in the order of
+        the points. It holds from the result in `displaced_by` on, for all later results.
     """
 
     plain_ranks: _Integers
+    pick_numbers: _Integers
     relevance_terms: _Floats
     penalties: _Floats
     caused_by: IdArray
     distances: _Floats
+    held_back: _Integers
     cost_offset: float
     cost_width: float
+    list_size: int
     displaced_ids: IdArray
     displaced_scores: _Floats
     displaced_plain_ranks: _Integers
@@ -64,13 +96,18 @@ class Explanation:
     displaced_penalties: _Floats
     displaced_caused_by: IdArray
     displaced_distances: _Floats
+    refusals: tuple[Refusal, ...] = ()
 
     @classmethod
     def empty(cls) -> "Explanation":
         """Return the explanation of a query without results."""
         ids, terms = np.empty(0, np.int64), np.empty(0, np.float32)
-        places = (ids, terms, terms, ids, terms, 0.0, 1.0)
-        return cls(*places, ids, terms, ids, ids, terms, terms, ids, terms)
+        results = (ids, ids, terms, terms, ids, terms, ids)
+        return cls(*results, 0.0, 1.0, 0, ids, terms, ids, ids, terms, terms, ids, terms)
+
+    def refusal(self, place: int) -> Refusal | None:
+        """Return why quotas refused the displaced point at a place, None if they did not."""
+        return next((refusal for refusal in self.refusals if refusal.place == place), None)
 
     def __repr__(self) -> str:
         results, displaced = len(self.plain_ranks), len(self.displaced_ids)

@@ -26,6 +26,8 @@ Durability = Literal["sync", "interval", "process"]
 Auto = Literal["auto"]
 # What to do if no results of a query meet its quotas.
 OnInfeasible = Literal["fail", "relax"]
+# Why quotas or groups left out a point. `Refusal` explains the values.
+RefusalRule = Literal["max", "min", "groups", "quotas"]
 # Why a dial (a value of `diversity`) was chosen for a row. `QueryResult` explains the values.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 FloatArray = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divgrpc import Index
+from divgrpc import GroupBy, Index, Quota
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Explanation, FloatArray, QueryResult, Report
 from divgrpc_client import Client
@@ -30,6 +30,9 @@ def assert_same(wire: QueryResult, core: QueryResult) -> None:
     for one, other in zip(wire.explanations, core.explanations, strict=True):
         for field in fields(Explanation):
             values, expected = getattr(one, field.name), getattr(other, field.name)
+            if field.name == "refusals":
+                assert values == expected
+                continue
             assert np.asarray(values).dtype == np.asarray(expected).dtype, field.name
             assert np.array_equal(values, expected, equal_nan=values_are_numbers(values))
     assert (wire.report is None) == (core.report is None)
@@ -72,6 +75,30 @@ def test_explanations_equal_the_core(
     assert plain.ids.tolist() == wire.ids.tolist()
     assert_same(client.query(name, like=wire.ids[0, :1], **every), index.query(
         like=wire.ids[0, :1].tolist(), **every))  # fmt: skip
+
+
+@pytest.mark.parametrize("ids", [None, TEXTS], ids=["integers", "texts"])
+def test_explanations_within_quotas_equal_the_core(ids: list[str] | None, client: Client) -> None:
+    """Refusals name a text, a missing value, or no value at all."""
+    name = f"explained-quotas-{len(ids or '')}"
+    makers = [[None, "own", "other"][number % 3] for number in range(len(POINTS))]
+    arguments: dict[str, Any] = {"ids": ids, "attributes": {"kind": KINDS, "maker": makers}}
+    client.build(name, POINTS, **arguments)
+    index = Index.build(POINTS, **arguments)
+    limits: list[dict[str, Any]] = [
+        {"quotas": [Quota("maker", max_each=2), Quota("kind", rules={"red": (2, 4)})]},
+        {"quotas": [Quota("maker", rules={"own": (3, 3)})]},
+        {"group_by": GroupBy("maker", groups=2, per_group=2)},
+    ]
+    refusals = []
+    for part in limits:
+        k = 4 if "group_by" in part else 6
+        every = {"k": k, "explain": True, "diversity": 0.6, **part}
+        wire = client.query(name, POINTS[::30], **every)
+        assert_same(wire, index.query(POINTS[::30], **every))
+        refusals += [refusal for one in wire.explanations for refusal in one.refusals]
+    assert {refusal.rule for refusal in refusals} >= {"max", "min", "groups"}
+    assert {refusal.value for refusal in refusals} >= {None, "own"}
 
 
 def test_explain_and_qp_relax_exclude_each_other(client: Client) -> None:

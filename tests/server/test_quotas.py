@@ -86,7 +86,6 @@ def test_answers_equal_those_in_process(
         ({"quotas": [Quota("brand", max_each=-1)]}, "quotas", InvalidArgumentError),
         ({"group_by": GroupBy("tags", 3)}, "group_by", InvalidArgumentError),
         ({"quotas": [Quota("brand", max_each=2)], "paged": True}, "quotas", InvalidArgumentError),
-        ({"group_by": GroupBy("brand", 3), "explain": True}, "explain", InvalidArgumentError),
         ({"group_by": GroupBy("year", 3), "k": 5}, "k", InvalidArgumentError),
         (
             {"group_by": GroupBy("year", 2), "selector": "qp_relax"},

@@ -11,6 +11,7 @@ from divgrpc.metrics import Values, pair_distances
 from divgrpc.types import Explanation, Metric
 from divgrpc.types.hits import Hit
 from divgrpc.types.records import Record, SparseVector
+from divgrpc_client.formats.explanation_tables import refusal_words
 from divgrpc_client.formats.titles import Id
 
 # Sparse vectors are multiplied in blocks of this many columns.
@@ -94,7 +95,8 @@ class Comparison:
 
     plain, diverse: hits in rank order.
     copies: for each diverse hit, ids of the near-copies that it stands for.
-    plain_ranks: ranks by nearness, from 1, by id, of all diverse hits or of the nearest points.
+    plain_ranks: ranks by nearness, from 1, by id, of all diverse hits or of the nearest points. 0
+        for a diverse hit that only a search for a quota has found.
     distances: distances between the points of both lists.
     explanation: of the diverse hits; without it, reasons are distances alone.
     duplicate_threshold: with which near-copies were collapsed, None if they were not.
@@ -132,7 +134,12 @@ class Comparison:
             return {}
         causes = {}
         for number, point in enumerate(explanation.displaced_ids.tolist()):
-            causes[point] = f": displaced by no. {explanation.displaced_by[number] + 1}"
+            winner = explanation.displaced_by[number] + 1
+            refusal = explanation.refusal(number)
+            if refusal is not None:
+                causes[point] = f": {refusal_words(refusal)} when no. {winner} was picked"
+                continue
+            causes[point] = f": displaced by no. {winner}"
             distance = float(explanation.displaced_distances[number])
             if not np.isnan(distance):
                 nearest = places[explanation.displaced_caused_by[number]]
@@ -184,7 +191,18 @@ class Comparison:
             other, distance = nearest
             words = self.distances.words(distance)
             sentences.append(f"Nearest earlier result: no. {picks[other]} ({words}).")
+        sentences += self._held_back(number)
         return " ".join(sentences)
+
+    def _held_back(self, number: int) -> list[str]:
+        """Return a sentence on the better point that a quota refused, if there is one."""
+        explanation = self.explanation
+        place = -1 if explanation is None else int(explanation.held_back[number])
+        refusal = None if explanation is None else explanation.refusal(place)
+        if explanation is None or refusal is None:
+            return []
+        point = explanation.displaced_ids[place]
+        return [f"Point {point} is better, but {refusal_words(refusal)}."]
 
     def _rank(self, point: Id, places: dict[Id, int]) -> str:
         if point in places:
@@ -192,6 +210,8 @@ class Comparison:
         rank = self.plain_ranks.get(point, 0)
         if rank > len(places):
             return f"New: no. {rank} by nearness."
+        if self.explanation is not None and not rank:
+            return "New: only a search for the quota has found it."
         # An approximate search for more points may rank a point among those that it missed before.
         return "New." if rank else f"New: not among the nearest {len(self.plain_ranks)}."
 

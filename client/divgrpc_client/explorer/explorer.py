@@ -147,7 +147,7 @@ class Explorer:
     ) -> tuple[QueryResult, QueryResult, dict[Id, int]]:
         """Return plain results, diverse results, and ranks by nearness as `Comparison` has them."""
         selector = question.options.get("selector", _default_selector(info))
-        explains = not question.quota_attribute and selector != "qp_relax"
+        explains = selector != "qp_relax"
         plain = self._query(question, {**_PLAIN, "k": question.k})
         shown = {"k": question.k, "list_collapsed": True, "explain": explains}
         diverse = ranked = self._query(question, {**question.options, **shown})

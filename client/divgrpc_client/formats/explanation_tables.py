@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rich.markup import escape
 from rich.table import Table
 
-from divgrpc.types import QueryResult, Report
+from divgrpc.types import Explanation, QueryResult, Refusal, Report
 from divgrpc_client.formats import tables
 
 # Maximum number of displaced points that a table shows for each query.
@@ -33,7 +33,9 @@ def show(answer: QueryResult, rows: range) -> None:
 
 
 def _results(answer: QueryResult, rows: range) -> Table:
-    heads = (">relevance term", ">penalty", "nearest earlier result")
+    heads = [">relevance term", ">penalty", "nearest earlier result"]
+    has_refusals = any(one.refusals for one in answer.explanations)
+    heads += ["better, but refused"] if has_refusals else []
     grid = tables.table(">row", ">rank", ">id", ">plain rank", *heads, title="why each result")
     for place, (row, explanation) in enumerate(zip(rows, answer.explanations, strict=True)):
         for rank in range(len(explanation.plain_ranks)):
@@ -46,13 +48,38 @@ def _results(answer: QueryResult, rows: range) -> Table:
                 f"{explanation.relevance_terms[rank] + 0.0:.4f}",
                 f"{explanation.penalties[rank] + 0.0:.4f}",
                 _near(explanation.caused_by[rank], explanation.distances[rank]),
+                *([_held_back(explanation, rank)] if has_refusals else []),
             )
     return grid
 
 
+def _held_back(explanation: Explanation, rank: int) -> str:
+    """Return which point quotas refused when a result was picked, and why."""
+    place = int(explanation.held_back[rank])
+    refusal = explanation.refusal(place)
+    if refusal is None:
+        return ""
+    return escape(f"{explanation.displaced_ids[place]}: {refusal_words(refusal)}")
+
+
+def refusal_words(refusal: Refusal) -> str:
+    """Return why quotas refused a point, as a clause in the past tense."""
+    value = f"no {refusal.attribute}"
+    if refusal.value is not None:
+        value = f"{refusal.attribute} = {refusal.value}"
+    clauses = {
+        "max": f"{value} was full",
+        "min": f"the remaining places were needed for {value}",
+        "groups": f"{value} would have been one group too many",
+    }
+    return clauses.get(refusal.rule, "no further results would have met all quotas")
+
+
 def _displaced(answer: QueryResult, rows: range) -> tuple[Table, int]:
     """Return a table of displaced points, and the number of those that it leaves out."""
-    heads = (">displaced id", ">score", ">plain rank", ">lost to", "it is near")
+    heads = [">displaced id", ">score", ">plain rank", ">lost to", "it is near"]
+    has_refusals = any(one.refusals for one in answer.explanations)
+    heads += ["refused because"] if has_refusals else []
     grid = tables.table(">row", *heads, title="more relevant points that are no results")
     left_out = 0
     for place, (row, explanation) in enumerate(zip(rows, answer.explanations, strict=True)):
@@ -68,8 +95,13 @@ def _displaced(answer: QueryResult, rows: range) -> tuple[Table, int]:
                 str(explanation.displaced_plain_ranks[number]),
                 escape(str(winner)),
                 _near(cause, explanation.displaced_distances[number]),
+                *([_because(explanation.refusal(number))] if has_refusals else []),
             )
     return grid, left_out
+
+
+def _because(refusal: Refusal | None) -> str:
+    return "" if refusal is None else escape(refusal_words(refusal))
 
 
 def _report(measures: Report) -> Table:

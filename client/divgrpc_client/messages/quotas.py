@@ -12,7 +12,7 @@ from divgrpc.types.records import Attribute, AttributesLike, AttributeValue, Sca
 from divgrpc_client.messages.filters import pack_value
 from divgrpc_protos.columns import WireColumn, decode_column, encode_column
 from divgrpc_protos.records import to_message
-from divgrpc_protos.v1 import diversify_pb2, points_pb2, query_pb2, quotas_pb2
+from divgrpc_protos.v1 import diversify_pb2, filters_pb2, points_pb2, query_pb2, quotas_pb2
 
 
 def quota_fields(quotas: Quotas | None, options: OptionsT) -> tuple[dict[str, Any], OptionsT]:
@@ -77,9 +77,15 @@ def pack_values(
 
 
 def _shortfall(message: quotas_pb2.QuotaShortfall) -> QuotaShortfall:
-    kind = message.value.WhichOneof("kind")
-    value: Scalar | None = None if kind is None else getattr(message.value, kind)
+    value = value_of(message.value)
     return QuotaShortfall(message.row, message.attribute, value, message.required, message.count)
+
+
+def value_of(message: filters_pb2.Value) -> Scalar | None:
+    """Return a value, None for a missing one."""
+    kind = message.WhichOneof("kind")
+    value: Scalar | None = None if kind is None else getattr(message, kind)
+    return value
 
 
 def values_of(

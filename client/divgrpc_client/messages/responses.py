@@ -18,11 +18,12 @@ from divgrpc.types import (
     Progress,
     QueryResult,
     QueryStats,
+    Refusal,
     Report,
     TrainingProgress,
 )
 from divgrpc.types.records import IdArray, PointLabels, Records, SparseVectors
-from divgrpc_client.messages.quotas import group_fields, values_of
+from divgrpc_client.messages.quotas import group_fields, value_of, values_of
 from divgrpc_protos.arrays import Csr, decode, filled_places
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import explanations_pb2, index_pb2, points_pb2, predict_pb2, query_pb2
@@ -94,7 +95,11 @@ def _explanation(message: explanations_pb2.Explanation) -> Explanation:
         ids[name] = (
             np.array(texts, object) if has_texts else np.array(getattr(message, name), np.int64)
         )
-    return from_message(message, Explanation, **ids)
+    refusals = tuple(
+        from_message(refusal, Refusal, value=value_of(refusal.value))
+        for refusal in message.refusals
+    )
+    return from_message(message, Explanation, refusals=refusals, **ids)
 
 
 def _report(message: explanations_pb2.Report) -> Report:

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from divgrpc_protos.v1 import filters_pb2 as divgrpc__protos_dot_v1_dot_filters__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$divgrpc_protos/v1/explanations.proto\x12\ndivgrpc.v1\"\xd9\x03\n\x0b\x45xplanation\x12\x13\n\x0bplain_ranks\x18\x01 \x03(\r\x12\x17\n\x0frelevance_terms\x18\x02 \x03(\x02\x12\x11\n\tpenalties\x18\x03 \x03(\x02\x12\x11\n\tcaused_by\x18\x04 \x03(\x03\x12\x18\n\x10string_caused_by\x18\x05 \x03(\t\x12\x11\n\tdistances\x18\x06 \x03(\x02\x12\x13\n\x0b\x63ost_offset\x18\x07 \x01(\x01\x12\x12\n\ncost_width\x18\x08 \x01(\x01\x12\x15\n\rdisplaced_ids\x18\t \x03(\x03\x12\x1c\n\x14\x64isplaced_string_ids\x18\n \x03(\t\x12\x18\n\x10\x64isplaced_scores\x18\x0b \x03(\x02\x12\x1d\n\x15\x64isplaced_plain_ranks\x18\x0c \x03(\r\x12\x14\n\x0c\x64isplaced_by\x18\r \x03(\r\x12!\n\x19\x64isplaced_relevance_terms\x18\x0e \x03(\x02\x12\x1b\n\x13\x64isplaced_penalties\x18\x0f \x03(\x02\x12\x1b\n\x13\x64isplaced_caused_by\x18\x10 \x03(\x03\x12\"\n\x1a\x64isplaced_string_caused_by\x18\x11 \x03(\t\x12\x1b\n\x13\x64isplaced_distances\x18\x12 \x03(\x02\"2\n\x12\x41ttributeEntropies\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\"\xc0\x02\n\x06Report\x12\x16\n\x0emean_distances\x18\x01 \x03(\x01\x12\x17\n\x0fleast_distances\x18\x02 \x03(\x01\x12\x1c\n\x14plain_mean_distances\x18\x03 \x03(\x01\x12\x1d\n\x15plain_least_distances\x18\x04 \x03(\x01\x12\x13\n\x0bmean_scores\x18\x05 \x03(\x01\x12\x19\n\x11plain_mean_scores\x18\x06 \x03(\x01\x12\x12\n\nobjectives\x18\x07 \x03(\x01\x12\x18\n\x10plain_objectives\x18\x08 \x03(\x01\x12\x31\n\tentropies\x18\t \x03(\x0b\x32\x1e.divgrpc.v1.AttributeEntropies\x12\x37\n\x0fplain_entropies\x18\n \x03(\x0b\x32\x1e.divgrpc.v1.AttributeEntropiesBL\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$divgrpc_protos/v1/explanations.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/filters.proto\"\xbc\x04\n\x0b\x45xplanation\x12\x13\n\x0bplain_ranks\x18\x01 \x03(\r\x12\x17\n\x0frelevance_terms\x18\x02 \x03(\x02\x12\x11\n\tpenalties\x18\x03 \x03(\x02\x12\x11\n\tcaused_by\x18\x04 \x03(\x03\x12\x18\n\x10string_caused_by\x18\x05 \x03(\t\x12\x11\n\tdistances\x18\x06 \x03(\x02\x12\x13\n\x0b\x63ost_offset\x18\x07 \x01(\x01\x12\x12\n\ncost_width\x18\x08 \x01(\x01\x12\x15\n\rdisplaced_ids\x18\t \x03(\x03\x12\x1c\n\x14\x64isplaced_string_ids\x18\n \x03(\t\x12\x18\n\x10\x64isplaced_scores\x18\x0b \x03(\x02\x12\x1d\n\x15\x64isplaced_plain_ranks\x18\x0c \x03(\r\x12\x14\n\x0c\x64isplaced_by\x18\r \x03(\r\x12!\n\x19\x64isplaced_relevance_terms\x18\x0e \x03(\x02\x12\x1b\n\x13\x64isplaced_penalties\x18\x0f \x03(\x02\x12\x1b\n\x13\x64isplaced_caused_by\x18\x10 \x03(\x03\x12\"\n\x1a\x64isplaced_string_caused_by\x18\x11 \x03(\t\x12\x1b\n\x13\x64isplaced_distances\x18\x12 \x03(\x02\x12\x14\n\x0cpick_numbers\x18\x13 \x03(\r\x12\x11\n\theld_back\x18\x14 \x03(\x05\x12\x11\n\tlist_size\x18\x15 \x01(\r\x12%\n\x08refusals\x18\x16 \x03(\x0b\x32\x13.divgrpc.v1.Refusal\"t\n\x07Refusal\x12\r\n\x05place\x18\x01 \x01(\r\x12%\n\x04rule\x18\x02 \x01(\x0e\x32\x17.divgrpc.v1.RefusalRule\x12\x11\n\tattribute\x18\x03 \x01(\t\x12 \n\x05value\x18\x04 \x01(\x0b\x32\x11.divgrpc.v1.Value\"2\n\x12\x41ttributeEntropies\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\"\xc0\x02\n\x06Report\x12\x16\n\x0emean_distances\x18\x01 \x03(\x01\x12\x17\n\x0fleast_distances\x18\x02 \x03(\x01\x12\x1c\n\x14plain_mean_distances\x18\x03 \x03(\x01\x12\x1d\n\x15plain_least_distances\x18\x04 \x03(\x01\x12\x13\n\x0bmean_scores\x18\x05 \x03(\x01\x12\x19\n\x11plain_mean_scores\x18\x06 \x03(\x01\x12\x12\n\nobjectives\x18\x07 \x03(\x01\x12\x18\n\x10plain_objectives\x18\x08 \x03(\x01\x12\x31\n\tentropies\x18\t \x03(\x0b\x32\x1e.divgrpc.v1.AttributeEntropies\x12\x37\n\x0fplain_entropies\x18\n \x03(\x0b\x32\x1e.divgrpc.v1.AttributeEntropies*\x89\x01\n\x0bRefusalRule\x12\x1c\n\x18REFUSAL_RULE_UNSPECIFIED\x10\x00\x12\x14\n\x10REFUSAL_RULE_MAX\x10\x01\x12\x14\n\x10REFUSAL_RULE_MIN\x10\x02\x12\x17\n\x13REFUSAL_RULE_GROUPS\x10\x03\x12\x17\n\x13REFUSAL_RULE_QUOTAS\x10\x04\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,10 +33,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.explanati
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
-  _globals['_EXPLANATION']._serialized_start=53
-  _globals['_EXPLANATION']._serialized_end=526
-  _globals['_ATTRIBUTEENTROPIES']._serialized_start=528
-  _globals['_ATTRIBUTEENTROPIES']._serialized_end=578
-  _globals['_REPORT']._serialized_start=581
-  _globals['_REPORT']._serialized_end=901
+  _globals['_REFUSALRULE']._serialized_start=1154
+  _globals['_REFUSALRULE']._serialized_end=1291
+  _globals['_EXPLANATION']._serialized_start=86
+  _globals['_EXPLANATION']._serialized_end=658
+  _globals['_REFUSAL']._serialized_start=660
+  _globals['_REFUSAL']._serialized_end=776
+  _globals['_ATTRIBUTEENTROPIES']._serialized_start=778
+  _globals['_ATTRIBUTEENTROPIES']._serialized_end=828
+  _globals['_REPORT']._serialized_start=831
+  _globals['_REPORT']._serialized_end=1151
 # @@protoc_insertion_point(module_scope)

@@ -3,31 +3,67 @@
 isort:skip_file
 """
 
+import sys
+
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
 from builtins import (
+    bool,
     float,
     int,
     str,
+    type,
 )
 from collections.abc import (
     Iterable,
 )
+from divgrpc_protos.v1.filters_pb2 import (
+    Value,
+)
 from google.protobuf.descriptor import (
     Descriptor,
+    EnumDescriptor,
     FileDescriptor,
 )
 from google.protobuf.internal.containers import (
     RepeatedCompositeFieldContainer,
     RepeatedScalarFieldContainer,
 )
+from google.protobuf.internal.enum_type_wrapper import (
+    _EnumTypeWrapper,
+)
 from google.protobuf.message import (
     Message,
 )
 from typing import (
     Literal,
+    NewType,
     final,
 )
 
 DESCRIPTOR: FileDescriptor
+
+class _RefusalRule:
+    ValueType = NewType("ValueType", int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RefusalRuleEnumTypeWrapper(_EnumTypeWrapper[_RefusalRule.ValueType], type):
+    DESCRIPTOR: EnumDescriptor
+    REFUSAL_RULE_UNSPECIFIED: _RefusalRule.ValueType  # 0
+    REFUSAL_RULE_MAX: _RefusalRule.ValueType  # 1
+    REFUSAL_RULE_MIN: _RefusalRule.ValueType  # 2
+    REFUSAL_RULE_GROUPS: _RefusalRule.ValueType  # 3
+    REFUSAL_RULE_QUOTAS: _RefusalRule.ValueType  # 4
+
+class RefusalRule(_RefusalRule, metaclass=_RefusalRuleEnumTypeWrapper): ...
+
+REFUSAL_RULE_UNSPECIFIED: RefusalRule.ValueType  # 0
+REFUSAL_RULE_MAX: RefusalRule.ValueType  # 1
+REFUSAL_RULE_MIN: RefusalRule.ValueType  # 2
+REFUSAL_RULE_GROUPS: RefusalRule.ValueType  # 3
+REFUSAL_RULE_QUOTAS: RefusalRule.ValueType  # 4
 
 @final
 class Explanation(Message):
@@ -51,8 +87,13 @@ class Explanation(Message):
     DISPLACED_CAUSED_BY_FIELD_NUMBER: int
     DISPLACED_STRING_CAUSED_BY_FIELD_NUMBER: int
     DISPLACED_DISTANCES_FIELD_NUMBER: int
+    PICK_NUMBERS_FIELD_NUMBER: int
+    HELD_BACK_FIELD_NUMBER: int
+    LIST_SIZE_FIELD_NUMBER: int
+    REFUSALS_FIELD_NUMBER: int
     cost_offset: float
     cost_width: float
+    list_size: int
     @property
     def plain_ranks(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -85,6 +126,12 @@ class Explanation(Message):
     def displaced_string_caused_by(self) -> RepeatedScalarFieldContainer[str]: ...
     @property
     def displaced_distances(self) -> RepeatedScalarFieldContainer[float]: ...
+    @property
+    def pick_numbers(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def held_back(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def refusals(self) -> RepeatedCompositeFieldContainer[Refusal]: ...
     def __init__(
         self,
         *,
@@ -106,8 +153,36 @@ class Explanation(Message):
         displaced_caused_by: Iterable[int] | None = ...,
         displaced_string_caused_by: Iterable[str] | None = ...,
         displaced_distances: Iterable[float] | None = ...,
+        pick_numbers: Iterable[int] | None = ...,
+        held_back: Iterable[int] | None = ...,
+        list_size: int = ...,
+        refusals: Iterable[Refusal] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["caused_by", b"caused_by", "cost_offset", b"cost_offset", "cost_width", b"cost_width", "displaced_by", b"displaced_by", "displaced_caused_by", b"displaced_caused_by", "displaced_distances", b"displaced_distances", "displaced_ids", b"displaced_ids", "displaced_penalties", b"displaced_penalties", "displaced_plain_ranks", b"displaced_plain_ranks", "displaced_relevance_terms", b"displaced_relevance_terms", "displaced_scores", b"displaced_scores", "displaced_string_caused_by", b"displaced_string_caused_by", "displaced_string_ids", b"displaced_string_ids", "distances", b"distances", "penalties", b"penalties", "plain_ranks", b"plain_ranks", "relevance_terms", b"relevance_terms", "string_caused_by", b"string_caused_by"]) -> None: ...
+    def ClearField(self, field_name: Literal["caused_by", b"caused_by", "cost_offset", b"cost_offset", "cost_width", b"cost_width", "displaced_by", b"displaced_by", "displaced_caused_by", b"displaced_caused_by", "displaced_distances", b"displaced_distances", "displaced_ids", b"displaced_ids", "displaced_penalties", b"displaced_penalties", "displaced_plain_ranks", b"displaced_plain_ranks", "displaced_relevance_terms", b"displaced_relevance_terms", "displaced_scores", b"displaced_scores", "displaced_string_caused_by", b"displaced_string_caused_by", "displaced_string_ids", b"displaced_string_ids", "distances", b"distances", "held_back", b"held_back", "list_size", b"list_size", "penalties", b"penalties", "pick_numbers", b"pick_numbers", "plain_ranks", b"plain_ranks", "refusals", b"refusals", "relevance_terms", b"relevance_terms", "string_caused_by", b"string_caused_by"]) -> None: ...
+
+@final
+class Refusal(Message):
+    DESCRIPTOR: Descriptor
+
+    PLACE_FIELD_NUMBER: int
+    RULE_FIELD_NUMBER: int
+    ATTRIBUTE_FIELD_NUMBER: int
+    VALUE_FIELD_NUMBER: int
+    place: int
+    rule: RefusalRule.ValueType
+    attribute: str
+    @property
+    def value(self) -> Value: ...
+    def __init__(
+        self,
+        *,
+        place: int = ...,
+        rule: RefusalRule.ValueType = ...,
+        attribute: str = ...,
+        value: Value | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["value", b"value"]) -> bool: ...
+    def ClearField(self, field_name: Literal["attribute", b"attribute", "place", b"place", "rule", b"rule", "value", b"value"]) -> None: ...
 
 @final
 class AttributeEntropies(Message):

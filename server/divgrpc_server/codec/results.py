@@ -36,7 +36,7 @@ from divgrpc_protos.v1 import (
     predict_pb2,
     query_pb2,
 )
-from divgrpc_server.codec.points import pack_attributes
+from divgrpc_server.codec.points import pack_attributes, pack_value
 from divgrpc_server.codec.quotas import pack_groups, pack_place_groups, pack_shortfalls
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
@@ -132,7 +132,15 @@ def _pack_explanation(explanation: Explanation, has_texts: bool) -> explanations
     ):
         values = getattr(explanation, name).tolist()
         ids |= {name: [], text_name: values} if has_texts else {name: values, text_name: []}
-    return records.to_message(explanation, explanations_pb2.Explanation, **ids)
+    refusals = [
+        records.to_message(
+            refusal,
+            explanations_pb2.Refusal,
+            value=None if refusal.value is None else pack_value(refusal.value),
+        )
+        for refusal in explanation.refusals
+    ]
+    return records.to_message(explanation, explanations_pb2.Explanation, refusals=refusals, **ids)
 
 
 def _pack_report(report: Report) -> explanations_pb2.Report:

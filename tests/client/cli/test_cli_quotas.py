@@ -73,3 +73,8 @@ def test_queries_have_quotas_and_groups(run: Run, client: Client, tmp_path: Path
     assert "6 of 10 results" in failed.err
     relaxed = run(*words, "--max-each", "brand=2", "--on-infeasible", "relax", "--json").json
     assert relaxed["quota_shortfalls"][0]["count"] == 6
+    why = run(*words, "-k", "6", "--max-each", "brand=2", "--explain", "--diversity", "0").out
+    assert "was full" in why
+    explained = run(*words, "-k", "6", "--max-each", "brand=2", "--explain", "--json").json
+    refusals = explained["results"][0]["explanation"]["refusals"]
+    assert {(refusal["rule"], refusal["attribute"]) for refusal in refusals} == {("max", "brand")}

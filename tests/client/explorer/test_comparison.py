@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from divgrpc.metrics import list_distances
-from divgrpc.types import Explanation, FloatArray, Metric
+from divgrpc.types import Explanation, FloatArray, Metric, Refusal
 from divgrpc.types.hits import Hit
 from divgrpc.types.records import AttributeValue, Record, SparseVector
 from divgrpc_client.explorer.comparison import Comparison, PointDistances, distinct_values
@@ -59,12 +59,15 @@ def _floats(*values: float) -> FloatArray:
 # The diverse results are 3, 4 and 5. The result 4 displaced 1, and 5 is a near-copy of a result.
 EXPLANATION = Explanation(
     plain_ranks=np.array([1, 9, 12]),
+    pick_numbers=np.arange(3),
     relevance_terms=_floats(-0.0, -0.25, -0.5),
     penalties=_floats(0, -0.125, 0),
     caused_by=np.array([-1, 3, -1]),
     distances=_floats(math.nan, 1.4, math.nan),
+    held_back=np.array([-1, -1, -1]),
     cost_offset=0.0,
     cost_width=1.0,
+    list_size=3,
     displaced_ids=np.array([1]),
     displaced_scores=_floats(0.9),
     displaced_plain_ranks=np.array([2]),
@@ -108,6 +111,32 @@ def test_explained_plain_results_have_the_result_that_displaced_them() -> None:
         assert reasons[1:] == [displaced, ("left", "Left out: nearest to no. 1 (cosine 0.95).")]
     alone = replace(EXPLANATION, displaced_distances=_floats(math.nan))
     assert _explained(alone).plain_reasons()[1] == ("left", "Left out: displaced by no. 2.")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (Refusal(0, "max", "brand", "b1"), "brand = b1 was full"),
+        (Refusal(0, "max", "brand", None), "no brand was full"),
+        (Refusal(0, "min", "year", 3), "the remaining places were needed for year = 3"),
+        (Refusal(0, "groups", "brand", "b"), "brand = b would have been one group too many"),
+        (Refusal(0, "quotas", "", None), "no further results would have met all quotas"),
+    ],
+)
+def test_points_that_a_quota_refused_have_its_rule(refusal: Refusal, words: str) -> None:
+    explanation = replace(
+        EXPLANATION,
+        plain_ranks=np.array([1, 0, 12]),
+        held_back=np.array([-1, 0, -1]),
+        refusals=(refusal,),
+    )
+    comparison = replace(_explained(explanation), plain_ranks={3: 1, 4: 0, 5: 12})
+    assert comparison.plain_reasons()[1] == ("left", f"Left out: {words} when no. 2 was picked.")
+    assert comparison.diverse_reasons()[1] == (
+        "new",
+        "New: only a search for the quota has found it. Relevance -0.25, penalty -0.125. "
+        f"Nearest earlier result: no. 1 (cosine 0.30). Point 1 is better, but {words}.",
+    )
 
 
 @pytest.mark.parametrize(

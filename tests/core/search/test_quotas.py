@@ -214,7 +214,6 @@ def test_groups_that_are_small_or_have_no_value(index: Index) -> None:
         ({"quotas": [Quota("brand", max_each=2)], "paged": True}, "quotas", "with paged"),
         ({"quotas": [Quota("brand", max_each=2)], "page_token": ""}, "quotas", "page_token"),
         ({"group_by": GroupBy("brand", 2), "already_shown": [1]}, "group_by", "already_shown"),
-        ({"group_by": GroupBy("brand", 2), "explain": True}, "explain", "group_by"),
         ({"on_infeasible": "ignore"}, "on_infeasible", "must be fail or relax"),
         ({"quotas": [Quota("brand", rules=NO_RULES)]}, "quotas", "got None"),
         ({"quotas": [Quota("brand", max_each=HUGE)]}, "quotas", "very many digits"),

@@ -25,8 +25,12 @@ def calls() -> Calls:
     met = query("named", queries=three(), k=4, on_infeasible=quotas_pb2.ON_INFEASIBLE_FAIL)
     met.quotas.add(attribute="brand", max_each=1)
     group_by = quotas_pb2.GroupBy(attribute="brand", groups=2, per_group=2)
+    explained = query("named", queries=three(), k=4, explain=True, keep_duplicates=True)
+    explained.quotas.add(attribute="brand", max_each=1)
+    explained.quotas.add(attribute="sold", min_each=1)
     return {
         "query within quotas": ("Query", [met]),
+        "query within quotas, explained": ("Query", [explained]),
         "query that misses quotas": ("Query", [missed]),
         "query that misses a rule": ("Query", [few]),
         "query in groups": ("Query", [query("named", queries=three(), group_by=group_by)]),
