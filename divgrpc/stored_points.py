@@ -309,7 +309,8 @@ class StoredPoints:
             explanations = (with_texts(one, self._ids_of) for one in answers.explanations)
             columns["explanations"] = tuple(explanations)
         if parameters.with_report:
-            columns["report"] = report_of(answers, self._attributes_of)
+            has_values = bool(self._reader.attributes)
+            columns["report"] = report_of(answers, self._attributes_of if has_values else None)
         if parameters.with_attributes:
             columns["attributes"] = self._attributes_of(answers.ids[answers.ids >= 0])
         if parameters.with_payload:
@@ -334,4 +335,7 @@ def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
     """
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    if not any(map(len, parts)):
+        # Most results stand for no near-copies.
+        return np.empty(0, np.int64), np.zeros(len(parts) + 1, np.int64)
     return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

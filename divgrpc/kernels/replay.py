@@ -101,13 +101,13 @@ def explain(
     for i in range(first, rows.shape[0]):
         rows[i], prices[i] = candidates.rows[order[i]], costs[order[i]]
     steps, refused = _steps_of(order, first, n_picks), np.zeros(rows.shape[0], np.bool_)
-    terms, held = np.zeros((2, rows.shape[0]), rule.weights.dtype), np.full(n_picks, -1)
+    terms, leaders = np.zeros((2, rows.shape[0]), rule.weights.dtype), np.full(n_picks, -1)
     causes, distances = np.full(rows.shape[0], -1), np.full(rows.shape[0], np.float32(np.nan))
     _replay(
         points, rows, order, prices, first, n_picks, rule, limits, candidates.rows, selection,
-        steps, refused, held, terms, causes, distances,
+        steps, refused, leaders, terms, causes, distances,
     )  # fmt: skip
-    columns, n_displaced = _columns_of(order, steps, held, first, n_picks, n)
+    columns, n_displaced = _columns_of(order, steps, leaders, first, n_picks, n)
     for i in range(first, rows.shape[0]):
         column, cause, place = columns[i], causes[i], order[i]
         if column < 0:
@@ -125,8 +125,8 @@ def explain(
         numbers[DISTANCES, column] = distances[i]
         numbers[SCORES, column] = relevance_of(candidates.distances[place], metric)
     for step in range(n_picks):
-        if held[step] >= 0:
-            integers[STEPS, step] = columns[held[step]] - n
+        if leaders[step] >= 0:
+            integers[STEPS, step] = columns[leaders[step]] - n
     for column in range(n_picks, n):
         place = results[column]
         integers[RANKS, column] = ranks[place] if ranks.shape[0] else place + 1
@@ -181,7 +181,7 @@ def _steps_of(order, first, n_picks):
 
 
 @allocating
-def _columns_of(order, steps, held, first, n_picks, n):
+def _columns_of(order, steps, leaders, first, n_picks, n):
     """Return the column of each row in the output, or -1, and the number of displaced candidates.
 
     A candidate is displaced if it is nearer than some pick, or if a result names it.
@@ -190,8 +190,8 @@ def _columns_of(order, steps, held, first, n_picks, n):
     farthest, n_displaced = -1, 0
     for step in range(n_picks):
         columns[first + step], farthest = step, max(farthest, order[first + step])
-        if held[step] >= 0:
-            is_named[held[step]] = True
+        if leaders[step] >= 0:
+            is_named[leaders[step]] = True
     for i in range(first + n_picks, order.shape[0]):
         is_near = order[i] < farthest and n_displaced < DISPLACED_MAX
         if is_named[i] or (is_near and steps[i] >= 0):
@@ -202,8 +202,8 @@ def _columns_of(order, steps, held, first, n_picks, n):
 
 @allocating
 def _replay(
-    points, rows, order, costs, first, n_picks, rule, limits, pool, selection, steps, refused, held,
-    terms, causes, far_from_cause,
+    points, rows, order, costs, first, n_picks, rule, limits, pool, selection, steps, refused,
+    leaders, terms, causes, far_from_cause,
 ):  # fmt: skip
     """Write the two terms of the value of each row at its step, and the nearest pick before.
 
@@ -211,7 +211,7 @@ def _replay(
     steps: (r,) int32, the number of the pick at which a row is explained. It becomes -1 if the
         row had a better value than a pick, and was not selectable. With quotas, it becomes the
         first such step, and `refused` (r,) becomes true, unless the row is a near-copy.
-    held: (n_picks,) output: the row of best value that quotas refused at a step.
+    leaders: (n_picks,) output: the row of best value that quotas refused at a step.
     terms: (2, r) output: relevance * cost, and weight * what `rule` sums up.
     causes, far_from_cause: (r,) int64 and float32, output: the row of the nearest pick or shown
         point before, and its distance.
@@ -237,8 +237,8 @@ def _replay(
                         steps[i] = -1
                     elif not refused[i]:
                         steps[i], refused[i] = step, True
-                    if steps[i] >= 0 and (held[step] < 0 or value < best):
-                        held[step], best = i, value
+                    if steps[i] >= 0 and (leaders[step] < 0 or value < best):
+                        leaders[step], best = i, value
                 if steps[i] == step:
                     terms[0, i], terms[1, i] = relevance * costs[i], weight * apart[i]
                     causes[i] = nearest_row[i]

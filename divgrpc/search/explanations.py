@@ -95,8 +95,27 @@ def explain(selection: Selection, ids: IntArray) -> Explanation:
         candidates.scratch, ids, _NO_NUMBERS if quotas is None else quotas.ranks,
         METRICS[selection.metric], integers, numbers,
     )  # fmt: skip
-    stop = n + n_displaced
-    explanation = Explanation(
+    explanation = _explanation_of(rule, n, n + n_displaced, integers, numbers)
+    if quotas is None:
+        return explanation
+    displaced = integers[:, n : n + n_displaced]
+    refused = np.flatnonzero(displaced[replay.REFUSED])
+    refusals = quotas.refusals(
+        results[: selection.n_different], refused, displaced[replay.PLACES, refused],
+        displaced[replay.STEPS, refused],
+    )  # fmt: skip
+    return _in_result_order(replace(explanation, refusals=refusals), quotas.order)
+
+
+def _explanation_of(
+    rule: _Rule,
+    n: int,
+    stop: int,
+    integers: IntArray,
+    numbers: FloatArray,
+) -> Explanation:
+    """Return what the kernel has written: n results, and displaced points up to `stop`."""
+    return Explanation(
         integers[replay.RANKS, :n],
         np.arange(n),
         numbers[replay.RELEVANCE_TERMS, :n],
@@ -116,14 +135,6 @@ def explain(selection: Selection, ids: IntArray) -> Explanation:
         integers[replay.CAUSES, n:stop],
         numbers[replay.DISTANCES, n:stop],
     )
-    if quotas is None:
-        return explanation
-    refused = np.flatnonzero(integers[replay.REFUSED, n:stop])
-    refusals = quotas.refusals(
-        results[: selection.n_different], refused, integers[replay.PLACES, n:stop][refused],
-        explanation.displaced_by[refused],
-    )  # fmt: skip
-    return _in_result_order(replace(explanation, refusals=refusals), quotas.order)
 
 
 def _in_result_order(explanation: Explanation, order: IntArray) -> Explanation:
@@ -153,28 +164,31 @@ def _limits_of(selection: Selection) -> replay.Limits:
     return replay.Limits(owners, quotas.contenders, standing, limit, by_quotas=True)
 
 
-def report(selection: Selection, ids: IntArray) -> tuple[npt.NDArray[np.float64], IntArray]:
+def report(selection: Selection, ids: IntArray) -> tuple[list[float], IntArray]:
     """Return the numbers (8,) of a `Report` in the order of its fields, and ids of plain results.
 
     ids: as for `explain`.
     """
     candidates, parameters, metric = selection.candidates, selection.parameters, selection.metric
     # What was shown on earlier pages is no choice any more.
-    plain, dial = np.arange(len(candidates)), parameters.diversity
+    plain, dial = np.arange(min(parameters.k, len(candidates))), parameters.diversity
     if len(selection.earlier):
-        plain = plain[~np.isin(candidates.rows, selection.earlier)]
-    plain = plain[: parameters.k]
-    values, numbers = np.empty(8), np.empty(3)
-    for column, places in enumerate((selection.places, plain)):
-        pairwise.list_numbers(candidates.points, candidates.rows, candidates.costs, places, numbers)
-        mean, least, near = numbers.tolist()
+        is_new = ~np.isin(candidates.rows, selection.earlier)
+        plain = np.flatnonzero(is_new)[: parameters.k]
+    numbers = np.empty((2, 3))
+    pairwise.list_numbers(
+        candidates.points, candidates.rows, candidates.costs, (selection.places, plain), numbers
+    )
+    values, lists = [math.nan] * 8, (selection.places, plain)
+    for column, (places, (mean, least, near)) in enumerate(
+        zip(lists, numbers.tolist(), strict=True)
+    ):
         values[2 * column], values[2 * column + 1] = mean, least
-        values[4 + column] = 1 - near / 2 if metric == "cosine" else near
-        is_whole = len(places) == parameters.k and metric != "inner_product"
-        spread = mean if parameters.k > 1 else 0.0
-        values[6 + column] = (1 - dial) * near - dial * spread if is_whole else math.nan
-    if metric == "inner_product":
-        values[4:6] *= -1
+        score = 1 - near / 2 if metric == "cosine" else near
+        values[4 + column] = -score if metric == "inner_product" else score
+        if len(places) == parameters.k and metric != "inner_product":
+            spread = mean if parameters.k > 1 else 0.0
+            values[6 + column] = (1 - dial) * near - dial * spread
     return values, _keys(ids, candidates.rows[plain])
 
 

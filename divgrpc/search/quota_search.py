@@ -545,44 +545,17 @@ class _QuotaQuery:
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason
         rows, distances, bounds = self._whole or (self._rows, self._distances, None)
-        kept = np.arange(len(rows)) if self._whole is None else self._kept
+        places = np.arange(len(rows)) if self._whole is None else self._kept
         quotas = None
         if parameters.explain and len(picks.places):
-            quotas = self._context_of(base, picks, bounds or self._bounds, kept, distances)
-        picks = replace(picks, places=kept[picks.places])
+            farthest = base.distances[: self._size][-1]
+            quotas = WithinQuotas.of(
+                picks, bounds or self._bounds, places, distances, farthest, places[: self._size]
+            )
+        picks = replace(picks, places=places[picks.places])
         candidates = self._source.searcher.candidates_of(rows, distances)
         self._source.searcher.put_picks(self._plan, candidates, picks, single, quotas=quotas)
         return single
-
-    def _context_of(
-        self,
-        base: _Nearest,
-        picks: QuotaPicks,
-        bounds: Bounds,
-        kept: IntArray,
-        distances: FloatArray,
-    ) -> WithinQuotas:
-        """Return what an explanation of picks needs.
-
-        bounds, distances: of the whole pool. kept: positions in it of the candidates that were
-        selected from.
-        """
-        ranks = np.arange(1, len(distances) + 1)
-        farthest = base.distances[: self._size][-1]
-        ranks[np.searchsorted(distances, farthest, side="right") :] = 0
-        contenders = np.zeros(0 if picks.contenders is None else len(distances), np.bool_)
-        if picks.contenders is not None:
-            contenders[kept[picks.contenders]] = True
-        return WithinQuotas(
-            bounds=bounds,
-            lows=bounds.arrays.lows if bounds.arrays.groups else picks.lows,
-            target=picks.target,
-            contenders=contenders,
-            n_candidates=int(contenders.sum()) or len(kept),
-            scale=kept[: self._size],
-            ranks=ranks,
-            order=np.arange(len(picks.places)) if picks.order is None else picks.order,
-        )
 
 
 def _ranks(values: IntArray) -> IntArray:

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from divgrpc.kernels import quota_picks
 from divgrpc.kernels.quota_picks import QuotaState
 from divgrpc.quotas.bounds import Bounds
-from divgrpc.types import IntArray
+from divgrpc.search.quota_selection import QuotaPicks
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.explanations import Refusal
 from divgrpc.types.parameters import RefusalRule
 from divgrpc.types.records import Scalar
@@ -40,6 +41,37 @@ class WithinQuotas:
     scale: IntArray
     ranks: IntArray
     order: IntArray
+
+    @classmethod
+    def of(  # noqa: PLR0917  # a selection has so many parts
+        cls,
+        picks: QuotaPicks,
+        bounds: Bounds,
+        places: IntArray,
+        distances: FloatArray,
+        farthest: np.float32,
+        scale: IntArray,
+    ) -> "WithinQuotas":
+        """Return what an explanation of picks needs.
+
+        bounds, distances: of all candidates. places: positions of the candidates that were selected
+        from. farthest: the distance up to which the search without quotas has found candidates.
+        """
+        ranks = np.arange(1, len(distances) + 1)
+        ranks[np.searchsorted(distances, farthest, side="right") :] = 0
+        contenders = np.zeros(0 if picks.contenders is None else len(distances), np.bool_)
+        if picks.contenders is not None:
+            contenders[places[picks.contenders]] = True
+        return cls(
+            bounds=bounds,
+            lows=bounds.arrays.lows if bounds.arrays.groups else picks.lows,
+            target=picks.target,
+            contenders=contenders,
+            n_candidates=int(contenders.sum()) or len(places),
+            scale=scale,
+            ranks=ranks,
+            order=np.arange(len(picks.places)) if picks.order is None else picks.order,
+        )
 
     def refusals(
         self, picks: IntArray, places: IntArray, positions: IntArray, steps: IntArray

@@ -13,6 +13,8 @@ from divgrpc.types import CountArray, IntArray
 from divgrpc.types.explanations import Explanation, Report
 from divgrpc.types.records import AttributeValue, IdArray
 
+# The fields of a report that are columns of `Answers.reports`.
+_NUMBERS = tuple(field.name for field in fields(Report))[:8]
 _ID_COLUMNS = ("caused_by", "displaced_ids", "displaced_caused_by")
 AttributesOf = Callable[[IntArray], Mapping[str, tuple[AttributeValue, ...]]]
 
@@ -23,19 +25,19 @@ def with_texts(explanation: Explanation, texts_of: Callable[[IntArray], IdArray]
     return replace(explanation, **columns)
 
 
-def report_of(answers: Answers, attributes_of: AttributesOf) -> Report:
+def report_of(answers: Answers, attributes_of: AttributesOf | None) -> Report:
     """Return the report on answers.
 
-    attributes_of: returns the values of the attributes of points by their ids (m,).
+    attributes_of: returns the values of the attributes of points by their ids (m,). None if there
+        are no attributes.
     """
-    plain_counts = (answers.plain_ids >= 0).sum(axis=1).astype(np.uint32)
-    names = [field.name for field in fields(Report)][:8]
-    numbers = dict(zip(names, answers.reports.T.copy(), strict=True))
-    return Report(
-        **numbers,
-        entropies=_entropies(answers.ids, answers.counts, attributes_of),
-        plain_entropies=_entropies(answers.plain_ids, plain_counts, attributes_of),
-    )
+    entropies: dict[str, Any] = {"entropies": {}, "plain_entropies": {}}
+    if attributes_of is not None:
+        plain_counts = (answers.plain_ids >= 0).sum(axis=1).astype(np.uint32)
+        entropies["entropies"] = _entropies(answers.ids, answers.counts, attributes_of)
+        entropies["plain_entropies"] = _entropies(answers.plain_ids, plain_counts, attributes_of)
+    numbers = dict(zip(_NUMBERS, np.ascontiguousarray(answers.reports.T), strict=True))
+    return Report(**numbers, **entropies)
 
 
 def _entropies(

@@ -54,6 +54,7 @@ _BATCH_BYTES_MAX: Final = 4 << 20
 # If a query is far from the points that pass a filter, the cells nearest to it hold few of them. So
 # a query reads cells with at least this share of the mean number of points that pass.
 _FILTERED_SHARE: Final = 0.7
+_NO_OWNERS: Final = np.empty(0, np.int64)
 _NUMBERS: Final = itertools.count(1)
 # Bytes that a kept point takes: four for its row number and four for its distance.
 _KEPT_BYTES: Final = 8
@@ -240,14 +241,16 @@ class Searcher:
             return answers
         for row in range(len(queries)):
             # Kernels take contiguous arrays only, so one column of `answers` cannot be passed.
-            single = empty_answers(1, plan.parameters.k, plan.parameters)
+            is_only = len(queries) == 1
+            single = answers if is_only else empty_answers(1, plan.parameters.k, plan.parameters)
             self._run(queries[row : row + 1], plan, single, passing)
             if plan.kernel.step == records.CANDIDATES:
                 places = self._select(plan, single)
             else:
                 places = self._local.memory.scratch.picks[: single.counts[0]]
             self._comment(plan, self._scratch_candidates(single), places, single)
-            answers.put(row, single)
+            if not is_only:
+                answers.put(row, single)
         return answers
 
     def find_candidates(
@@ -349,7 +352,8 @@ class Searcher:
 
         `places`: positions of the results in the pool. `shown`, `quotas`: as in `Selection`.
         """
-        owners = self._copy_owners(plan, pool, places)
+        n_copies = int(single.stats[records.COPIES_COLLAPSED, 0])
+        owners = self._copy_owners(plan, pool, places, n_copies)
         if plan.parameters.list_collapsed:
             self._list_copies(pool, owners, single)
         if not (plan.parameters.explain or plan.parameters.with_report):
@@ -374,13 +378,18 @@ class Searcher:
             numbers, plain_ids = report(selection, self.ids)
             single.reports[0], single.plain_ids[0, : len(plain_ids)] = numbers, plain_ids
 
-    def _copy_owners(self, plan: QueryPlan, pool: CandidateSet, places: IntArray) -> IntArray:
+    @staticmethod
+    def _copy_owners(
+        plan: QueryPlan, pool: CandidateSet, places: IntArray, copies: int
+    ) -> IntArray:
         """Return the number of the result that each candidate in the pool is a near-copy of, or -1.
 
-        The array is empty if nobody asks for near-copies, or if none are collapsed.
+        The array is empty if nobody asks for near-copies, if none are collapsed, or if there are
+        none: `copies` is their number.
         """
-        if plan.copy_limit < 0 or not plan.parameters.list_collapsed:
-            return np.empty(0, np.int64)
+        # Most queries meet no near-copies.
+        if plan.copy_limit < 0 or not plan.parameters.list_collapsed or not copies:
+            return _NO_OWNERS
         owners, limit = np.empty(len(pool), np.int64), np.float32(plan.copy_limit)
         pairwise.assign_copies(
             pool.points, pool.rows, len(pool), places, len(places), limit, owners
@@ -389,7 +398,9 @@ class Searcher:
 
     def _list_copies(self, pool: CandidateSet, owners: IntArray, single: Answers) -> None:
         """Append to `single.copies`, for each result, the ids of its near-copies in the pool."""
-        single.copies.extend([np.empty(0, np.int64)] * single.ids.shape[1])
+        single.copies.extend([_NO_OWNERS] * single.ids.shape[1])
+        if not len(owners):
+            return
         for place in np.unique(owners[owners >= 0]).tolist():
             copies = pool.rows[np.flatnonzero(owners == place)]
             single.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)

@@ -57,18 +57,18 @@ def check_held_back(result: QueryResult, row: int) -> None:
     """Check that each point held back has a refusal, and a better score than the result."""
     explanation = result.explanations[row]
     refused = {refusal.place for refusal in explanation.refusals}
-    for place, held in enumerate(explanation.held_back.tolist()):
-        if held < 0:
+    for place, best in enumerate(explanation.held_back.tolist()):
+        if best < 0:
             continue
-        assert held in refused
-        first = int(explanation.displaced_by[held])
+        assert best in refused
+        first = int(explanation.displaced_by[best])
         assert explanation.pick_numbers[first] <= explanation.pick_numbers[place]
         if first == place:
             terms, penalties = (
                 explanation.displaced_relevance_terms, explanation.displaced_penalties,
             )  # fmt: skip
             score = result.selection_scores[row, place]
-            assert terms[held] - penalties[held] >= score - 1e-4 * max(1, abs(score))
+            assert terms[best] - penalties[best] >= score - 1e-4 * max(1, abs(score))
 
 
 class Twin:
@@ -79,12 +79,12 @@ class Twin:
 
     def is_open(self, step: int, point: int) -> bool:
         """Whether some best selection has the picks before a step, and the point."""
-        chosen, k = [*self.picks[:step], point], self.instance.k
-        others = [i for i in range(self.instance.points) if i not in chosen]
+        picks, k = [*self.picks[:step], point], self.instance.k
+        remaining = [i for i in range(self.instance.points) if i not in picks]
         return any(
-            self.instance.shortfall([*chosen, *further]) == self.least
-            for size in range(k - len(chosen) + 1)
-            for further in combinations(others, size)
+            self.instance.shortfall([*picks, *further]) == self.least
+            for size in range(k - len(picks) + 1)
+            for further in combinations(remaining, size)
         )
 
     def is_forbidden(self, point: int) -> bool:
@@ -146,12 +146,12 @@ def test_refusals_are_those_of_enumeration(selector: Selector) -> None:
         twin = Twin(instance, result.ids[0, :count].tolist())
         slow, order = stepwise(points, query, result)
         for step in range(count):
-            held, value = best_refused(twin, step, slow, order)
+            best, value = best_refused(twin, step, slow, order)
             of_pick = value_at(slow, order, twin.picks[step])
             place = int(explanation.held_back[step])
             if value > of_pick + 1e-5:
                 assert place >= 0, instance
-                assert explanation.displaced_ids[place] == held, instance
+                assert explanation.displaced_ids[place] == best, instance
             elif value < of_pick - 1e-5:
                 assert place < 0, instance
             if place >= 0:
@@ -285,13 +285,13 @@ def test_every_pick_can_be_computed_anew(selector: Selector, limits: str, index:
 
 def check_refusals(explanation: Explanation, ids: IdArray, limits: dict[str, Any]) -> None:
     """Compare each refusal with the values of the picks before it."""
-    picked = [int(ids[place]) for place in np.argsort(explanation.pick_numbers)]
+    results = [int(ids[place]) for place in np.argsort(explanation.pick_numbers)]
     quotas = {quota.attribute: quota for quota in limits.get("quotas", ())}
     for refusal in explanation.refusals:
         point = int(explanation.displaced_ids[refusal.place])
-        assert point not in picked
+        assert point not in results
         step = explanation.pick_numbers[explanation.displaced_by[refusal.place]]
-        before = picked[:step]
+        before = results[:step]
         if refusal.rule == "quotas":
             assert len(quotas) > 1
             continue
@@ -299,7 +299,7 @@ def check_refusals(explanation: Explanation, ids: IdArray, limits: dict[str, Any
         counts = Counter(value for pick in before for value in values[pick])
         if refusal.rule == "groups":
             assert values[point] == [refusal.value]
-            assert refusal.value not in {value for pick in picked for value in values[pick]}
+            assert refusal.value not in {value for pick in results for value in values[pick]}
         elif refusal.rule == "max":
             assert refusal.value in values[point]
             most = limits["group_by"].per_group if "group_by" in limits else 0

@@ -28,9 +28,25 @@ def calls() -> Calls:
     explained = query("named", queries=three(), k=4, explain=True, keep_duplicates=True)
     explained.quotas.add(attribute="brand", max_each=1)
     explained.quotas.add(attribute="sold", min_each=1)
+    # Each quota alone allows the nearest of three points. No second point goes with it.
+    three_points = filters_pb2.HasId(string_ids=["n0", "n4", "n8"])
+    together = query(
+        "named",
+        queries=three(),
+        k=2,
+        diversity=0,
+        explain=True,
+        keep_duplicates=True,
+        filter=filters_pb2.Filter(must=[filters_pb2.Condition(has_id=three_points)]),
+    )
+    together.quotas.add(attribute="brand", max_each=1)
+    together.quotas.add(attribute="sold", max_each=1)
+    in_groups = query("named", queries=three(), group_by=group_by, explain=True)
     return {
         "query within quotas": ("Query", [met]),
         "query within quotas, explained": ("Query", [explained]),
+        "query in groups, explained": ("Query", [in_groups]),
+        "query between quotas, explained": ("Query", [together]),
         "query that misses quotas": ("Query", [missed]),
         "query that misses a rule": ("Query", [few]),
         "query in groups": ("Query", [query("named", queries=three(), group_by=group_by)]),
