@@ -25,6 +25,17 @@ def calls() -> Calls:
     met = query("named", queries=three(), k=4, on_infeasible=quotas_pb2.ON_INFEASIBLE_FAIL)
     met.quotas.add(attribute="brand", max_each=1)
     group_by = quotas_pb2.GroupBy(attribute="brand", groups=2, per_group=2)
+    return {
+        "query within quotas": ("Query", [met]),
+        **_explained(group_by),
+        "query that misses quotas": ("Query", [missed]),
+        "query that misses a rule": ("Query", [few]),
+        "query in groups": ("Query", [query("named", queries=three(), group_by=group_by)]),
+    }
+
+
+def _explained(group_by: quotas_pb2.GroupBy) -> Calls:
+    """Return explained queries whose quotas and groups refuse points for different reasons."""
     explained = query("named", queries=three(), k=4, explain=True, keep_duplicates=True)
     explained.quotas.add(attribute="brand", max_each=1)
     explained.quotas.add(attribute="sold", min_each=1)
@@ -43,11 +54,7 @@ def calls() -> Calls:
     together.quotas.add(attribute="sold", max_each=1)
     in_groups = query("named", queries=three(), group_by=group_by, explain=True)
     return {
-        "query within quotas": ("Query", [met]),
         "query within quotas, explained": ("Query", [explained]),
         "query in groups, explained": ("Query", [in_groups]),
         "query between quotas, explained": ("Query", [together]),
-        "query that misses quotas": ("Query", [missed]),
-        "query that misses a rule": ("Query", [few]),
-        "query in groups": ("Query", [query("named", queries=three(), group_by=group_by)]),
     }
