@@ -14,7 +14,7 @@ from divgrpc_client.cli.options import add_conditions, add_file, add_flags, add_
 from divgrpc_client.cli.where import add_filter, filter_of, typed_ids
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.column_files import read_columns
-from divgrpc_client.formats.documents import Documents, read_documents
+from divgrpc_client.formats.documents import Documents, read_documents, read_label_matrix
 from divgrpc_client.formats.files import read_column, read_ids, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
@@ -265,7 +265,7 @@ def _read_points(arguments: argparse.Namespace, path: Path) -> tuple[Any, dict[s
         documents = read_documents(path, arguments)
         return documents, fields | {"labels": documents.labels}
     if arguments.labels is not None:
-        fields["labels"] = read_vectors(Path(arguments.labels))
+        fields["labels"] = read_label_matrix(Path(arguments.labels))
     if not has_records(path):
         base, dims = arguments.index_base, arguments.dims
         return read_vectors(path, arguments.key, base=base, dims=dims), fields

@@ -109,12 +109,23 @@ def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
     return _with_labels(path, rows, labels, arguments)
 
 
+def read_label_matrix(path: Path) -> Matrix:
+    """Return the matrix (n, L) that --labels names.
+
+    Raises `InvalidArgumentError` for points that have labels, because their vectors are no labels.
+    """
+    if has_records(path) and "labels" in read_records(path, needs_vectors=False).annotations:
+        rule = "names a matrix of labels, one row for each point"
+        raise InvalidArgumentError("labels", f"--labels {rule}; {path} has points with labels")
+    return read_vectors(path)
+
+
 def _with_labels(
     path: Path, rows: Matrix, labels: Matrix | None, arguments: argparse.Namespace
 ) -> Documents:
     """Return the documents after applying --labels, --groups and --split."""
     if file := vars(arguments).get("labels"):
-        labels = read_vectors(Path(file))
+        labels = read_label_matrix(Path(file))
     count = row_count(rows)
     groups = None
     if source := vars(arguments).get("groups"):

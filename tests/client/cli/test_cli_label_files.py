@@ -150,6 +150,15 @@ def test_an_export_is_written_to_another_index(run: Run, client: Client, tmp_pat
     assert "labels must have 5 columns, one per label, got 6" in refused.err
 
 
+def test_points_with_labels_are_no_matrix_of_labels(run: Run, tmp_path: Path) -> None:
+    points = tmp_path / "points.jsonl"
+    points.write_text('{"id": "a", "vector": [1, 2], "labels": [1]}\n')
+    for verb in ("build", "upsert"):
+        refused = run(verb, "label-files-absent", points, "--labels", points)
+        assert refused.code == 2
+        assert f"{points} has points with labels" in refused.err
+
+
 def test_options_replace_what_a_file_has(run: Run, client: Client, tmp_path: Path) -> None:
     name = written(client, "dense")
     points = tmp_path / "points.jsonl"
