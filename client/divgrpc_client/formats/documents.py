@@ -164,7 +164,10 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
             rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
         documents = _with_labels(path, rows, labels, arguments)
     else:
-        documents = read_documents(Path(arguments.features), arguments)
+        path = Path(arguments.features)
+        if has_records(path):
+            raise invalid("features", f"are for documents alone: name {path} as FILE")
+        documents = read_documents(path, arguments)
         values = vars(arguments)
         rejects = values.get("metric", "cosine"), values.get("zero_vectors", "reject")
         # An error of the server names only the number of the row, so empty documents are refused

@@ -159,6 +159,14 @@ def test_points_with_labels_are_no_matrix_of_labels(run: Run, tmp_path: Path) ->
         assert f"{points} has points with labels" in refused.err
 
 
+def test_features_are_no_file_of_whole_points(run: Run, client: Client, tmp_path: Path) -> None:
+    """Such a build would lose ids, attributes and labels."""
+    points = tmp_path / "points.npz"
+    assert run("export", written(client, "dense"), points).code == 0
+    refused = run("build", "label-files-absent", "--features", points)
+    assert (refused.code, f"name {points} as FILE" in refused.err) == (2, True)
+
+
 def test_options_replace_what_a_file_has(run: Run, client: Client, tmp_path: Path) -> None:
     name = written(client, "dense")
     points = tmp_path / "points.jsonl"
