@@ -100,12 +100,12 @@ def test_predictions_are_printed_as_json(
     assert output["parameters"]["mode"] == mode
 
 
-def test_pairs_of_matrices(run: Run, client: Client, folder: Path) -> None:
+def test_pairs_of_matrices(run: Run, client: Client, index: str, folder: Path) -> None:
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
     result = run("build", "pairs", *files, *LEML, "--hierarchy", folder / "edges.npy", *ROOTS)
     assert result.code == 0
     assert "labels" in result.out
-    pairs, papers = (client.get_index(name).labels for name in ("pairs", "papers"))
+    pairs, papers = (client.get_index(name).labels for name in ("pairs", index))
     assert pairs is not None
     assert papers is not None
     assert pairs.losses == papers.losses
