@@ -57,10 +57,12 @@ def _wire_filters(tables: list[Table]) -> None:
 
 
 def _writes(tables: list[Table]) -> None:
-    queries, merge, renewals, rates, start, runbook, wire, by_tables = tables
+    queries, merge, renewals, rates, start, runbook, wire, by_tables, merges = tables
     assert min(column(queries, "ratio")) > 0
     assert column(by_tables, "state") == ["1 % written", "10 % written"]
     assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
+    assert column(merges, "merges") == [0, 20, 20]
+    assert min(column(merges, "writes")) > 0
     assert column(renewals, "work") == ["build", "vacuum", "retraining"]
     assert min(renewals.rows[row]["writes"] for row in (1, 2)) > 0
     assert min(column(runbook, "difference")) >= -0.01

@@ -51,6 +51,22 @@ for start in range(0, len(rows), 1_000):
 print("written", flush=True)
 time.sleep(600)
 """
+# Merges a collection over and over, with a new row for each merge.
+_MERGE: Final = """
+import sys
+import numpy as np
+from divgrpc.collection import Collection
+with Collection.open(sys.argv[1], durability="process") as collection:
+    row = np.ones((1, collection.dims), np.float32)
+    collection.upsert([0], row)
+    collection.compact()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(int(sys.argv[2])):
+        collection.upsert([number], row)
+        collection.compact()
+"""
+_MERGES: Final = 20
 
 
 @benchmark(
@@ -99,6 +115,8 @@ def _of_size(count: int, folder: Path, seconds: float) -> Iterator[Output]:
     yield from _wire_rows(folder, later, seconds)
     yield Table("Queries of hash tables beside those of an index without writes", facts)
     yield from _table_rows(folder, base, later, queries)
+    yield Table("Merges beside writes", facts)
+    yield from _merge_rows(folder, later)
 
 
 class _without_merges:  # noqa: N801  # reads as a function
@@ -216,21 +234,52 @@ def _renewal_rows(folder: Path, base: FloatArray, later: FloatArray) -> Iterator
         ):
             collection.delete(np.arange(1, 1_000))
             collection.upsert(np.arange(1, 1_000), base[1:1_000])
-            waits: list[float] = []
-            with ThreadPoolExecutor(1) as thread:
-                begin = time.perf_counter()
-                work = thread.submit(renew)
-                while not work.done():
-                    waits.append(_seconds_of_upsert(collection, later[len(waits) % len(later)]))
-                seconds = time.perf_counter() - begin
-            yield {
-                "work": name,
-                "s": seconds,
-                "writes": len(waits),
-                "p50 ms": 1e3 * float(np.percentile(waits, 50)),
-                "p99 ms": 1e3 * float(np.percentile(waits, 99)),
-                "longest ms": 1e3 * max(waits),
-            }
+            yield {"work": name, **_write_beside(renew, collection, later)}
+
+
+def _merge_rows(folder: Path, later: FloatArray) -> Iterator[Row]:
+    """Merge in a thread beside writes, and in another process, which has a copy of the index."""
+    shutil.copytree(folder / "fixed", folder / "copy")
+    other = subprocess.Popen(
+        [sys.executable, "-c", _MERGE, folder / "copy", str(_MERGES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with other, Collection.open(folder / "living", durability="process") as collection:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        for name, work in (
+            ("nothing", partial(time.sleep, 1)),
+            ("merges in a thread", partial(_merge_often, collection)),
+            ("merges in another process", partial(other.communicate, b"begin\n")),
+        ):
+            merges = _MERGES if "merges" in name else 0
+            yield {"beside": name, "merges": merges, **_write_beside(work, collection, later)}
+
+
+def _merge_often(collection: Collection) -> None:
+    for _ in range(_MERGES):
+        collection.compact()
+
+
+def _write_beside(work: Callable[[], object], collection: Collection, later: FloatArray) -> Row:
+    """Write single rows until a thread has done the work, and measure how long each write takes."""
+    waits: list[float] = []
+    with ThreadPoolExecutor(1) as thread:
+        begin = time.perf_counter()
+        future = thread.submit(work)
+        while not future.done():
+            waits.append(_seconds_of_upsert(collection, later[len(waits) % len(later)]))
+        seconds = time.perf_counter() - begin
+        future.result()
+    return {
+        "s": seconds,
+        "writes": len(waits),
+        "p50 ms": 1e3 * float(np.percentile(waits, 50)),
+        "p99 ms": 1e3 * float(np.percentile(waits, 99)),
+        "longest ms": 1e3 * max(waits),
+    }
 
 
 def _seconds_of_upsert(collection: Collection, row: FloatArray) -> float:
