@@ -113,7 +113,8 @@ def _of_size(count: int, folder: Path, seconds: float) -> Iterator[Output]:
     yield from _runbook(folder, base, later, queries)
     yield Table("Upserts over gRPC", facts)
     yield from _wire_rows(folder, later, seconds)
-    yield Table("Queries of hash tables beside those of an index without writes", facts)
+    by_tables = facts | {"index": "lsh_div, search='tables'"}
+    yield Table("Queries of hash tables beside those of an index without writes", by_tables)
     yield from _table_rows(folder, base, later, queries)
     yield Table("Merges beside writes", facts)
     yield from _merge_rows(folder, later)
