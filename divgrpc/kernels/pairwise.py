@@ -271,6 +271,7 @@ def list_numbers(points, rows, distances, lists, numbers):
         for i in range(n):
             near += np.float64(distances[places[i]])
             members[i] = rows[places[i]]
+            # `far_dense` rounds products of normalised vectors in another order than `how_far`.
             if points.indptr.shape[0] or points.inverse_lengths.shape[0]:
                 for j in range(i):
                     far[j] = how_far(points, members[i], members[j])

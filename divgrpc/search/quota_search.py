@@ -34,7 +34,7 @@ from divgrpc.search.quota_outcomes import (
     shortfalls_of_nothing,
     with_all_values,
 )
-from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection
+from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection, count_copies
 from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray, WarningInfo
@@ -553,7 +553,14 @@ class _QuotaQuery:
                 picks, bounds or self._bounds, places, distances, farthest, places[: self._size]
             )
         picks = replace(picks, places=places[picks.places])
-        candidates = self._source.searcher.candidates_of(rows, distances)
+        candidates, limit = (
+            self._source.searcher.candidates_of(rows, distances),
+            self._plan.copy_limit,
+        )
+        if self._whole is not None and limit >= 0:
+            # The picks were made among the points of their groups, but stand for others too.
+            copies = count_copies(candidates, picks.places, limit)
+            single.stats[records.COPIES_COLLAPSED, 0] = copies
         self._source.searcher.put_picks(self._plan, candidates, picks, single, quotas=quotas)
         return single
 

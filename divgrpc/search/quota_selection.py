@@ -244,12 +244,8 @@ class QuotaSelection:
         if self.limit < 0:
             return picks
         # The shortlist has no near-copies, so they are counted among all candidates.
-        candidates, owners = self.candidates, np.empty(len(self.candidates), np.int64)
-        copies = pairwise.assign_copies(
-            candidates.points, candidates.rows, len(candidates), picks.places, len(picks.places),
-            self.limit, owners,
-        )  # fmt: skip
-        return replace(picks, copies=int(copies))
+        copies = count_copies(self.candidates, picks.places, float(self.limit))
+        return replace(picks, copies=copies)
 
     def _pick_among(self, places: IntArray, parameters: EffectiveParameters, k: int) -> QuotaPicks:
         """Pick the candidates at some places that differ most."""
@@ -274,6 +270,15 @@ class _Start:
     how: int
     unit: float = 1.0
     similarity: int = 0
+
+
+def count_copies(candidates: CandidateSet, places: IntArray, limit: float) -> int:
+    """Return how many candidates are near-copies, at most `limit` apart, of those at `places`."""
+    copies = pairwise.assign_copies(
+        candidates.points, candidates.rows, len(candidates), places, len(places),
+        np.float32(limit), np.empty(len(candidates), np.int64),
+    )  # fmt: skip
+    return int(copies)
 
 
 def _complete(programme: Programme, picks: IntArray) -> IntArray | None:

@@ -75,7 +75,7 @@ class Explanation:
         the distance from it.
 
     refusals: a `Refusal` for each displaced point that quotas or groups refused, in the order of
-        the points. It holds from the result in `displaced_by` on, for all later results.
+        the points. It says why the point was refused when the result in `displaced_by` was picked.
     """
 
     plain_ranks: _Integers

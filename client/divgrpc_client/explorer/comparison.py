@@ -186,7 +186,7 @@ class Comparison:
                 nearest = self.explanation.caused_by[number], distance
             elif picks:
                 # Only near-copies that complete an answer are compared with no earlier result.
-                sentences = ["A near-copy: too few points differ."]
+                sentences = ["A near-copy that fills up the list."]
         if nearest is not None:
             other, distance = nearest
             words = self.distances.words(distance)

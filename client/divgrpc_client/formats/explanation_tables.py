@@ -64,7 +64,7 @@ def _held_back(explanation: Explanation, rank: int) -> str:
 
 def refusal_words(refusal: Refusal) -> str:
     """Return why quotas refused a point, as a clause in the past tense."""
-    value = f"no {refusal.attribute}"
+    value = f"the group without {refusal.attribute}"
     if refusal.value is not None:
         value = f"{refusal.attribute} = {refusal.value}"
     clauses = {

@@ -95,7 +95,7 @@ def test_explained_results_have_both_terms_and_the_result_that_causes_the_penalt
             "New: no. 9 by nearness. Relevance -0.25, penalty -0.125. "
             "Nearest earlier result: no. 1 (cosine 0.30).",
         ),
-        ("new", "New: no. 12 by nearness. A near-copy: too few points differ."),
+        ("new", "New: no. 12 by nearness. A near-copy that fills up the list."),
     ]
 
 
@@ -117,7 +117,7 @@ def test_explained_plain_results_have_the_result_that_displaced_them() -> None:
     ("refusal", "words"),
     [
         (Refusal(0, "max", "brand", "b1"), "brand = b1 was full"),
-        (Refusal(0, "max", "brand", None), "no brand was full"),
+        (Refusal(0, "max", "brand", None), "the group without brand was full"),
         (Refusal(0, "min", "year", 3), "the remaining places were needed for year = 3"),
         (Refusal(0, "groups", "brand", "b"), "brand = b would have been one group too many"),
         (Refusal(0, "quotas", "", None), "no further results would have met all quotas"),

@@ -370,8 +370,26 @@ def test_a_result_that_only_a_search_for_a_value_finds_has_no_plain_rank() -> No
     result = index.query(POINTS[0], k=8, quotas=quotas, explain=True, candidates_limit=20)
     (explanation,) = result.explanations
     assert 0 in explanation.plain_ranks
-    assert explanation.plain_ranks.max() <= int(result.stats.candidates[0])
-    assert len(explanation.displaced_ids) <= 1_000 + 8
+    plain = index.query(POINTS[0], k=8, candidates_limit=20)
+    assert explanation.plain_ranks.max() <= int(plain.stats.candidates[0])
+    assert int(plain.stats.candidates[0]) < int(result.stats.candidates[0])
+
+
+def test_near_copies_in_other_groups_are_listed() -> None:
+    """A result stands for a near-copy in a group that was not opened."""
+    angles = np.arange(60)
+    crowd = np.stack(
+        [np.ones(60), 0.05 + 0.02 * angles, 0.3 * np.sin(angles), 0.3 * np.cos(angles)], axis=1
+    )
+    first = np.array([[1, 0.01, 0, 0], [1, 0.01, 0.0001, 0]])
+    points = np.concatenate((first, crowd, [[-1, 1, 0, 0]])).astype(np.float32)
+    index = Index.build(points, attributes={"brand": ["A", "B", *["B"] * 60, "A"]})
+    for per_group in (1, 2):
+        result = index.query(
+            [1, 0, 0, 0], group_by=GroupBy("brand", groups=1, per_group=per_group), diversity=0,
+            candidates_limit=10, duplicate_threshold=0.999, explain=True,
+        )  # fmt: skip
+        assert result.collapsed(0, 0).tolist() == [1]
 
 
 def test_quotas_that_bind_nothing_explain_as_none() -> None:
