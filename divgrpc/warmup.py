@@ -229,8 +229,9 @@ def _explain(candidate_set: CandidateSet) -> None:
     for selector in _STEPWISE:
         parameters = QueryParameters(k=2, diversity=0.5, selector=selector).resolve(8, "exact")
         selection = Selection(candidate_set, picks, 2, -1.0, no_rows, parameters, "euclidean")
-        explain(selection, no_rows)
-        explain(replace(selection, quotas=quotas), no_rows)
+        # The ids of an index are read-only.
+        explain(selection, read_only(no_rows))
+        explain(replace(selection, quotas=quotas), read_only(no_rows))
         report(selection, no_rows)
 
 

@@ -151,6 +151,8 @@ def export(arguments: argparse.Namespace) -> None:
         raise InvalidArgumentError("file", f"{path} must end in {' or '.join(EXPORT_FILES)}")
     if path.exists() and not arguments.overwrite:
         raise InvalidArgumentError("file", f"{path} exists; --overwrite replaces it")
+    if not path.parent.is_dir():
+        raise InvalidArgumentError("file", f"{path} must be in a folder that exists")
     part, condition = path.with_name(f".{path.name}.part"), filter_of(arguments)
     try:
         with session.connect(arguments) as client:

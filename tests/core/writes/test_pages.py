@@ -29,7 +29,7 @@ SELECTORS: list[dict[str, Any]] = [
 class _Reader:
     """A user who turns pages.
 
-    stayed: ids of points that have existed since page 1. ids: ids of the points shown.
+    stayed: ids of points that have had a vector since page 1. ids: ids of the points shown.
     """
 
     options: dict[str, Any]
@@ -44,6 +44,11 @@ class _Pages(_Writes):
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[_Reader] = []
+
+    @property
+    def searched_ids(self) -> set[Id]:
+        """The ids of the points that a query may find."""
+        return {name for name, point in self.model.items() if point.vector is not None}
 
     def turn(self, reader: _Reader, **arguments: Any) -> None:  # noqa: ANN401  # of `query`
         query = as_kind(QUERIES[:1], kind_of(self.open))
@@ -62,7 +67,7 @@ class _Pages(_Writes):
     @rule(options=st.sampled_from(SELECTORS), k=st.integers(1, 9), keep=st.booleans())
     def begin(self, options: dict[str, Any], k: int, *, keep: bool) -> None:
         all_options = {**options, "k": k, "keep_duplicates": keep}
-        reader = _Reader(all_options, "", {*self.model})
+        reader = _Reader(all_options, "", self.searched_ids)
         self.turn(reader, paged=True)
         self.readers.append(reader)
 
@@ -74,10 +79,10 @@ class _Pages(_Writes):
         self.turn(reader, page_token=reader.token)
 
     def check_invariants(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # of Hypothesis
-        """Note after each step which points still exist."""
+        """Note after each step which points still have vectors."""
         for reader in self.readers:
             if reader.token:
-                reader.stayed &= {*self.model}
+                reader.stayed &= self.searched_ids
         super().check_invariants(*arguments, **options)
 
     def teardown(self) -> None:
