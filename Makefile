@@ -119,9 +119,9 @@ processors: .venv/ready  ## compile the kernels for AVX2 and compare the answers
 # tools of tests come from .venv, because they are pure Python, except hypothesis.
 .arm/ready: .venv/ready
 	rm -rf .arm
-	mkdir -p .arm/root
+	mkdir -p .arm/debian
 	mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3.11,libstdc++6 \
-	    --skip=output/dev bookworm | tar -x -C .arm/root
+	    --skip=output/dev bookworm | tar -x -C .arm/debian
 	sed -n '/^hypothesis==/,/[^\\]$$/p' requirements.lock > .arm/hypothesis.lock
 	$(INSTALL) $(LOCKED) --target .arm/site --python-version 3.11 --only-binary :all: \
 	    $(addprefix --platform ,manylinux_2_28_aarch64 manylinux2014_aarch64) \
@@ -129,9 +129,9 @@ processors: .venv/ready  ## compile the kernels for AVX2 and compare the answers
 	touch $@
 
 IMPORTED := . client server protos tests .arm/site .venv/lib/python3.11/site-packages
-ON_ARM = PYTHONPATH=$$(printf '$(CURDIR)/%s:' $(IMPORTED)) QEMU_LD_PREFIX=$(abspath .arm/root) \
+ON_ARM = PYTHONPATH=$$(printf '$(CURDIR)/%s:' $(IMPORTED)) QEMU_LD_PREFIX=$(abspath .arm/debian) \
     QEMU_CPU=neoverse-n1 DIVGRPC_KERNEL_CACHE=$(abspath .arm/kernels) DIVGRPC_PHASE_SECONDS=3600 \
-    .arm/root/usr/bin/python3.11
+    .arm/debian/usr/bin/python3.11
 arm: .arm/ready      ## run kernels on an emulated ARM processor and compare the answers with those recorded
 	$(ON_ARM) -m divgrpc_client warm
 	$(ON_ARM) -m pytest -q -p no:xdist -o faulthandler_timeout=3600 \

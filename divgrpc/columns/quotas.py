@@ -225,9 +225,10 @@ def columns_within(
 
     Raises `InvalidArgumentError` with the field `attributes` or `attributes.NAME`.
     """
-    if attributes is None or not isinstance(attributes, Mapping):
-        columns_of({} if attributes is None else attributes, count)
-        attributes = {}
+    attributes = {} if attributes is None else attributes
+    if not isinstance(attributes, Mapping):
+        # This names the rule that the argument breaks.
+        return columns_of(attributes, count)
     for name in quotas.names:
         if name not in attributes:
             field = "quotas" if quotas.group_by is None else "group_by"

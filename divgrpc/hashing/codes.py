@@ -119,7 +119,7 @@ def sort_codes(tiles: npt.NDArray[np.uint8], order: npt.NDArray[np.int32]) -> No
     """Move the code of point order[i] to place i, for all places, word by word."""
     words = np.empty(len(order), np.uint64)
     for w in range(tiles.shape[1] // (WORD_BITS // GROUP_BITS * GROUP_BYTES)):
-        take_word(tiles, w, words)
+        take_word(read_only(tiles), w, words)
         put_word(words[order], w, tiles, 0)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, read_only
 from divgrpc.kernels.kmeans import group
 from divgrpc.kernels.projection import WORD_BITS, table_keys
 from divgrpc.kernels.tiles import take_word
@@ -56,7 +56,7 @@ def build_table(
     last = ((table + 1) * n_bits - 1) // WORD_BITS
     words = np.empty((1 + last - first, len(alive)), np.uint64)
     for w, column in enumerate(words):
-        take_word(tiles, first + w, column)
+        take_word(read_only(tiles), first + w, column)
     table_keys(words, table * n_bits - first * WORD_BITS, n_bits, numbers)
     # Points below 0 get no bucket.
     numbers[~alive] = -1

@@ -83,8 +83,8 @@ def explain(
     """Write the columns of an `Explanation`; return the number u of displaced candidates.
 
     candidates: `Candidates` in the order of distances; costs: (m,) their costs in the rule.
-    results: (n,) their positions in the order of picking, of which the first `n_picks` are picks
-        and the others near-copies that complete an answer.
+    results: (n,) positions of the results in the order of picking. The first `n_picks` are picks.
+        The others are near-copies that complete an answer.
     shown: (s,) int32 row numbers of the points that were shown earlier.
     ids: the ids of all points; empty if they are row numbers. ranks: (m,) plain ranks; empty if
         they are positions.
@@ -119,7 +119,7 @@ def explain(
             integers[CAUSES, column] = ids[rows[cause]] if ids.shape[0] else rows[cause]
         integers[STEPS, column] = steps[i] if column >= n else -1
         integers[PLACES, column], integers[REFUSED, column] = place, refused[i]
-        # Adding zero turns -0.0 into 0.0.
+        # A difference from 0, unlike a negation, is never -0.0.
         numbers[RELEVANCE_TERMS, column] = 0 - terms[0, i]
         numbers[PENALTIES, column] = 0 - terms[1, i]
         numbers[DISTANCES, column] = distances[i]

@@ -553,10 +553,8 @@ class _QuotaQuery:
                 picks, bounds or self._bounds, places, distances, farthest, places[: self._size]
             )
         picks = replace(picks, places=places[picks.places])
-        candidates, limit = (
-            self._source.searcher.candidates_of(rows, distances),
-            self._plan.copy_limit,
-        )
+        candidates = self._source.searcher.candidates_of(rows, distances)
+        limit = self._plan.copy_limit
         if self._whole is not None and limit >= 0:
             # The picks were made among the points of their groups, but stand for others too.
             copies = count_copies(candidates, picks.places, limit)

@@ -1,6 +1,7 @@
 """Explanations of results, and reports on whole lists of results."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -107,7 +108,9 @@ class Explanation:
 
     def refusal(self, place: int) -> Refusal | None:
         """Return why quotas refused the displaced point at a place, None if they did not."""
-        return next((refusal for refusal in self.refusals if refusal.place == place), None)
+        number = bisect_left(self.refusals, place, key=lambda refusal: refusal.place)
+        refusal = self.refusals[number] if number < len(self.refusals) else None
+        return refusal if refusal is not None and refusal.place == place else None
 
     def __repr__(self) -> str:
         results, displaced = len(self.plain_ranks), len(self.displaced_ids)

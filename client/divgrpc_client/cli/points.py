@@ -160,7 +160,11 @@ def export(arguments: argparse.Namespace) -> None:
             points, timeout = 0, arguments.timeout
             total = client.count(arguments.name, condition, timeout=timeout)
             pages = client.scroll(
-                *(arguments.name, condition), with_vectors=True, with_labels=True, timeout=timeout
+                arguments.name,
+                condition,
+                with_vectors=True,
+                with_labels=True,
+                timeout=timeout,
             )
             with (
                 session.bar(arguments, "points") as progress,

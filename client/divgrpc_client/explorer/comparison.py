@@ -196,12 +196,13 @@ class Comparison:
 
     def _held_back(self, number: int) -> list[str]:
         """Return a sentence on the better point that a quota refused, if there is one."""
-        explanation = self.explanation
-        place = -1 if explanation is None else int(explanation.held_back[number])
-        refusal = None if explanation is None else explanation.refusal(place)
-        if explanation is None or refusal is None:
+        if self.explanation is None:
             return []
-        point = explanation.displaced_ids[place]
+        place = int(self.explanation.held_back[number])
+        refusal = self.explanation.refusal(place)
+        if refusal is None:
+            return []
+        point = self.explanation.displaced_ids[place]
         return [f"Point {point} is better, but {refusal_words(refusal)}."]
 
     def _rank(self, point: Id, places: dict[Id, int]) -> str:

@@ -156,9 +156,9 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
             points = read_records(path, vectors_optional=is_optional)
             if points.has_vector is not None:
                 _refuse_labels(arguments)
-                return path, points.rows, _columns_of(points)
+                return path, points.rows, _columns_of(path, points)
             rows = cast(Matrix, points.vectors)
-            columns = _columns_of(points)
+            columns = _columns_of(path, points)
             labels = columns.get("labels")
         else:
             rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
@@ -192,8 +192,12 @@ def _refuse_labels(arguments: argparse.Namespace) -> None:
             raise InvalidArgumentError(option, "does not go with points without a vector")
 
 
-def _columns_of(points: PointLines) -> dict[str, Any]:
+def _columns_of(path: Path, points: PointLines) -> dict[str, Any]:
     """Return what a file has beside vectors as arguments of `Client.build`."""
+    labels = points.annotations.get("labels")
+    if labels is not None and not labels.cols:
+        rule = "no point has a label: give label_count, or leave out labels"
+        raise InvalidArgumentError("file", f"{path}: {rule}")
     columns = {"ids": points.ids, "payloads": points.payloads} | with_types(points.attributes)
     return columns | points.annotations
 

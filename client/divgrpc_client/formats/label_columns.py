@@ -69,8 +69,8 @@ class LabelColumns:
     def arguments(self) -> dict[str, Any]:
         """Return what any point has, as arguments of `Client.build` and `Client.upsert`.
 
-        Raises `InvalidArgumentError` for a label that is not below `label_count`, and for points
-        without any label and any `label_count`.
+        Without any label and `label_count`, the matrix of labels has no columns. Raises
+        `InvalidArgumentError` for a label that is not below `label_count`.
         """
         topics = {
             argument: self._topics[name]
@@ -87,9 +87,6 @@ class LabelColumns:
                 rule = f"must be below `{LABEL_COUNT}`, {self._count}, got {self._greatest}"
                 raise InvalidArgumentError("file", f"{self._path} {self._place}: `{LABELS}` {rule}")
             count = self._count
-        if not count:
-            rule = f"no point has a label: give `{LABEL_COUNT}`, or leave out `{LABELS}`"
-            raise InvalidArgumentError("file", f"{self._path}: {rule}")
         return {LABELS: Csr(ends, indices, np.ones(len(indices), np.float32), count)} | topics
 
 

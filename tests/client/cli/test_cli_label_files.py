@@ -144,10 +144,24 @@ def test_an_export_is_written_to_another_index(run: Run, client: Client, tmp_pat
     after = annotations_in(client, other)
     assert after["a"] == ((1, 3), -1, -1)
     assert after["b"] == ((), 7, 0)
+    file.write_text('{"id": "a", "labels": []}\n')
+    assert run("upsert", other, file).code == 0
+    assert annotations_in(client, other)["a"] == ((), -1, -1)
     file.write_text('{"id": "b", "labels": [5]}\n')
     refused = run("upsert", other, file)
     assert refused.code == 1
     assert "labels must have 5 columns, one per label, got 6" in refused.err
+
+
+def test_a_build_needs_the_number_of_labels(run: Run, client: Client, tmp_path: Path) -> None:
+    file, name = tmp_path / "points.jsonl", f"label-files-{next(_NUMBERS)}"
+    lines = '{"vector": [1, 2], "labels": []}\n{"vector": [2, 1]}\n'
+    file.write_text(lines)
+    refused = run("build", name, file)
+    assert (refused.code, "give label_count, or leave out labels" in refused.err) == (2, True)
+    file.write_text(lines + '{"vector": [1, 1], "label_count": 2}\n')
+    assert run("build", name, file).code == 0
+    assert annotations_in(client, name) == dict.fromkeys(range(3), ((), None, None))
 
 
 def test_points_with_labels_are_no_matrix_of_labels(run: Run, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_a_file_is_built_exported_and_built_again(run: Run, file: Path, tmp_path
     refused = run("export", "shoes-1", copy)
     assert (refused.code, "--overwrite replaces it" in refused.err) == (2, True)
     assert run("export", "shoes-1", copy, "--overwrite").code == 0
-    homeless = run("export", "shoes-1", copy.parent / "absent" / "copy.jsonl")
-    assert (homeless.code, "in a folder that exists" in homeless.err) == (2, True)
+    refused = run("export", "shoes-1", copy.parent / "absent" / "copy.jsonl")
+    assert (refused.code, "in a folder that exists" in refused.err) == (2, True)
     wrong = run("export", "shoes-1", tmp_path / "points.csv")
     assert (wrong.code, ".jsonl" in wrong.err) == (2, True)
 

@@ -173,14 +173,6 @@ def test_labels_and_topics_are_read(tmp_path: Path) -> None:
     assert read_values(written(path, {"id": 1, "labels": [3]})) == ([1], {})
 
 
-def test_points_without_any_label_need_their_number(tmp_path: Path) -> None:
-    path, lines = tmp_path / "points.jsonl", ({"vector": [1], "labels": []}, {"vector": [2]})
-    with pytest.raises(InvalidArgumentError, match="no point has a label: give `label_count`"):
-        read_points(written(path, *lines))
-    labels = read_points(written(path, *lines, {"vector": [3], "label_count": 2}))
-    assert labels.annotations["labels"].cols == 2
-
-
 def test_numbers_of_labels_that_differ_are_refused(tmp_path: Path) -> None:
     path, first = tmp_path / "points.jsonl", {"vector": [1], "label_count": 3}
     for line, words in (

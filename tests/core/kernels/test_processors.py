@@ -236,8 +236,10 @@ _COUNT_COMPILATIONS = """
 import sys, tempfile, pathlib
 import numpy as np
 from scipy import sparse
+from divgrpc.collection import Collection
 from divgrpc.index import Index
 from divgrpc.types.filters import HasId
+from divgrpc.types.quotas import GroupBy, Quota
 from divgrpc.warmup import warm_kernels
 
 def signature_counts():
@@ -280,6 +282,18 @@ for options in builds:
                 index.query(dense[0], selector=selector, page_token=page.next_page_token)
                 if options.get("metric") != "inner_product":
                     index.query(dense[0], search=search, max_distance=1)
+brands, limits = {"brand": ["a", "b", "c"] * 40}, [{"group_by": GroupBy("brand", 2, 2)}]
+limits += [{"quotas": [Quota("brand", max_each=2)]}, {"quotas": [Quota("brand", min_each=1)]}]
+for family in ("lsh_div", "cells"):
+    for points in (dense, sparse.csr_array(dense)):
+        number += 1
+        options = {"hash_family": family, "attributes": brands}
+        with Collection.build(points, path=folder / f"i{number}", **options) as collection:
+            collection.upsert([0], points[:1], attributes={"brand": ["b"]})
+            for selector in ("greedy", "mmr", "rerank", "max_sum", "dpp"):
+                for limit in limits:
+                    collection.query(dense[0], selector=selector, k=4, explain=True, **limit)
+            collection.compact()
 after = signature_counts()
 print({name: count for name, count in after.items() if count != before.get(name)})
 """
