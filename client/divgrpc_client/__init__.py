@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from divgrpc_client.messages.responses import ServerInfo
     from divgrpc_client.messages.write_streams import Delete, Upsert
     from divgrpc_client.rpc.errors import ClientStateError, RpcError
+    from divgrpc_client.rpc.security import TLS
 
 __all__ = [
+    "TLS",
     "AsyncClient",
     "Attribute",
     "Client",
@@ -69,6 +71,7 @@ _HOMES: Final = {
     "Delete": "messages.write_streams",
     "RpcError": "rpc.errors",
     "ServerInfo": "messages.responses",
+    "TLS": "rpc.security",
     "Upsert": "messages.write_streams",
 }
 

@@ -11,6 +11,7 @@ from divgrpc_client.messages.options import OnProgress, spelled_out
 from divgrpc_client.methods import one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.security import Peer
 
 
 class AttributeMethods:
@@ -18,7 +19,7 @@ class AttributeMethods:
 
     if TYPE_CHECKING:
         _stack = sync_stack
-        _target: str
+        _peer: Peer
 
         def _link(self) -> calls.Link: ...
 
@@ -53,5 +54,5 @@ class AttributeMethods:
         `UnfitIndexError` if the index has no point.
         """
         upload = attribute_upload(name, attributes, ids, attribute_types)
-        call = RpcCall("AddAttributes", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("AddAttributes", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.build(self._link(), call, upload, progress))

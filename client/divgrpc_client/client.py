@@ -11,6 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
@@ -61,6 +62,7 @@ from divgrpc_client.querying import QueryMethods
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
+from divgrpc_client.rpc.security import TLS, PathLike, peer
 from divgrpc_client.writing import WriteMethods
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2, points_pb2
@@ -82,6 +84,9 @@ class _Methods:
         timeout: float = 2.0,
         idle_timeout: float = 60.0,
         retries: bool = True,
+        tls: bool | PathLike | TLS | None = None,
+        token: str | Path | None = None,
+        insecure: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[ChannelOption] = (),
     ) -> None:
@@ -100,16 +105,23 @@ class _Methods:
         retries: whether calls that only read, and writes, are repeated if the server is
             unavailable. A call has at most three attempts. A write is also repeated until its
             deadline if the server has no room for it yet.
-        credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
-            TLS.
+        tls: True for a server whose certificate is from an authority that gRPC knows, the file of
+            another authority, or a `TLS` for more. False turns TLS off. Default: what the
+            environment says (DIVGRPC_TLS, DIVGRPC_TLS_CA, DIVGRPC_TLS_CLIENT_CERT,
+            DIVGRPC_TLS_CLIENT_KEY, DIVGRPC_TLS_SERVER_NAME), and no TLS if it says nothing.
+        token: the token as a text, or the `pathlib.Path` of a file with it, which is read again
+            when it changes. Default: what DIVGRPC_TOKEN_FILE or DIVGRPC_TOKEN says.
+        insecure: whether to send a token without TLS to another machine.
+        credentials: credentials of gRPC for other cases, such as a proxy; not together with `tls`.
         options: channel arguments of gRPC, as pairs of name and value. They override the arguments
             that the client sets.
         """
-        self._target = target
+        has_credentials = credentials is not None
+        self._peer = peer(target, tls, token, insecure=insecure, has_credentials=has_credentials)
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
         self._retries = retries
-        settings = ChannelSettings(target, channels, retries, credentials, options)
+        settings = ChannelSettings(self._peer, channels, retries, credentials, options)
         self._pool = ConnectionPool(settings, self._stack.connect)
 
     @one_result
@@ -180,7 +192,7 @@ class _Methods:
             roots=roots,
             replace=replace,
         )
-        call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Build", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.build(self._link(), call, upload, progress))
 
     @many_results
@@ -237,7 +249,7 @@ class _Methods:
             restriction=filters.filter_fields(filter),
             progress=progress,
         )
-        call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Evaluate", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run_iterator(calls.evaluate(self._link(), call, evaluation))
 
     @many_results
@@ -279,7 +291,7 @@ class _Methods:
         flags = {"folds": folds, "set_default": set_default, "per_document": per_document}
         data = (name, documents, labels)
         evaluation = LabelEvaluation(*data, options, flags, groups=groups, progress=progress)
-        call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("EvaluateLabels", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run_iterator(calls.evaluate(self._link(), call, evaluation))
 
     @one_result
@@ -374,7 +386,7 @@ class _Methods:
             **filters.filter_fields(filter),
         )
         seconds = self._timeout if timeout is None else timeout
-        new_call = partial(RpcCall, "Scroll", self._target, timeout=seconds, request_id=request_id)
+        new_call = partial(RpcCall, "Scroll", self._peer, timeout=seconds, request_id=request_id)
         return self._stack.run_iterator(calls.scroll(self._link(), new_call, request))
 
     @one_result
@@ -434,7 +446,7 @@ class _Methods:
         Raises `UnavailableError` after `timeout` seconds. Its `__cause__` is the last obstacle:
         the connection was refused, for example, or the server still compiles its kernels.
         """
-        call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Watch", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.wait_until_ready(self._link, call))
 
     @one_result
@@ -450,7 +462,7 @@ class _Methods:
         request_id: str | None,
     ) -> ResultT:
         seconds = self._timeout if timeout is None else timeout
-        call = RpcCall(method, self._target, timeout=seconds, request_id=request_id)
+        call = RpcCall(method, self._peer, timeout=seconds, request_id=request_id)
         return self._stack.run(calls.ask_all(self._link(), call, exchange))
 
     def _link(self) -> calls.Link:

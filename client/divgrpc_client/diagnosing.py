@@ -12,6 +12,7 @@ from divgrpc_client.messages.options import OnProgress, spelled_out
 from divgrpc_client.methods import one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.security import Peer
 
 
 class DiagnosisMethods:
@@ -19,7 +20,7 @@ class DiagnosisMethods:
 
     if TYPE_CHECKING:
         _stack = sync_stack
-        _target: str
+        _peer: Peer
 
         def _link(self) -> calls.Link: ...
 
@@ -57,5 +58,5 @@ class DiagnosisMethods:
         `LimitExceededError` if the server makes its maximum number of evaluations.
         """
         request = messages.request_of(name, attributes, sample, seed, filter)
-        call = RpcCall("Diagnose", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Diagnose", self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.diagnose(self._link(), call, request, progress))

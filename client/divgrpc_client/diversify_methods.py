@@ -21,6 +21,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.security import Peer
 from divgrpc_protos.v1 import diversify_pb2
 
 ResultT = TypeVar("ResultT")
@@ -31,7 +32,7 @@ class DiversifyMethods:
 
     if TYPE_CHECKING:
         _stack = sync_stack
-        _target: str
+        _peer: Peer
         _timeout: float
 
         def _link(self) -> calls.Link: ...
@@ -119,5 +120,5 @@ class DiversifyMethods:
         )
         request = diversify_pb2.DiversifyStreamRequest(request=inner)
         seconds = self._timeout if timeout is None else timeout
-        call = RpcCall("DiversifyStream", self._target, timeout=seconds, request_id=request_id)
+        call = RpcCall("DiversifyStream", self._peer, timeout=seconds, request_id=request_id)
         return self._stack.run_iterator(calls.receive(self._link(), call, request, picks))

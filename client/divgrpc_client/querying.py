@@ -17,6 +17,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.security import Peer
 
 ResultT = TypeVar("ResultT")
 
@@ -26,7 +27,7 @@ class QueryMethods:
 
     if TYPE_CHECKING:
         _stack = sync_stack
-        _target: str
+        _peer: Peer
         _timeout: float
 
         def _ask(
@@ -139,7 +140,7 @@ class QueryMethods:
         # Errors of arguments are raised by this call, and not when the first page is due.
         first = exchange(page_token)
         seconds = self._timeout if timeout is None else timeout
-        new_call = partial(RpcCall, "Query", self._target, timeout=seconds, request_id=request_id)
+        new_call = partial(RpcCall, "Query", self._peer, timeout=seconds, request_id=request_id)
         return self._stack.run_iterator(calls.pages(self._link(), new_call, first, exchange))
 
     @one_result
@@ -195,7 +196,7 @@ class QueryMethods:
         gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
         item fails, its error is raised in place of its result and the stream ends.
         """
-        call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("QueryStream", self._peer, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
         fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
         pipeline = batches.QueryPipeline(name, options, restriction | fields, in_flight)

@@ -23,6 +23,7 @@ from divgrpc_client.messages.writes import Conditions, RowArguments
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.security import Peer
 from divgrpc_protos.v1 import writes_pb2
 
 ResultT = TypeVar("ResultT")
@@ -36,7 +37,7 @@ class WriteMethods:
 
     if TYPE_CHECKING:
         _stack = sync_stack
-        _target: str
+        _peer: Peer
 
         def _ask(
             self,
@@ -179,7 +180,7 @@ class WriteMethods:
         stream breaks. Give each write a `write_id` to be able to send them again. The client does
         not repeat a stream by itself.
         """
-        call = RpcCall("WriteStream", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("WriteStream", self._peer, timeout=timeout, request_id=request_id)
         pipeline = write_streams.WritePipeline(name, in_flight)
         return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, writes))
 
@@ -249,5 +250,5 @@ class WriteMethods:
         timeout: float | None,
         request_id: str | None,
     ) -> bool:
-        call = RpcCall(method, self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall(method, self._peer, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.renew(self._link(), call, request, progress))

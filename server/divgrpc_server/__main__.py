@@ -14,6 +14,7 @@ from typing import Final
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc_server import config as configuration
+from divgrpc_server.security import options as security
 
 # Modules that the extra `server` installs.
 _EXTRA_MODULES: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_reflection")
@@ -34,6 +35,7 @@ Examples:
   divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
   divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
   divgrpc-server --config divgrpc.toml --workers 4
+  divgrpc-server --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem
 
 Ask the server with divgrpc --help, or with a client of any language.
 """
@@ -89,6 +91,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     file = options.pop("config", environment.get("DIVGRPC_CONFIG"))
     try:
         config = configuration.load(options, environment, Path(file) if file else None)
+        security.check(config)
     except InvalidArgumentError as error:
         sys.stderr.write(f"divgrpc-server: {error}\n")
         return 2

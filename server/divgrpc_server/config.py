@@ -58,6 +58,13 @@ class Config:
         high=1024,
     )
     fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
+    tls_cert: str = _option("", "PEM file of the server's certificate, read again when it changes")
+    tls_key: str = _option("", "PEM file of the key of tls_cert, without a passphrase")
+    tls_client_ca: str = _option(
+        "", "PEM file of the authorities whose certificates clients must show (mutual TLS)"
+    )
+    tokens: str = _option("", "TOML file of the tokens that callers must send")
+    insecure: bool = _option(False, "listen without TLS where other machines can connect")
     log_format: str = _option(
         "auto", "json, console, or auto: console on a terminal", choices=("auto", "json", "console")
     )
@@ -65,7 +72,9 @@ class Config:
         "info", "lowest level of log lines", choices=("debug", "info", "warning", "error")
     )
     access_log: bool = _option(True, "one line per call, at level info")
-    reflection: bool = _option(True, "let tools such as grpcurl list the methods")
+    reflection: bool = _option(
+        True, "let tools such as grpcurl list the methods; with TLS or tokens, off unless asked for"
+    )
     ready_file: str = _option("", "file that gets host:port once the server serves")
     grace: float = _option(10.0, "seconds to finish running calls after a signal to stop", low=0)
     durability: str = _option(
@@ -146,6 +155,8 @@ def load(
             values[name] = _typed(field, text)
         if name in arguments:
             values[name] = _typed(field, arguments[name])
+    is_protected = bool(values.get("tls_cert") or values.get("tokens"))
+    values.setdefault("reflection", not is_protected)
     return Config(**cast("dict[str, Any]", values))
 
 

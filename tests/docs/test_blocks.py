@@ -36,7 +36,9 @@ from support.processes.running_server import RunningServer
 
 PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 OTHER_LANGUAGES = {"text", "dockerfile", "proto", "mermaid"}
-PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "python"}
+PROGRAMS = {
+    *("cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "openssl", "python"),
+}
 # Programs in code blocks that this suite does not start, such as tools that it does not need or
 # programs that change the machine.
 REASONS = {

@@ -10,7 +10,7 @@ from typing import Final
 
 from divgrpc.conformance import CHECKS, IndexStore, ServerStore, Store, check_store
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc_client.cli.options import TIMEOUT_SECONDS, with_extra
+from divgrpc_client.cli.options import TIMEOUT_SECONDS, security, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
 
@@ -69,7 +69,7 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Store]:
     """Open the store that a command names, and leave nothing behind."""
     if arguments.store == "server":
         timeout = TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
-        with Client(arguments.target, timeout=timeout) as client:
+        with Client(arguments.target, timeout=timeout, **security(arguments)) as client:
             store = ServerStore(client, f"conformance-{secrets.token_hex(4)}")
             try:
                 yield store

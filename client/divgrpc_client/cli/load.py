@@ -99,6 +99,7 @@ def _settings(arguments: argparse.Namespace) -> "Settings":
 
     values = {field.name: getattr(arguments, field.name, None) for field in fields(Settings)}
     values["seed"] = arguments.traffic_seed
+    values |= options.security(arguments)
     return Settings(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import dropwhile
+from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
@@ -93,6 +94,31 @@ def add_common(verb: argparse.ArgumentParser) -> None:
         ("--timeout", "SECONDS", f"Fail if {call} takes longer than this (default {default})."),
         ("--json", "", "Print JSON; errors are JSON on standard error."),
     )
+    add_flags(
+        verb.add_argument_group("security"),
+        ("--tls", "", "Use TLS (default $DIVGRPC_TLS)."),
+        ("--tls-ca", "FILE", "Authority of the server's certificate (default $DIVGRPC_TLS_CA)."),
+        ("--tls-cert", "FILE", "Own certificate (default $DIVGRPC_TLS_CLIENT_CERT)."),
+        ("--tls-key", "FILE", "Key of --tls-cert (default $DIVGRPC_TLS_CLIENT_KEY)."),
+        (
+            "--tls-server-name",
+            "HOST",
+            "Host name in the server's certificate (default $DIVGRPC_TLS_SERVER_NAME).",
+        ),
+        ("--token-file", "FILE", "File with the token (default $DIVGRPC_TOKEN_FILE)."),
+        ("--insecure", "", "Send the token without TLS to another machine, too."),
+    )
+
+
+def security(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments `tls`, `token` and `insecure` of a client."""
+    from divgrpc_client.rpc.security import tls_with
+
+    names = ("ca", "cert", "key", "server_name")
+    words = {name: getattr(arguments, f"tls_{name}") for name in names}
+    tls = tls_with({name: value for name, value in words.items() if value}, is_wanted=arguments.tls)
+    token = Path(arguments.token_file) if arguments.token_file else None
+    return {"tls": tls, "token": token, "insecure": arguments.insecure}
 
 
 @contextmanager
@@ -112,7 +138,7 @@ def add_flags(
     *flags: tuple[str, str, str],
     **settings: Any,  # noqa: ANN401  # what `add_argument` takes
 ) -> None:
-    """Add options, given as tuples of flag, metavar and help.
+    """Add options, words as tuples of flag, metavar and help.
 
     An option without a metavar is a switch. `settings` are further arguments of `add_argument`
     for options with a metavar.

@@ -4,7 +4,7 @@ import argparse
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
-from divgrpc_client.cli.options import TIMEOUT_SECONDS, with_extra
+from divgrpc_client.cli.options import TIMEOUT_SECONDS, security, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.messages.options import OnProgress
 
@@ -15,7 +15,7 @@ def connect(arguments: argparse.Namespace) -> Client:
     if not arguments.json or "csv" in arguments:
         with with_extra("json", "this command", "cli"):
             import rich  # noqa: F401  # refused here, before the server does anything
-    return Client(arguments.target, timeout=TIMEOUT_SECONDS)
+    return Client(arguments.target, timeout=TIMEOUT_SECONDS, **security(arguments))
 
 
 def bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[OnProgress]:

@@ -26,7 +26,9 @@ from grpc import aio
 from divgrpc_client.load.record import NOT_SENT
 from divgrpc_client.load.schedule import Schedule
 from divgrpc_client.load.settings import Settings
+from divgrpc_client.rpc import async_stack
 from divgrpc_client.rpc.channels import SERVICE, ChannelSettings
+from divgrpc_client.rpc.security import Peer
 
 READY: Final = "ready"
 # A record of `record.SAMPLE`.
@@ -51,7 +53,7 @@ class Task:
     """
 
     place: int
-    target: str
+    peer: Peer
     kinds: Sequence[tuple[str, float]]
     messages: Sequence[Sequence[bytes]]
     settings: Settings
@@ -64,12 +66,13 @@ class Generator:
 
     def __init__(self, task: Task) -> None:
         self._task, self._settings = task, task.settings
-        options = ChannelSettings(
-            task.target, task.settings.channels, retries=False, credentials=None, options=()
-        ).channel_options()
+        plan = ChannelSettings(
+            task.peer, task.settings.channels, retries=False, credentials=None, options=()
+        )
+        self._metadata = task.peer.metadata() or None
         self._methods: list[list[aio.UnaryUnaryMultiCallable[bytes, bytes]]] = []
         for _ in range(task.settings.channels):
-            channel = aio.insecure_channel(task.target, options=options)
+            channel = async_stack.connect(plan).channel
             # Connect now, so that the first call need not wait for it.
             channel.get_state(try_to_connect=True)
             self._methods.append(
@@ -143,7 +146,7 @@ class Generator:
         request = self._task.messages[kind][message]
         code, send_time = grpc.StatusCode.OK, time.monotonic()
         try:
-            await method(request, timeout=self._settings.timeout)
+            await method(request, timeout=self._settings.timeout, metadata=self._metadata)
         except aio.AioRpcError as error:
             code = error.code()
         self._samples += _RECORD.pack(due, send_time, time.monotonic(), kind, code.value[0])

@@ -21,11 +21,12 @@ from divgrpc_client.load.generator import Task
 from divgrpc_client.load.record import Run, counted
 from divgrpc_client.load.report import Report, build_report, judge, judge_rate
 from divgrpc_client.load.schedule import Schedule, Step, constant
-from divgrpc_client.load.settings import Settings, check_target
+from divgrpc_client.load.settings import Settings
 from divgrpc_client.load.thresholds import Threshold, parse_threshold
 from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
-from divgrpc_client.rpc.channels import SERVICE
+from divgrpc_client.rpc.channels import SERVICE, ChannelSettings
 from divgrpc_client.rpc.errors import RpcError
 
 _CHECK_SECONDS: Final = 60.0
@@ -111,7 +112,8 @@ class Session:
         self, target: str, calls: Sequence[Call], settings: Settings | None = None
     ) -> None:
         self.settings = settings or Settings()
-        self.target = check_target(target, allow_remote=self.settings.allow_remote)
+        self.target = target
+        self._peer = self.settings.peer(target)
         if not calls:
             raise InvalidArgumentError("mix", "there must be at least one kind of call")
         self.calls = list(calls)
@@ -123,16 +125,25 @@ class Session:
 
     def __enter__(self) -> Self:
         """Send one call of every kind, so that a refused kind is reported before any load."""
-        with Client(self.target, timeout=_CHECK_SECONDS, retries=False) as client:
+        settings = self.settings
+        with Client(
+            self.target,
+            timeout=_CHECK_SECONDS,
+            retries=False,
+            tls=settings.tls,
+            token=settings.token,
+            insecure=settings.insecure,
+        ) as client:
             try:
                 self.server = client.server_info()
             except RpcError as error:
                 # Other servers of the API may lack GetServerInfo but can be load-tested too.
                 if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
-        with grpc.insecure_channel(self.target) as channel:
+        plan = ChannelSettings(self._peer, 1, retries=False, credentials=None, options=())
+        with sync_stack.connect(plan).channel as channel:
             for call, messages in zip(self.calls, self.messages, strict=True):
-                rpc = RpcCall(call.method, self.target, timeout=_CHECK_SECONDS, request_id=None)
+                rpc = RpcCall(call.method, self._peer, timeout=_CHECK_SECONDS, request_id=None)
                 try:
                     rpc.start(channel.unary_unary(f"/{SERVICE}/{call.method}"), messages[0])
                 except grpc.RpcError as error:
@@ -164,7 +175,7 @@ class Session:
         rate = _first_rate(schedule)
         whole = Schedule((Step(rate, rate, warm_up), *schedule.steps))
         kinds = [(call.method, call.share) for call in self.calls]
-        parts = self.target, kinds, self.messages, self.settings, whole, closed
+        parts = self._peer, kinds, self.messages, self.settings, whole, closed
         tasks = [Task(place, *parts) for place in range(self.settings.processes)]
         with ExitStack() as stack:
             generators = [stack.enter_context(_generator(task)) for task in tasks]

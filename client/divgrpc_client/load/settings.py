@@ -1,11 +1,11 @@
 """Settings of a load test, and the check of its target."""
 
-import ipaddress
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_client.messages import arguments
+from divgrpc_client.rpc.security import TLS, PathLike, Peer, is_local, peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Settings:
     quality: Must be 0. `divgrpc evaluate` measures the quality of results.
     seed: Draw times and calls from this seed.
     allow_remote: Allow a server on another machine.
+    tls, token, insecure: As for `Client`.
     """
 
     poisson: bool = False
@@ -35,6 +36,10 @@ class Settings:
     quality: float = 0.0
     seed: int = 0
     allow_remote: bool = False
+    tls: bool | PathLike | TLS | None = None
+    # A report of a run, which shows settings, must not show the token.
+    token: str | Path | None = field(default=None, repr=False)
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         for name in ("processes", "channels", "max_in_flight"):
@@ -46,15 +51,16 @@ class Settings:
             if not 0 <= value <= limit:
                 raise invalid(name, f"must be {f'0 to {limit}' if limit else 0}, got {value!r}")
 
+    def peer(self, target: str) -> Peer:
+        """Return the server with what it is shown; raises `InvalidArgumentError`."""
+        check_target(target, allow_remote=self.allow_remote)
+        return peer(target, self.tls, self.token, insecure=self.insecure)
+
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:
     """Return the target; raises `InvalidArgumentError` if it may be on another machine."""
     arguments.target(target)
-    host = target.removeprefix("dns:///").rpartition(":")[0].strip("[]")
-    is_local = host == "localhost" or target.startswith(("unix:", "unix-abstract:"))
-    with suppress(ValueError):
-        is_local = is_local or ipaddress.ip_address(host).is_loopback
-    if is_local or allow_remote:
+    if is_local(target) or allow_remote:
         return target
     reason = (
         f"{target} may be another machine; --allow-remote (allow_remote=True) permits load on it, "

@@ -47,10 +47,11 @@ class Connection(NamedTuple):
 def connect(settings: ChannelSettings) -> Connection:
     """Return a new connection; gRPC opens it at the first call."""
     options = settings.channel_options()
-    if settings.credentials is None:
-        channel = grpc.aio.insecure_channel(settings.target, options)
+    credentials = settings.channel_credentials()
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(settings.peer.target, options)
     else:
-        channel = grpc.aio.secure_channel(settings.target, settings.credentials, options)
+        channel = grpc.aio.secure_channel(settings.peer.target, credentials, options)
     loop = asyncio.get_running_loop()
     return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH), loop)
 

@@ -11,7 +11,9 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from divgrpc_client.messages import arguments
+from divgrpc_client.rpc.causes import explain_unreachable
 from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
+from divgrpc_client.rpc.security import Metadata, Peer
 
 REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
@@ -29,43 +31,28 @@ _PAUSE_MAX: Final = 2.0
 # Status codes by their number in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
-# Fragments of gRPC's messages, and the advice for each.
-_CAUSES: Final = (
-    (
-        ("Connection refused", "No such file or directory"),
-        "no server listens at {target}: start one with divgrpc-server, or name another target",
-    ),
-    (
-        ("Domain name not found", "address lookup failed", "errors resolving"),
-        "the host of {target} is not known: addresses are host:port, such as localhost:50051",
-    ),
-    (
-        ("WRONG_VERSION_NUMBER",),
-        "{target} does not speak TLS: divgrpc-server does not, so leave credentials out",
-    ),
-)
-
 
 class RpcCall:
     """A call that begins when this object is made.
 
-    `timeout` is the maximum duration in seconds, including retries and all messages of a batch.
-    Infinity or None means no deadline. Raises `InvalidArgumentError` for a wrong timeout or request
-    id.
+    `peer` is the server. `timeout` is the maximum duration in seconds, including retries and all
+    messages of a batch. Infinity or None means no deadline. Raises `InvalidArgumentError` for a
+    wrong timeout, request id or file of a token.
     """
 
-    __slots__ = ("_deadline", "_request_id", "_started", "_target", "metadata", "method")
+    __slots__ = ("_deadline", "_peer", "_request_id", "_started", "metadata", "method")
 
     def __init__(
-        self, method: str, target: str, *, timeout: float | None, request_id: str | None
+        self, method: str, peer: Peer, *, timeout: float | None, request_id: str | None
     ) -> None:
         self.method = method
-        self._target = target
+        self._peer = peer
         self._request_id = arguments.request_id(request_id)
         self._started = time.monotonic()
         seconds = math.inf if timeout is None else arguments.seconds("timeout", timeout)
         self._deadline = self._started + seconds if seconds < _ENDLESS_SECONDS else math.inf
-        self.metadata = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else None
+        pairs = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else ()
+        self.metadata: Metadata | None = (*pairs, *peer.metadata()) or None
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the deadline, or None without a deadline.
@@ -88,9 +75,9 @@ class RpcCall:
         try:
             return self.seconds_left()
         except RpcError:
-            detail = f"nothing answered at {self._target}"
+            detail = f"nothing answered at {self._peer.target}"
             if obstacle.reason == _NOT_SERVING:
-                detail = f"the server at {self._target} is not ready"
+                detail = f"the server at {self._peer.target} is not ready"
             if obstacle.code is grpc.StatusCode.UNAVAILABLE:
                 detail = f"{detail}: {obstacle.detail}"
             unavailable = grpc.StatusCode.UNAVAILABLE
@@ -132,7 +119,7 @@ class RpcCall:
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
         detail = error.details() or code.name.lower()
         if code is grpc.StatusCode.UNAVAILABLE and not status.details:
-            detail = explain_unreachable(self._target, detail)
+            detail = explain_unreachable(self._peer, detail)
         return self._error(code, reason, detail, status)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
@@ -182,7 +169,7 @@ class RpcCall:
                 reason=info.reason or reason or code.name,
                 detail=detail,
                 method=self.method,
-                target=self._target,
+                target=self._peer.target,
                 elapsed=time.monotonic() - self._started,
                 request_id=info.metadata.get("request_id", self._request_id),
                 field_violations=tuple(
@@ -191,14 +178,3 @@ class RpcCall:
                 retry_after=retry_after,
             )
         )
-
-
-def explain_unreachable(target: str, detail: str) -> str:
-    """Return gRPC's message `detail` about an unreachable server.
-
-    If the cause of the message is known, advice comes first.
-    """
-    for signs, sentence in _CAUSES:
-        if any(sign in detail for sign in signs):
-            return f"{sentence.format(target=target)} ({detail})"
-    return detail

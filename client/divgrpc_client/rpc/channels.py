@@ -4,14 +4,18 @@ import itertools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import grpc
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.messages import arguments
 from divgrpc_client.rpc.errors import ClientStateError
+from divgrpc_client.rpc.security import TLS, Peer, Stamp
 
 ConnectionT = TypeVar("ConnectionT")
 ChannelOption: TypeAlias = tuple[str, str | int]
@@ -28,6 +32,8 @@ _REPEATABLE: Final = (
     *("Query", "PredictLabels", "Diversify", "Get", "Count", "Scroll", "Upsert", "Delete"),
     *("GetIndex", "ListIndexes", "GetServerInfo"),
 )
+# Files of TLS are looked at, at most once in this time.
+_CHECK_SECONDS: Final = 1.0
 _SERVICE_CONFIG: Final = json.dumps(
     {
         "methodConfig": [
@@ -53,15 +59,19 @@ _SERVICE_CONFIG: Final = json.dumps(
 class ChannelSettings:
     """Settings of connections; raises `InvalidArgumentError` for a wrong target or count."""
 
-    target: str
+    peer: Peer
     channels: int
     retries: bool
     credentials: grpc.ChannelCredentials | None
     options: Sequence[ChannelOption]
 
     def __post_init__(self) -> None:
-        arguments.target(self.target)
+        arguments.target(self.peer.target)
         arguments.count("channels", self.channels)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """Return the credentials of a new channel, None without TLS; reads files."""
+        return self.credentials if self.peer.tls is None else self.peer.tls.credentials()
 
     def channel_options(self) -> list[ChannelOption]:
         """Return gRPC's channel arguments; the caller's come last and take precedence."""
@@ -79,6 +89,8 @@ class ChannelSettings:
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),
         ]
+        if self.peer.tls is not None and self.peer.tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self.peer.tls.server_name))
         if self.retries:
             options.append(("grpc.service_config", _SERVICE_CONFIG))
         return [*options, *self.options]
@@ -100,6 +112,10 @@ class ConnectionPool(Generic[ConnectionT]):
         self._turn = itertools.count()
         self._pid: int | None = None
         self._connections: tuple[ConnectionT, ...] = ()
+        # Connections with former certificates, on which calls may still run.
+        self._former: list[ConnectionT] = []
+        self._stamp: Stamp = ()
+        self._next_check = 0.0
         self._closed = False
 
     def take(self) -> ConnectionT:
@@ -110,7 +126,24 @@ class ConnectionPool(Generic[ConnectionT]):
                 "this client connected before the process was forked; make a new Client in the "
                 "child, or start children by spawn"
             )
+        if self._settings.peer.tls is not None and time.monotonic() >= self._next_check:
+            connections = self._renew(self._settings.peer.tls)
         return connections[next(self._turn) % len(connections)]
+
+    def _renew(self, tls: TLS) -> tuple[ConnectionT, ...]:
+        """Connect anew if a file of `tls` has changed; keep the connections if it is broken."""
+        with self._lock:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
+            stamp = tls.stamp()
+            if stamp != self._stamp and self._connections:
+                with suppress(InvalidArgumentError):
+                    connections = self._connect_all()
+                    self._former += self._connections
+                    self._connections, self._stamp = connections, stamp
+            return self._connections
+
+    def _connect_all(self) -> tuple[ConnectionT, ...]:
+        return tuple(self._connect(self._settings) for _ in range(self._settings.channels))
 
     def _open(self) -> tuple[ConnectionT, ...]:
         with self._lock:
@@ -118,13 +151,16 @@ class ConnectionPool(Generic[ConnectionT]):
                 raise ClientStateError("this client is closed")
             if not self._connections:
                 self._pid = os.getpid()
-                count = self._settings.channels
-                self._connections = tuple(self._connect(self._settings) for _ in range(count))
+                tls = self._settings.peer.tls
+                self._stamp = tls.stamp() if tls is not None else ()
+                self._next_check = time.monotonic() + _CHECK_SECONDS
+                self._connections = self._connect_all()
             return self._connections
 
     def close(self) -> tuple[ConnectionT, ...]:
         """Refuse further calls and return the connections to close, none in a forked child."""
         with self._lock:
             self._closed = True
-            connections, self._connections = self._connections, ()
+            connections = (*self._connections, *self._former)
+            self._connections, self._former = (), []
         return connections if self._pid == os.getpid() else ()

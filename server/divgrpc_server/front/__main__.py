@@ -21,6 +21,7 @@ from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import SERVICE, Service
 from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
+from divgrpc_server.front.tls import Reloader
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
@@ -56,6 +57,7 @@ class Front:
     def __init__(self, process: control.Process, log: Logger) -> None:
         config, root = process.config, process.root
         self._process = process
+        self._log = log
         self._loop = asyncio.get_running_loop()
         self._serving = False
         # The number of compiled kernels, and the number of all kernels.
@@ -109,7 +111,11 @@ class Front:
         if self._process.config.reflection:
             handlers += reflection_handlers((SERVICE, HEALTH))
         self._server.add_generic_rpc_handlers(handlers)
-        self._server.add_insecure_port(self._process.config.listen)
+        if self._process.config.tls_cert:
+            credentials = Reloader(self._process.config, self._log).credentials()
+            self._server.add_secure_port(self._process.config.listen, credentials)
+        else:
+            self._server.add_insecure_port(self._process.config.listen)
         await self._server.start()
         self._loop.add_reader(self._process.channel.fileno(), self._obey)
         # Exclude the objects created so far from garbage collection, because they live as long as

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from divgrpc_client.load.generator import Generator, Task
 from divgrpc_client.load.schedule import Schedule, Step, constant, parse_schedule
 from divgrpc_client.load.settings import Settings
+from divgrpc_client.rpc.security import Peer
 from support.checks.refusals import refused
 
 _RATES = st.floats(0, 2000)
@@ -115,7 +116,7 @@ def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> N
         messages = [[b"a"] * 5, [b"b"] * 9]
         load_settings = Settings(processes=processes, channels=1, poisson=True, seed=7)
         kinds = [("Query", 3.0), ("Query", 1.0)]
-        task = Task(place, "localhost:1", kinds, messages, load_settings, constant(300, 10))
+        task = Task(place, Peer("localhost:1"), kinds, messages, load_settings, constant(300, 10))
         return list(Generator(task).arrivals())
 
     alone = asyncio.run(arrivals(0, 1))
@@ -150,7 +151,7 @@ def test_processes_send_different_calls(closed: int) -> None:
         kinds, messages = [("Query", 1.0)], [[b"a"]]
         schedule = constant(1000, 10)
         counting = Counting(
-            Task(place, "localhost:1", kinds, messages, load_settings, schedule, closed)
+            Task(place, Peer("localhost:1"), kinds, messages, load_settings, schedule, closed)
         )
         await counting.run(time.monotonic())
         return counting.numbers

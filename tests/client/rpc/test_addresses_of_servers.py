@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client
 from divgrpc_client.messages import arguments
-from divgrpc_client.rpc.call import explain_unreachable as explain
+from divgrpc_client.rpc.causes import explain_unreachable as explain
+from divgrpc_client.rpc.security import Peer
 from support.checks.refusals import failing
 from support.processes.both_clients import Stack
 from support.processes.scripted_server import ScriptedIndex, serving
@@ -84,7 +85,7 @@ def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -
 
 def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
     secure: dict[str, Any] = {"credentials": grpc.ssl_channel_credentials(), "timeout": 10}
-    message = r"does not speak TLS.*leave credentials out"
+    message = r"does not speak TLS: leave tls out"
     with (
         serving(script) as plain,
         Client(plain, **secure) as client,
@@ -95,4 +96,4 @@ def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
 
 @pytest.mark.parametrize("detail", ["the server is shutting down", ""])
 def test_other_failures_keep_the_text_of_grpc(detail: str) -> None:
-    assert explain("localhost:1", detail) == detail
+    assert explain(Peer("localhost:1"), detail) == detail

@@ -1,0 +1,5 @@
+"""Who may connect and what they may do: certificates, tokens, roles, quotas and the audit log.
+
+This package may import the core, `config`, `codec` and `logging`. Only `front` uses gRPC, so the
+supervisor can check certificates and tokens before it starts other processes.
+"""

@@ -1,0 +1,43 @@
+"""The check of the security options before the server starts."""
+
+import ipaddress
+import socket
+
+from divgrpc.errors import invalid
+from divgrpc_server.config import Config
+from divgrpc_server.security import certificates
+
+
+def check(config: Config) -> None:
+    """Raise `InvalidArgumentError`, which names the option, if the server must not start.
+
+    Options must not contradict one another, files must be readable and valid, and without TLS the
+    server listens only where no other machine can connect, unless `insecure` is set.
+    """
+    for name, partner in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if getattr(config, name) and not getattr(config, partner):
+            raise invalid(name, f"needs {partner} too")
+    if config.tls_client_ca and not config.tls_cert:
+        raise invalid("tls_client_ca", "needs tls_cert and tls_key too")
+    if config.insecure and config.tls_cert:
+        raise invalid("insecure", "contradicts tls_cert: leave one of them out")
+    if not (config.tls_cert or config.insecure or is_loopback(config.host)):
+        raise invalid(
+            "listen",
+            f"{config.listen} can be reached from other machines, and there is no TLS: set tls_cert"
+            " and tls_key, or insecure if something else protects the port",
+        )
+    if config.tls_cert:
+        certificates.read(config)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to `host`.
+
+    A name that is not known counts as loopback: the server cannot listen on it anyway.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)
