@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from divgrpc.doctor.reports import Finding, Meter, Step
+from divgrpc.doctor.reports import Finding, Step
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
@@ -12,6 +12,7 @@ from divgrpc.storage.arrays import (
     damage_errors,
     open_array,
 )
+from divgrpc.storage.meter import Meter
 
 RESTORE: Final = "Restore the folder from a backup, or build the index again."
 _LEFTOVER: Final = "An interrupted build, merge or deletion left it behind. No points are lost."

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from divgrpc.doctor.indexes import check_index
 from divgrpc.doctor.repair import repair_index
-from divgrpc.doctor.reports import Meter, Report
+from divgrpc.doctor.reports import Report
 from divgrpc.errors import (
     BuildUnderWayError,
     DivgrpcError,
@@ -32,6 +32,7 @@ from divgrpc.storage.generations import (
     lock_root,
     root_in_use,
 )
+from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import WRITES
 from divgrpc.types import Progress
 

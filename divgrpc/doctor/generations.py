@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.doctor.files import check_array, damage, forbidden, is_forbidden
-from divgrpc.doctor.reports import Finding, Meter, Step
+from divgrpc.doctor.reports import Finding, Step
 from divgrpc.doctor.writes import check_writes
 from divgrpc.errors import IndexDamagedError, OtherFormatError
 from divgrpc.storage.defaults import default_path, read_defaults
 from divgrpc.storage.generations import GROWING, Generation, open_array_of, read_manifest
 from divgrpc.storage.manifest import MANIFEST, Manifest
+from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import WRITES
 
 # Prefixes of the names of arrays with data that users stored.

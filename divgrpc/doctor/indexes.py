@@ -6,7 +6,7 @@ from typing import Final
 
 from divgrpc.doctor.files import RESTORE, damage, leftover
 from divgrpc.doctor.generations import GenerationCheck, check_generation
-from divgrpc.doctor.reports import Finding, Meter, Report, Step
+from divgrpc.doctor.reports import Finding, Report, Step
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
 from divgrpc.storage.build_locks import build_lock_path
 from divgrpc.storage.generations import (
@@ -15,6 +15,7 @@ from divgrpc.storage.generations import (
     generation_numbers,
     leftovers,
 )
+from divgrpc.storage.meter import Meter
 
 _NO_POINTER: Final = (
     "There is no index of this name. A first build was interrupted before it returned, or the file"

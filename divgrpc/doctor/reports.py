@@ -1,15 +1,11 @@
 """The results of the check of an index."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Final, Literal, TypeAlias
-
-from divgrpc.types import Progress
+from typing import Literal, TypeAlias
 
 Severity: TypeAlias = Literal["repairable", "lossy", "damaged", "unchecked"]
 Verdict: TypeAlias = Literal["ok", "repairable", "damaged", "unchecked"]
-_MIB: Final = 1 << 20
 
 
 class Step(IntEnum):
@@ -79,20 +75,3 @@ class Report:
         """Whether a repair is allowed to correct every problem."""
         curable = {"repairable", "lossy"} if accept_loss else {"repairable"}
         return bool(self.findings) and all(f.severity in curable for f in self.findings)
-
-
-class Meter:
-    """Reports the progress of a check, in MiB."""
-
-    def __init__(
-        self, on_progress: Callable[[Progress], object] | None, stage: str, total_bytes: int
-    ) -> None:
-        self._on_progress, self._stage = on_progress, stage
-        self._total, self._bytes = total_bytes, 0
-
-    def add(self, size: int) -> None:
-        """Count bytes that were read."""
-        self._bytes += size
-        if self._on_progress is not None:
-            total = max(self._total, self._bytes)
-            self._on_progress(Progress(self._stage, self._bytes // _MIB, total // _MIB))

@@ -15,11 +15,12 @@ from divgrpc.doctor.files import (
     leftover,
 )
 from divgrpc.doctor.logs import check_log
-from divgrpc.doctor.reports import Finding, Meter, Step
+from divgrpc.doctor.reports import Finding, Step
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import (
     LAYOUT,
     LOG,

@@ -66,7 +66,7 @@ from divgrpc.storage.defaults import (
     updated,
     write_defaults,
 )
-from divgrpc.storage.manifest import MANIFEST, Manifest
+from divgrpc.storage.manifest import MANIFEST, Manifest, renumbered
 from divgrpc.storage.published import WRITES, is_recovered, read_writes, was_written
 from divgrpc.types import Defaults, IndexInfo
 
@@ -329,22 +329,50 @@ class Staging(ArrayFolder):
     def publish(self, manifest: Manifest) -> Generation:
         """Make this generation the current one; complete `manifest` with its number and arrays."""
         entries = self._shared | self.close()
-        number = 1 + max(generation_numbers(self._target), default=0)
+        number = self._next_number()
         manifest = replace(manifest, generation=number, arrays=entries)
         write_synced(self.folder / MANIFEST, manifest.to_json())
         sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
+        self.generation = open_generation(self._make_current(self.folder, number), verify=False)
+        self._remove_stale(number)
+        return self.generation
+
+    def adopt(self, folder: Path) -> int:
+        """Make a complete and synced generation the current one; return its number.
+
+        folder: a folder within the staging folder. Its name is its number, beside it may be a
+            defaults file. It keeps its number if this is greater than all numbers of the index, and
+            gets the next number otherwise.
+        """
+        manifest = read_manifest(folder)
+        self._defaults = read_defaults(folder, manifest)
+        number = max(manifest.generation, self._next_number())
+        if number != manifest.generation:
+            text = (folder / MANIFEST).read_text(encoding="utf-8")
+            write_synced(folder / MANIFEST, renumbered(text, number))
+        self._lock.refuse_writes()
+        self._make_current(folder, number)
+        self._remove_stale(number)
+        return number
+
+    def _next_number(self) -> int:
+        return 1 + max(generation_numbers(self._target), default=0)
+
+    def _make_current(self, folder: Path, number: int) -> Path:
+        """Rename a complete folder to a number, and point to it; return its new path."""
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
-        os.rename(self.folder, final)
+        os.rename(folder, final)
         write_defaults(final, self._defaults)
         sync_folder(self._target)
         write_pointer(self._target, number)
-        self.generation = open_generation(final, verify=False)
+        return final
+
+    def _remove_stale(self, number: int) -> None:
         for entry in _stale_generations(self._target, number):
             remove(entry)
-        return self.generation
 
 
 def write_pointer(folder: Path, number: int) -> None:

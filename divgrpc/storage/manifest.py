@@ -248,6 +248,13 @@ def _labels(section: dict[str, Any] | None) -> LabelSection | None:
     )
 
 
+def renumbered(text: str, generation: int) -> str:
+    """Return the text of a manifest, of any version, with another number of the generation."""
+    document = json.loads(text)
+    del document["crc32"]
+    return with_checksum(document | {"generation": generation})
+
+
 def with_checksum(document: dict[str, Any]) -> str:
     """Return the text of a JSON object, with its checksum `crc32` added as the last member."""
     return json.dumps(document | {"crc32": checksum(document)}, indent=1) + "\n"

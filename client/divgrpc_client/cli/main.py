@@ -23,6 +23,7 @@ from divgrpc_client.cli import (
     options,
     points,
     quotas,
+    snapshots,
     where,
     writing,
 )
@@ -184,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
             add_arguments(verb)
     attributes.add_group(verbs)
     doctor.add_doctor(options.add(verbs, doctor.doctor))
+    snapshots.add_snapshot(options.add(verbs, snapshots.snapshot))
+    snapshots.add_restore(options.add(verbs, snapshots.restore))
     options.add_flags(
         options.add(verbs, commands.warm),
         ("--quiet", "", "Show no progress, only the outcome."),

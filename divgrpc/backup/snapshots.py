@@ -1,0 +1,115 @@
+"""Writes snapshots of indexes."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+
+from divgrpc import __version__
+from divgrpc.backup.archive import ArchiveWriter, Member
+from divgrpc.backup.capture import Capture, CapturedFile, capture
+from divgrpc.backup.contents import DESCRIPTION, Contents, SnapshotEntry
+from divgrpc.errors import IndexDamagedError, invalid
+from divgrpc.storage.arrays import full_disk_errors, sync_folder
+from divgrpc.storage.generations import (
+    POINTER,
+    IndexFolder,
+    indexes_without_pointer,
+    list_indexes,
+)
+from divgrpc.storage.meter import Meter
+from divgrpc.types import Progress
+
+OnProgress: TypeAlias = Callable[[Progress], object]
+# Stands for standard output, and for standard input.
+PIPE: Final = "-"
+
+
+def write_snapshot(
+    folder: Path | str, file: Path | str, *, on_progress: OnProgress | None = None
+) -> list[SnapshotEntry]:
+    """Copy an index, or all indexes of a data directory, into one file; return what is in it.
+
+    A server may serve these indexes and write to them meanwhile. Each index is in the snapshot as
+    it was at one moment; two indexes may be of different moments. Checksums are compared, so the
+    copy of a damaged index fails.
+
+    folder: a data directory, or the folder of an index.
+    file: a new file, or "-" for standard output. It appears only once it is complete.
+    on_progress: called with the number of MiB that were copied of each index.
+
+    Raises `InvalidArgumentError` if the folder has no index or the file exists,
+    `IndexDamagedError`, `OtherFormatError`, `IndexChangedError`, `IndexNotFoundError` if an index
+    is deleted meanwhile, and `StorageFullError`.
+    """
+    indexes = _indexes_in(Path(folder).absolute(), folder)
+    with _new_file(file) as stream:
+        archive = ArchiveWriter(stream)
+        entries = [_add_index(archive, index, on_progress) for index in indexes]
+        archive.finish()
+        return entries
+
+
+def _indexes_in(path: Path, folder: Path | str) -> list[IndexFolder]:
+    if (path / POINTER).exists():
+        return [IndexFolder(path)]
+    names = list_indexes(path) if path.is_dir() else []
+    if not names:
+        raise invalid("folder", f"must be a data directory or the folder of an index, got {folder}")
+    if lost := indexes_without_pointer(path):
+        raise IndexDamagedError(
+            f"index {lost[0]!r} lacks the file CURRENT: stop the server and run"
+            " `divgrpc doctor --repair`, or copy the other indexes one by one"
+        )
+    return [IndexFolder(path / name) for name in names]
+
+
+@contextmanager
+def _new_file(file: Path | str) -> Iterator[BinaryIO]:
+    """Yield a stream, whose bytes become a file at the end of the `with` block."""
+    if str(file) == PIPE:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file).absolute()
+    if path.exists():
+        raise invalid("file", f"exists already: {file}")
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        with draft.open("wb") as stream:
+            yield stream
+            with full_disk_errors():
+                stream.flush()
+                os.fsync(stream.fileno())
+        os.rename(draft, path)
+        sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _add_index(
+    archive: ArchiveWriter, index: IndexFolder, on_progress: OnProgress | None
+) -> SnapshotEntry:
+    with capture(index) as captured:
+        contents = _contents(index.name, captured)
+        text = contents.to_json(__version__)
+        archive.add(Member(f"{index.name}/{DESCRIPTION}", len(text)), [text])
+        meter = Meter(on_progress, f"copying {index.name}", contents.entry.bytes)
+        for file in captured.files:
+            member = Member(f"{index.name}/{file.name}", file.member.size)
+            archive.add(member, _metered(file, meter))
+    return contents.entry
+
+
+def _contents(name: str, captured: Capture) -> Contents:
+    files = tuple(file.member for file in captured.files)
+    size = sum(file.size for file in files)
+    return Contents(SnapshotEntry(name, captured.generation, captured.sequence, size), files)
+
+
+def _metered(file: CapturedFile, meter: Meter) -> Iterable[bytes]:
+    for block in file.read():
+        yield block
+        meter.add(len(block))
