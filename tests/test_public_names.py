@@ -27,6 +27,7 @@ _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_serv
 # for all public names if the module has no `__all__`.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
+    "divgrpc.backup": (),
     "divgrpc.conformance": (),
     "divgrpc.errors": (
         *("BuildUnderWayError", "ConditionFailedError", "DivgrpcError", "IndexChangedError"),

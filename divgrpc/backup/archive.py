@@ -17,6 +17,7 @@ _DIGEST_NAME: Final = "SHA256"
 _RECORD_BYTES: Final = tarfile.BLOCKSIZE
 _END: Final = bytes(2 * _RECORD_BYTES)
 _READ_BYTES: Final = 1 << 20
+_NAME_BYTES_MAX: Final = 4_096
 
 
 class Member(NamedTuple):
@@ -42,6 +43,17 @@ def _trailer(digest: str) -> bytes:
 
 def _padding(size: int) -> bytes:
     return bytes(-size % _RECORD_BYTES)
+
+
+def _parse(header: bytes) -> tarfile.TarInfo:
+    try:
+        return tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+    except (tarfile.HeaderError, ValueError) as error:
+        raise _damaged() from error
+
+
+def _damaged() -> IndexDamagedError:
+    return IndexDamagedError("the file is not a snapshot, or it is damaged")
 
 
 class ArchiveWriter:
@@ -87,16 +99,21 @@ class ArchiveReader:
         """
         digest = self._digest.hexdigest()
         header = self._read(_RECORD_BYTES)
-        try:
-            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise IndexDamagedError("the file is not a snapshot, or it is damaged") from error
-        member = Member(info.name, info.size)
-        if member.name == _DIGEST_NAME:
+        info = _parse(header)
+        name = info.name
+        if info.type == tarfile.GNUTYPE_LONGNAME:
+            # A member with the name comes before the member.
+            size = min(info.size, _NAME_BYTES_MAX)
+            data = self._read(size + -size % _RECORD_BYTES)
+            header += data + self._read(_RECORD_BYTES)
+            info = _parse(header[-_RECORD_BYTES:])
+            name = data[:size].rstrip(b"\0").decode("utf-8", "replace")
+        member = Member(name, info.size)
+        if name == _DIGEST_NAME:
             self._check_trailer(header, _trailer(digest))
             return None
         if header != _header(member):
-            raise IndexDamagedError("the file is not a snapshot, or it is damaged")
+            raise _damaged()
         return member
 
     def read_blocks(self, member: Member) -> Iterator[bytes]:

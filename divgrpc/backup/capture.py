@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from divgrpc.backup.archive import Member
 from divgrpc.errors import IndexChangedError, IndexDamagedError
-from divgrpc.storage.arrays import HEADER_BYTES, ArrayEntry, damage_errors
+from divgrpc.storage.arrays import HEADER_BYTES, ArrayEntry, damage_errors, header_of
 from divgrpc.storage.defaults import default_path
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.manifest import MANIFEST, Manifest
@@ -152,8 +152,9 @@ class _Opener:
     def _add_array(
         self, path: Path, entry: ArrayEntry, later: tuple[Block, ...] | None = None
     ) -> None:
-        blocks = (Block(0, HEADER_BYTES, None), Block(HEADER_BYTES, entry.bytes, entry.crc32))
-        self._add(path, (*blocks, *(later or ())))
+        header = Block(0, HEADER_BYTES, zlib.crc32(header_of(entry)))
+        build = Block(HEADER_BYTES, entry.bytes, entry.crc32)
+        self._add(path, (header, build, *(later or ())))
 
     def _add_whole(self, path: Path) -> None:
         descriptor = self._open(path)

@@ -63,6 +63,8 @@ def restore_snapshot(
             stage = stack.enter_context(staging(root / contents.entry.name, replace=replace))
             restorations.append(_Restoration(stage, contents))
             restorations[-1].read(archive, on_progress)
+        if not restorations:
+            raise IndexDamagedError("the snapshot holds no index")
         for restoration in restorations:
             restoration.recover()
         return [restoration.publish() for restoration in restorations]

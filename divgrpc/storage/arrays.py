@@ -328,6 +328,11 @@ def checksum_in_file(
     return crc
 
 
+def header_of(entry: ArrayEntry) -> bytes:
+    """Return the header of an array file."""
+    return _header(np.dtype(entry.dtype), entry.shape)
+
+
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     length = HEADER_BYTES - len(_MAGIC) - 2
