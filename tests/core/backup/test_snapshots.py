@@ -203,13 +203,13 @@ def test_arguments_are_checked(index: Path, tmp_path: Path) -> None:
             write_snapshot(folder, tmp_path / "points.tar")
     write_snapshot(index, tmp_path / "points.tar")
     before = (tmp_path / "points.tar").read_bytes()
-    with pytest.raises(InvalidArgumentError, match="file exists already") as caught:
+    with pytest.raises(InvalidArgumentError, match="file exists already") as refusal:
         write_snapshot(index, tmp_path / "points.tar")
-    assert caught.value.field == "file"
+    assert refusal.value.field == "file"
     assert (tmp_path / "points.tar").read_bytes() == before
-    with pytest.raises(InvalidArgumentError, match="file cannot be read") as caught:
+    with pytest.raises(InvalidArgumentError, match="file cannot be read") as refusal:
         restore_snapshot(tmp_path / "none.tar", tmp_path / "other")
-    assert caught.value.field == "file"
+    assert refusal.value.field == "file"
     (index.parent / "boots" / "1").mkdir(parents=True)
     shutil.copy(index / "1" / "manifest.json", index.parent / "boots" / "1")
     with pytest.raises(IndexDamagedError, match="'boots' lacks the file CURRENT"):
