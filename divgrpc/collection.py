@@ -25,7 +25,7 @@ from divgrpc.types.records import (
     NumbersLike,
     PayloadsLike,
 )
-from divgrpc.vectors import RowsLike
+from divgrpc.vectors import LabelsLike, RowsLike
 from divgrpc.writes.annotation_arguments import AnnotationArguments
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.requests import Delete, Upsert, check_write_id, columns_from
@@ -105,7 +105,7 @@ class Collection(Index):
         *,
         attributes: AttributesLike = None,
         payloads: PayloadsLike = None,
-        labels: RowsLike | None = None,
+        labels: LabelsLike | None = None,
         categories: NumbersLike = None,
         subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
@@ -125,8 +125,9 @@ class Collection(Index):
             `vectors`, an attribute that is not given has no value.
         payloads: m bytes or texts; None for a point without a payload.
         labels: (m, L) label sets of an index that was built with some, as for `Index.build`: point
-            i has label j if labels[i, j] is not 0; (L,) numbers are the labels of one point. With
-            `vectors`, points have no labels if none are given.
+            i has label j if labels[i, j] is not 0; (L,) numbers are the labels of one point. The
+            `PointLabels` that `get` and `scroll` return are label sets too. With `vectors`, points
+            have no labels if none are given.
         categories, subtopics: m integers, -1 for none, of an index that was built with some. With
             `vectors`, points have none if none are given.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
@@ -161,7 +162,7 @@ class Collection(Index):
         self,
         records: Iterable[Mapping[str, Any]],
         *,
-        labels: RowsLike | None = None,
+        labels: LabelsLike | None = None,
         categories: NumbersLike = None,
         subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",

@@ -66,7 +66,7 @@ from divgrpc.types.records import (
     Records,
     ShownLike,
 )
-from divgrpc.vectors import RowsLike
+from divgrpc.vectors import LabelsLike, RowsLike
 from divgrpc.writes.opening import open_engine
 from divgrpc.writes.vectorless import VectorlessPoints
 
@@ -121,7 +121,7 @@ class Index:
         zero_vectors: ZeroVectors = "reject",
         seed: int = 0,
         vectors_optional: bool = False,
-        labels: RowsLike | None = None,
+        labels: LabelsLike | None = None,
         path: Path | str | None = None,
         replace: bool = False,
         progress: Callable[[Progress], None] | None = None,
@@ -132,7 +132,8 @@ class Index:
         vectors: (n, d) numbers: an array, nested lists, or a sparse matrix of scipy. They are
             converted to float32. Dense vectors have at most 65,536 columns, sparse vectors at most
             2**22. A single vector is refused; `x[None]` is a matrix of one row. With
-            `vectors_optional`, None in a list or an array of vectors is a point without one.
+            `vectors_optional`, None in a list or an array of vectors is a point without one; in a
+            list, sparse vectors are matrices of one row.
         ids: (n,) unique integers of at least 0, or unique texts of at most 256 bytes, that identify
             the points in results. Default: 0 to n - 1.
         attributes: values of the points by the name of an attribute, such as {"brand": [...],
@@ -165,10 +166,10 @@ class Index:
             "reject" raises an error. "skip" leaves the vector out with a warning.
         vectors_optional: keep points without a vector, now and in later writes. `get`, `count`,
             `scroll` and filters find them, and queries do not. At least one point has a vector.
-            Points without one need `path`. Not with sparse vectors, labels, categories and
-            sub-topics.
+            Points without one need `path`.
         seed: seed of all random choices; the same seed and points give the same index.
         labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
+            The `PointLabels` that `get` and `scroll` return are label sets too.
         path: folder of the index; the last component is its name. None builds in memory.
         replace: if an index exists at `path`, replace it by a new generation. If false, an existing
             index raises `IndexExistsError`.
@@ -558,6 +559,7 @@ def _append(
 
 _NAMES: Final = {
     RowsLike: "RowsLike",
+    LabelsLike: "LabelsLike",
     IdsOf: "IdsLike",
     ShownLike: "ShownLike",
     FilterLike: "FilterLike",

@@ -18,6 +18,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
+from divgrpc.types.records import PointLabels
 
 # Maximum Euclidean length of a row. float32 can hold the sum of the squares of ten million such
 # lengths.
@@ -102,15 +103,32 @@ class SparseRows:
 Rows: TypeAlias = FloatArray | SparseRows
 # Rows that callers may pass: arrays, nested lists, and scipy matrices that have `tocsr`.
 RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
+# Labels that callers may pass: a matrix, or what `get` and `scroll` return.
+LabelsLike: TypeAlias = RowsLike | PointLabels
 
 
-def as_rows(field_name: str, values: object, dims: int | None, *, single: bool = True) -> Rows:
+def no_rows(dims: int, *, sparse: bool) -> Rows:
+    """Return a matrix of `dims` columns without rows."""
+    if not sparse:
+        return np.empty((0, dims), np.float32)
+    return SparseRows(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), dims)
+
+
+def as_rows(
+    field_name: str,
+    values: object,
+    dims: int | None,
+    *,
+    single: bool = True,
+    row_numbers: range | IntArray | None = None,
+) -> Rows:
     """Copy `values` to an (n, d) float32 matrix or to `SparseRows`; a list may have sparse rows.
 
     Infinite values and NaN are allowed here; `prepare` refuses them. A single vector becomes a
     matrix of one row, and an empty list a matrix without rows; both are refused if `single` is
     false. Raises `InvalidArgumentError` with the field `field_name` if `values` is not a matrix of
-    `dims` columns. If `dims` is None, any number of columns is allowed.
+    `dims` columns. If `dims` is None, any number of columns is allowed. Error messages name rows by
+    `row_numbers`, by default from 0 on.
     """
     if isinstance(values, SparseRows):
         rows: Rows = _check_sparse(field_name, values)
@@ -119,7 +137,7 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
     elif isinstance(values, list) and values and all(hasattr(row, "tocsr") for row in values):
         rows = _from_list(field_name, values)
     else:
-        rows = _from_dense(field_name, values, single=single)
+        rows = _from_dense(field_name, values, single=single, row_numbers=row_numbers)
     if dims is not None and rows.shape[1] != dims:
         raise invalid(field_name, f"must have {dims} columns, got {rows.shape[1]}")
     return rows
@@ -330,7 +348,9 @@ def _from_list(field_name: str, values: list[object]) -> Rows:
     return concatenate_rows(parts)
 
 
-def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
+def _from_dense(
+    field_name: str, values: object, *, single: bool, row_numbers: range | IntArray | None
+) -> FloatArray:
     if type(values) is np.ndarray and values.ndim == 2 and values.dtype == np.float32:
         # The usual case, without the checks below, which take time that counts for a single row.
         return np.array(values, order="C")
@@ -346,7 +366,8 @@ def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
         else:
             raise TypeError(numbers.dtype)  # noqa: TRY301  # handled like a failed conversion
     except (TypeError, ValueError):
-        raise invalid(field_name, f"must be a matrix of numbers{stacking_hint(values)}") from None
+        hint = stacking_hint(values, row_numbers)
+        raise invalid(field_name, f"must be a matrix of numbers{hint}") from None
     if numbers.ndim == 1 and not single:
         raise invalid(
             field_name,

@@ -39,7 +39,7 @@ from divgrpc_client.diversify_methods import DiversifyMethods
 from divgrpc_client.messages import arguments, batches, filters, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
-from divgrpc_client.messages.labels import ModelLike
+from divgrpc_client.messages.labels import LabelsLike, ModelLike
 from divgrpc_client.messages.options import (
     BuildOptions,
     GridOptions,
@@ -137,7 +137,7 @@ class _Methods:
         payloads: PayloadsLike = None,
         categories: NumbersLike = None,
         subtopics: NumbersLike = None,
-        labels: VectorsLike | None = None,
+        labels: LabelsLike | None = None,
         label_model: ModelLike = None,
         label_names: Sequence[str] | None = None,
         hierarchy: npt.ArrayLike | None = None,
@@ -164,7 +164,8 @@ class _Methods:
             None for a row without a payload.
         categories, subtopics: (rows,) whole numbers, -1 for none. Evaluate uses them to judge
             results.
-        labels: (rows, L), dense or sparse. A nonzero number at (i, j) gives row i the label j.
+        labels: (rows, L), dense or sparse. A nonzero number at (i, j) gives row i the label j. The
+            `PointLabels` that `get` and `scroll` return are labels too.
         label_model: "leml" trains a model that predicts labels. A ready model is given as a pair of
             label factors (L, r) and feature map (dims, r), or as a `divgrpc.labels.LabelModel`.
             Default: no model; labels are then predicted by the votes of neighbours.

@@ -15,6 +15,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client import calls
 from divgrpc_client.messages import batches, write_streams, writes
+from divgrpc_client.messages.labels import LabelsLike
 from divgrpc_client.messages.options import OnProgress, spelled_out
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
@@ -60,7 +61,7 @@ class WriteMethods:
         attributes: AttributesLike = None,
         attribute_types: AttributeTypes = None,
         payloads: PayloadsLike = None,
-        labels: VectorsLike | None = None,
+        labels: LabelsLike | None = None,
         categories: NumbersLike = None,
         subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
@@ -81,8 +82,9 @@ class WriteMethods:
         attribute_types: as in `build`; only for values that do not show their type, such as None
             alone.
         payloads: (rows,) bytes or texts; None for a row without a payload.
-        labels: (rows, L) label sets, as in `build`, of an index that was built with labels of its
-            points. With `vectors`, points have no labels if none are given.
+        labels: (rows, L) label sets, or `PointLabels` of `get`, as in `build`, of an index that was
+            built with labels of its points. With `vectors`, points have no labels if none are
+            given.
         categories, subtopics: (rows,) integers, -1 for none, of an index that was built with some.
             With `vectors`, points have none if none are given.
         mode: "insert_only" raises an error if a point exists, and "update_only" if one does not.
@@ -109,7 +111,7 @@ class WriteMethods:
         name: str,
         records: Iterable[Mapping[str, Any]],
         *,
-        labels: VectorsLike | None = None,
+        labels: LabelsLike | None = None,
         categories: NumbersLike = None,
         subtopics: NumbersLike = None,
         mode: WriteMode = "upsert",
@@ -127,6 +129,8 @@ class WriteMethods:
         """
         arguments = arguments_of_records(list(records))
         rows = RowArguments(**arguments, labels=labels, categories=categories, subtopics=subtopics)
+        if not arguments["ids"]:
+            return self._ask("Delete", writes.nothing(name, rows), timeout, request_id)
         exchange = writes.upsert(name, rows, mode, Conditions(None, write_id))
         return self._ask("Upsert", exchange, timeout, request_id)
 

@@ -33,6 +33,7 @@ from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
+from divgrpc.parameters.suggestions import none_hint
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import IntArray, Progress, WarningInfo
@@ -123,12 +124,8 @@ class IndexBuilder:
         number: the one in `row_numbers` (m,), by default counted over all calls. Raises
         `LimitExceededError` for too many rows.
         """
-        block = as_rows("vectors", vectors, self._dims, single=False)
-        if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
-            now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
-            raise invalid("vectors", f"must not be {now} after {before}")
-        rows = len(block)
-        ids = plain(ids)
+        block = self._check_vectors(vectors, row_numbers)
+        rows, ids = len(block), plain(ids)
         texts, ids = (_texts(ids, rows), None) if is_texts(ids) else (None, ids)
         numbers = _columns(rows, {"ids": ids, "categories": categories, "subtopics": subtopics})
         attributes = self._check_attributes(columns or {}, rows)
@@ -246,6 +243,17 @@ class IndexBuilder:
                 self._store, self._attributes, has_texts=has_texts, has_payloads=has_payloads
             )
 
+    def _check_vectors(self, vectors: object, row_numbers: range | IntArray | None) -> Rows:
+        """Return a checked block of rows; error messages name them by `row_numbers`."""
+        block = as_rows("vectors", vectors, self._dims, single=False, row_numbers=row_numbers)
+        if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
+            now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
+            raise invalid("vectors", f"must not be {now} after {before}")
+        if row_numbers is not None and len(row_numbers) != len(block):
+            rule = f"must have one row for each vector that is not None, {len(row_numbers)}"
+            raise invalid("vectors", f"{rule}, got {len(block)}")
+        return block
+
     def _prepare(self, block: Rows, numbers: range | IntArray) -> npt.NDArray[np.bool_] | slice:
         """Check and scale `block` in place for the metric; return a mask or slice of kept rows.
 
@@ -332,7 +340,8 @@ def integer_column(name: str, values: object, rows: int) -> Array:
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):
-        raise invalid(name, "must be whole numbers") from None
+        none = "" if name == "ids" else ", -1 for none"
+        raise invalid(name, f"must be whole numbers{none}{none_hint(values)}") from None
     if block.shape != (rows,):
         raise invalid(name, f"must have one entry per row, {rows}, got shape {block.shape}")
     if not whole:

@@ -22,7 +22,7 @@ import numpy as np
 from divgrpc.arrays import Array
 from divgrpc.builder.label_model import build_model, put
 from divgrpc.builder.progress import Report
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.labels.model import label_rows
@@ -30,6 +30,7 @@ from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.manifest import LabelSection
 from divgrpc.storage.writers import Store
 from divgrpc.types import Progress, WarningInfo
+from divgrpc.types.records import PointLabels
 from divgrpc.vectors import Rows, SparseRows, as_rows
 
 
@@ -162,18 +163,38 @@ def check_label_sets(
 ) -> SparseRows:
     """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
 
-    Row i has label j if labels[i, j] is not 0. `label_count` is L if it is known already, and
-    `row_noun` the word for a row in errors. Raises `InvalidArgumentError` with the field labels.
+    Row i has label j if labels[i, j] is not 0. `PointLabels` are taken too. `label_count` is L if
+    it is known already, and `row_noun` the word for a row in errors. Raises `InvalidArgumentError`
+    with the field labels.
     """
-    block = as_rows("labels", labels, None)
+    block = as_label_rows(labels)
     if len(block) != rows:
         raise invalid("labels", f"must have one row per {row_noun}, {rows}, got {len(block)}")
     count = block.shape[1]
     if label_count is not None and count != label_count:
-        raise invalid("labels", f"must have {label_count} columns, one per label, got {count}")
+        raise wrong_label_count(label_count, count)
     if rows:
         _check_label_count("labels", count)
     return label_rows(block)
+
+
+def as_label_rows(labels: object) -> Rows:
+    """Return labels (n, L) as `as_rows` does; `PointLabels` become sparse rows of ones."""
+    if isinstance(labels, PointLabels):
+        ones = np.ones(len(labels.indices), np.float32)
+        labels = SparseRows(labels.indptr, labels.indices, ones, labels.label_count)
+    return as_rows("labels", labels, None)
+
+
+def wrong_label_count(expected: int, count: int) -> InvalidArgumentError:
+    """Return the error for labels with `count` columns where there must be `expected`."""
+    advice = (
+        "leave out the columns of other labels, or build the index anew to have more labels"
+        if count > expected
+        else "add columns of zeros for the labels that no point has"
+    )
+    rule = f"must have {expected} columns, one per label, got {count}"
+    return invalid("labels", f"{rule}: {advice}")
 
 
 def _check_label_count(field: str, count: int) -> None:

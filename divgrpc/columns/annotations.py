@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.writer import ColumnStore
 from divgrpc.types import IntArray
 
@@ -55,6 +56,20 @@ def take(annotations: Annotations, rows: IntArray) -> dict[str, Array]:
     return result
 
 
+def spread(annotations: Annotations, flags: Flags) -> dict[str, Array]:
+    """Return the annotations of the rows whose flag is set as those of all rows.
+
+    The other rows have no annotations.
+    """
+    result = dict(annotations)
+    for name in annotations.keys() - {INDICES}:
+        is_ends = name == INDPTR
+        whole = np.full(len(flags), 0 if is_ends else -1, _DTYPES[name])
+        whole[flags] = np.diff(annotations[name]) if is_ends else annotations[name]
+        result[name] = np.concatenate(([0], np.cumsum(whole))) if is_ends else whole
+    return result
+
+
 def bytes_of_rows(annotations: Annotations, rows: IntArray) -> IntArray:
     """Return an upper bound of the bytes that the annotations of each of `rows` take in a message.
 
@@ -82,21 +97,24 @@ def join(blocks: Sequence[Annotations]) -> dict[str, Array]:
 
 
 class AnnotationWriter:
-    """Writes annotations into a store, one block of rows at a time."""
+    """Writes annotations into a store, one block of rows at a time.
+
+    names: the names of the arrays.
+    """
 
     def __init__(self, store: ColumnStore, names: Iterable[str]) -> None:
         """Begin the arrays; every block must have those of `names`, and may have others."""
         self._store = store
-        self._names = [name for name in _DTYPES if name in names]
+        self.names = [name for name in _DTYPES if name in names]
         self._labels = 0
-        for name in self._names:
+        for name in self.names:
             store.begin(name, _DTYPES[name], ())
-        if INDPTR in self._names:
+        if INDPTR in self.names:
             store.append(INDPTR, np.zeros(1, np.int64))
 
     def append(self, annotations: Annotations) -> None:
         """Write the annotations of the next rows."""
-        for name in self._names:
+        for name in self.names:
             array = annotations[name]
             self._store.append(name, array[1:] + self._labels if name == INDPTR else array)
         self._labels += len(annotations.get(INDICES, ()))

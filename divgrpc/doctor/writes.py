@@ -220,7 +220,12 @@ class _Checker:
     def _numbers_at(self, state: State) -> dict[str, int]:
         """Return the numbers that PUBLISHED must have if it names the last write of `state`."""
         is_last = state.sequence == self._acknowledged
-        numbers = {"live": state.live, "rows": state.rows, "nonzeros": state.nonzeros}
+        numbers = {
+            "live": state.live,
+            "rows": state.rows,
+            "nonzeros": state.nonzeros,
+            "absent": state.live - state.searched,
+        }
         return numbers if is_last else {}
 
     def _check_published(self, info: LayoutInfo, numbers: dict[str, int]) -> None:

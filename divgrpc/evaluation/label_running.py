@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.builder.labels import wrong_label_count
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
@@ -119,7 +120,7 @@ def _resolve(index: Engine, documents: Rows, truth: SparseLabels, task: LabelTas
         generation=index.generation,
         parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
         goal="f_score" if labels.tree is None else "h_score",
-        points=index.rows,
+        points=index.rows_searched,
         counts=index.label_counts,
     )
 
@@ -127,7 +128,7 @@ def _resolve(index: Engine, documents: Rows, truth: SparseLabels, task: LabelTas
 def _check_columns(index: Engine, truth: SparseLabels) -> None:
     count = index.labels_or_error().count
     if truth.shape[1] != count:
-        raise invalid("labels", f"must have {count} columns, one per label, got {truth.shape[1]}")
+        raise wrong_label_count(count, truth.shape[1])
 
 
 def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:

@@ -84,7 +84,7 @@ class BuildParameters:
     zero_vectors: Whether to reject or to skip zero vectors under cosine.
     seed: Seed of random draws; the same seed gives the same arrays.
     vectors_optional: Whether points may lack a vector. They are stored and filtered, and no query
-        finds them. Not with sparse vectors, labels, categories and sub-topics.
+        finds them.
     """
 
     metric: Metric = "cosine"

@@ -8,11 +8,13 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Final, NoReturn, TypeVar
 
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.types import IntArray
 
 T = TypeVar("T")
 
@@ -196,22 +198,52 @@ def with_suggestions(table: type[T]) -> type[T]:
     return table
 
 
-def stacking_hint(value: object) -> str:
+def stacking_hint(value: object, row_numbers: range | IntArray | None = None) -> str:
     """Return the end of an error message about a value that is not a matrix, or an empty string.
 
-    The text is a hint if the value has rows of different lengths, or if it is a one-dimensional
-    array of arrays, such as a column of a pandas table. The column may have None among the arrays.
+    The text names the first row that is None, that has another length, or that has an entry which
+    is no number. Rows are named by `row_numbers`, by default from 0 on. The text is a hint if the
+    value is a one-dimensional array of arrays, such as a column of a pandas table.
     """
     try:
-        rows = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:
-        return "; its rows differ in length"
-    if rows.dtype != object or rows.ndim != 1:
-        return ""
-    absent = [number for number, row in enumerate(rows) if row is None]
-    present = [row for row in rows if row is not None]
+        return _row_fault(value, row_numbers) or "; its rows differ in length"
+    if array.dtype != object or array.ndim != 1:
+        return _row_fault(value, row_numbers)
+    absent = [number for number, row in enumerate(array) if row is None]
+    present = [row for row in array if row is not None]
     if not present or not np.ndim(present[0]):
         return ""
     if absent:
         return f", got a column of arrays with None in row {absent[0]}"
+    if len({len(row) for row in present}) > 1:
+        return _row_fault(list(array), row_numbers)
     return ", got a column of arrays: np.stack(column) makes them rows of a matrix"
+
+
+def _row_fault(value: object, row_numbers: range | IntArray | None) -> str:
+    """Return text that names the first row that is no row of numbers as long as the first one."""
+    rows = value if isinstance(value, list | tuple) else [*np.atleast_1d(np.asarray(value))]
+    numbers = range(len(rows)) if row_numbers is None else row_numbers
+    for number, row in zip(numbers, rows, strict=False):
+        if row is None:
+            return f"; row {number} is None"
+        if not isinstance(row, list | tuple | np.ndarray) or np.ndim(rows[0]) != 1:
+            return ""
+        if len(row) != len(rows[0]):
+            first = f"row {numbers[0]} has {len(rows[0])}"
+            return f"; its rows differ in length: row {number} has {len(row)} numbers, and {first}"
+        for entry in row:
+            if not isinstance(entry, Real | np.bool_):
+                return f"; row {number} has {entry!r:.40}, which is no number"
+    return ""
+
+
+def none_hint(values: object) -> str:
+    """Return the end of an error message about numbers, which names the first None among them."""
+    entries = values if isinstance(values, list | tuple) else np.atleast_1d(np.asarray(values))
+    for number, entry in enumerate(entries):
+        if entry is None:
+            return f", got None in row {number}"
+    return ""

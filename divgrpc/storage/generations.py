@@ -134,9 +134,13 @@ class IndexFolder:
             manifest = read_manifest(folder)
             info = manifest.info(self.name, read_defaults(folder, manifest))
             if (writes := read_writes(folder)) is not None:
-                info = replace(info, rows=writes.live, nonzeros=writes.nonzeros, writes=writes.info)
-                if manifest.parameters.vectors_optional:
-                    info = replace(info, rows_without_vector=info.rows - info.nonzeros // info.dims)
+                info = replace(
+                    info,
+                    rows=writes.live,
+                    nonzeros=writes.nonzeros,
+                    rows_without_vector=writes.absent,
+                    writes=writes.info,
+                )
             return info
 
         return self.read_current(read)
@@ -448,7 +452,8 @@ def _check_unwritten(generation: Path) -> None:
         raise UnsupportedError(
             "index",
             f"index {generation.parent.name!r} was written to since it was built, or has points"
-            " without a vector: open it with Collection.open, and add the attributes there",
+            " without a vector, which Build keeps as writes: open it with Collection.open, and add"
+            " the attributes of points by their ids there",
         )
 
 

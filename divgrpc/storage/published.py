@@ -29,7 +29,7 @@ LOG: Final = "log"
 LOG_SUFFIX: Final = ".wal"
 LAYOUTS: Final = "layouts"
 _NUMBER_BYTES: Final = 8
-_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "nonzeros", "boot")
+_NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "nonzeros", "boot", "absent")
 _BOOT: Final = _NUMBERS.index("boot")
 _NO_BOOT: Final = 1
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -54,6 +54,7 @@ class Published:
         written since the last merge.
     nonzeros: number of stored values of all points.
     boot: the start of the system in which the writer has set the numbers.
+    absent: number of points without a vector; a file of an earlier version lacks this number.
     """
 
     def __init__(self, folder: Path, *, writable: bool = False) -> None:
@@ -68,6 +69,8 @@ class Published:
             if writable:
                 with full_disk_errors():
                     reserve(descriptor, size)
+            elif os.fstat(descriptor).st_size < size:
+                size = _NUMBER_BYTES * (_BOOT + 1)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._memory = mmap.mmap(descriptor, size, access=access)
         finally:
@@ -102,7 +105,9 @@ class Published:
     @property
     def numbers(self) -> dict[str, int]:
         """The numbers by name, without `boot`."""
-        return dict(zip(_NUMBERS[:_BOOT], self._numbers, strict=False))
+        numbers = {"absent": 0} | dict(zip(_NUMBERS, self._numbers, strict=False))
+        del numbers["boot"]
+        return numbers
 
     @property
     def is_current(self) -> bool:
@@ -146,12 +151,13 @@ def bytes_in(log: Path) -> int:
 class Writes(NamedTuple):
     """The numbers of points of a generation and of their values, and a description of its writes.
 
-    live, nonzeros: as in `Published`.
+    live, nonzeros, absent: as in `Published`.
     info: None if nothing was written yet.
     """
 
     live: int
     nonzeros: int
+    absent: int
     info: WritesInfo | None
 
 
@@ -163,8 +169,8 @@ def read_writes(generation: Path) -> Writes | None:
     published = open_published(generation / WRITES) if was_written(generation) else None
     if published is None:
         return None
-    numbers = published.numbers
-    return Writes(numbers["live"], numbers["nonzeros"], published.info(generation / WRITES))
+    live, nonzeros, absent = (published.numbers[name] for name in ("live", "nonzeros", "absent"))
+    return Writes(live, nonzeros, absent, published.info(generation / WRITES))
 
 
 def is_recovered(generation: Path) -> bool:

@@ -127,7 +127,8 @@ class Records:
     generation: generation of the index that the points come from.
     sequence: number of the last write that the points show; 0 if nothing was written.
     has_vector: (n,) bool, whether each point has a vector, if the call had `with_vectors` and one
-        has none; else None. The rows of `vectors` without a vector are NaN.
+        has none; else None. The rows of `vectors` without a vector are NaN, and sparse ones have no
+        values.
     labels: the labels of the points. None unless the call had `with_labels` and the points of the
         index have labels.
     categories, subtopics: (n,) int32, -1 for none. None unless the call had `with_labels` and the

@@ -7,12 +7,11 @@ import numpy as np
 
 from divgrpc.arrays import Array
 from divgrpc.builder.builder import integer_column
-from divgrpc.builder.labels import check_label_sets
+from divgrpc.builder.labels import as_label_rows, check_label_sets
 from divgrpc.columns.annotations import INDICES, INDPTR, Annotations
 from divgrpc.errors import invalid
 from divgrpc.labels.model import label_rows
 from divgrpc.storage.manifest import Manifest
-from divgrpc.vectors import as_rows
 
 
 class AnnotationArguments(NamedTuple):
@@ -58,7 +57,7 @@ NOT_GIVEN: Final = AnnotationArguments()
 def bytes_of(arguments: AnnotationArguments) -> Iterator[bytes]:
     """Yield bytes that differ for different annotations; raises `InvalidArgumentError`."""
     if arguments.labels is not None:
-        sets = label_rows(as_rows("labels", arguments.labels, None))
+        sets = label_rows(as_label_rows(arguments.labels))
         yield f"labels {sets.dims}".encode()
         yield sets.indptr.tobytes()
         yield sets.indices.tobytes()

@@ -230,6 +230,12 @@ class Source:
     has_vector: Flags | None = None
 
     @property
+    def rows_with_vector(self) -> int:
+        """Number of rows that have a vector, deleted ones included."""
+        flags = self.has_vector
+        return len(self.alive) if flags is None else int(np.count_nonzero(flags))
+
+    @property
     def searchable(self) -> Flags:
         """Whether the point of a row (rows,) exists and has a vector."""
         return self.alive if self.has_vector is None else self.alive & self.has_vector

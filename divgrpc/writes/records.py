@@ -7,7 +7,7 @@ every processor.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +42,7 @@ class Rows:
     payloads: m payloads, or empty if the collection has none.
     annotations: label sets, categories and sub-topics, of the kinds that the collection has.
     has_vector: (m,) whether a point has a vector; None if all have. For a point without one, the
-        arrays have zeros.
+        arrays have zeros, and a sparse row has no values.
     """
 
     keys: IntArray
@@ -87,6 +87,7 @@ def rows_of_columns(
     texts: Sequence[bytes],
     columns: Mapping[Attribute, Column],
     payloads: Sequence[bytes],
+    annotations: Annotations,
 ) -> Rows:
     """Return rows whose vectors and codes nobody reads."""
     return Rows(
@@ -98,6 +99,7 @@ def rows_of_columns(
         np.empty((0, 0), np.uint8),
         columns,
         tuple(payloads),
+        annotations,
     )
 
 
@@ -180,8 +182,12 @@ def _vectors_of(arrays: Mapping[str, Array], head: Mapping[str, Any]) -> Vectors
 
 
 def spread_vectors(vectors: Vectors, has_vector: Flags | None) -> Vectors:
-    """Return the vectors that are there as rows of all points; sparse ones are all there."""
-    return vectors if isinstance(vectors, SparseRows) else spread(vectors, has_vector)
+    """Return the vectors that are there as rows of all points, with zeros for the others."""
+    if not isinstance(vectors, SparseRows):
+        return spread(vectors, has_vector)
+    widths = spread(np.diff(vectors.indptr), has_vector)
+    ends = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
+    return replace(vectors, indptr=ends)
 
 
 def spread(array: Array, has_vector: Flags | None) -> Array:

@@ -177,7 +177,7 @@ class Renewal:
     def _manifest_of(self, points: Vectors) -> Manifest:
         """Return the manifest of the generation if the model is kept."""
         old = self.generation.manifest
-        is_changed = not len(points) == old.rows == len(self.source.alive)
+        is_changed = not len(points) == old.rows == self.source.rows_with_vector
         manifest = replace(
             old,
             rows=len(points),
@@ -234,9 +234,8 @@ class Renewal:
             }
             if self.addition is not None:
                 columns |= self.addition.columns(keys)
-            rows_copied = rows_of_columns(keys, texts, columns, payloads)
             annotations = take(annotations_in(part.arrays), places)
-            yield block, replace(rows_copied, annotations=annotations)
+            yield block, rows_of_columns(keys, texts, columns, payloads, annotations)
 
     def _write_model(self) -> None:
         """Write the arrays of Build that do not depend on single points."""

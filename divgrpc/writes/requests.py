@@ -8,6 +8,8 @@ import numpy as np
 
 from divgrpc.arrays import Array
 from divgrpc.builder.row_encoder import RowEncoder
+from divgrpc.columns.annotations import Annotations
+from divgrpc.columns.annotations import spread as spread_annotations
 from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import as_ids, as_integers, encode_texts, is_texts, plain
 from divgrpc.columns.values import (
@@ -31,7 +33,7 @@ from divgrpc.types import Durability, IntArray, WriteMode
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows as Vectors
-from divgrpc.vectors import SparseRows, as_rows, prepare
+from divgrpc.vectors import SparseRows, as_rows, no_rows, prepare
 from divgrpc.writes.annotation_arguments import NOT_GIVEN, AnnotationArguments, complete
 from divgrpc.writes.columns import LiveIds
 from divgrpc.writes.live_annotations import annotations_of
@@ -259,9 +261,9 @@ class Requests:
         Raises `InvalidArgumentError` with the field `vectors`.
         """
         if values is None:
-            # All points lack a vector, so they are dense.
-            return np.empty((0, self._manifest.dims), np.float32)
-        rows = as_rows("vectors", values, self._manifest.dims)
+            # All points lack a vector.
+            return no_rows(self._manifest.dims, sparse=self._manifest.points == "sparse")
+        rows = as_rows("vectors", values, self._manifest.dims, row_numbers=numbers)
         if isinstance(rows, SparseRows) != (self._manifest.points == "sparse"):
             kind = self._manifest.points
             raise invalid("vectors", f"must be {kind}, as the points of this index are")
@@ -316,7 +318,11 @@ class Requests:
     def _annotations(
         self, request: Upsert, count: int, rows: IntArray, state: State
     ) -> dict[str, Array]:
-        kept = annotations_of(state.parts, rows) if request.keeps_vectors else None
+        kept: Annotations | None = None
+        if request.keeps_vectors:
+            # New points, which then have no vector, have none.
+            has_point = rows >= 0
+            kept = spread_annotations(annotations_of(state.parts, rows[has_point]), has_point)
         return complete(request.annotations, self._manifest, count, kept)
 
 

@@ -105,7 +105,7 @@ class Snapshot(Engine):
         # A snapshot is made after each write, and shares what the writes do not change.
         self.__dict__.update(engine.__dict__)
         self._shared = shared
-        self._rows_stored = state.rows
+        self._rows_stored, self._rows_with_vector = state.rows, state.rows_with_vector
         self.sequence, self.rows = state.sequence, state.live
         self.widest_row, self.rows_searched = state.widest_row, state.searched
         nonzeros = max(1, state.nonzeros)
@@ -169,10 +169,32 @@ class Snapshot(Engine):
     def rows_like(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
         """Return the rows of points whose vectors are queries."""
         rows = super().rows_like(ids)
-        if (has_vector := self._has_vector(rows)) is not None:
-            name = ids[int(np.argmin(has_vector))]
-            raise invalid("like", f"has {name!r}, which is a point without a vector")
+        self._check_vectors(ids, rows, "like")
         return rows
+
+    def numbers_of(self, ids: IntArray | list[str], field: str) -> IntArray:
+        """Return the ids that `topics` has for ids of callers: row numbers if the ids are texts.
+
+        Raises `InvalidArgumentError` with the field `field` for ids of another kind, for a text
+        that no point has, and for a point without a vector.
+        """
+        numbers = super().numbers_of(ids, field)
+        if self._present is not None:
+            self._check_vectors(ids, self._live_ids.rows_of(ids, field), field)
+        return numbers
+
+    def _check_vectors(
+        self, ids: Sequence[int] | Sequence[str] | IdArray, rows: IntArray, field: str
+    ) -> None:
+        """Raise `InvalidArgumentError` if a point with one of `ids` has no vector.
+
+        rows: (m,) the rows of the points, -1 for an id that no point has.
+        """
+        has_vector = self._has_vector(rows)
+        if has_vector is not None:
+            for place in np.flatnonzero((rows >= 0) & ~has_vector)[:1].tolist():
+                name = np.asarray(ids, object).tolist()[place]
+                raise invalid(field, f"has {name!r}, which is a point without a vector")
 
     @property
     def _points(self) -> Rows:
@@ -213,9 +235,12 @@ class Snapshot(Engine):
 
     @property
     def label_counts(self) -> IntArray | None:
-        """The number of points that have each label, (L,) int64; None without label sets."""
-        sets = self.label_sets
-        return None if sets is None else sets.point_counts
+        """The number of points with a vector that have each label, (L,); None without labels."""
+        if self.labels is None or self.labels.sets is None:
+            return None
+        # Evaluations see what searches see.
+        alive = super()._all_rows.flags
+        return LiveLabelSets(self._parts, alive, self.labels.count).point_counts
 
     @property
     def has_stale_label_model(self) -> bool:
@@ -223,7 +248,7 @@ class Snapshot(Engine):
         if self.labels is None or not self.labels.is_trained:
             return False
         points = self._shared.engine.rows
-        is_changed = not points == self._rows_stored == self.rows
+        is_changed = not points == self._rows_with_vector == self.rows_searched
         return is_changed or super().has_stale_label_model
 
     def _passing_rows(self, condition: Filter) -> PassingRows:

@@ -118,6 +118,12 @@ class State:
         return self._alive[: self.rows]
 
     @property
+    def rows_with_vector(self) -> int:
+        """Number of rows that have a vector, deleted ones included."""
+        flags = self._has_vector
+        return self.rows if flags is None else int(np.count_nonzero(flags[: self.rows]))
+
+    @property
     def room(self) -> int:
         """Number of rows that can be written before the next merge."""
         return self._capacity - 1 - self.rows

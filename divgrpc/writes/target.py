@@ -189,6 +189,7 @@ class WriteTarget:
             layout=state.layout.info.number,
             live=state.live,
             nonzeros=state.nonzeros,
+            absent=state.live - state.searched,
             rows=state.rows,
             unmerged=state.rows_unmerged,
         )

@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder, integer_column
+from divgrpc.builder.labels import check_label_sets
 from divgrpc.columns.absence import split_vectors
+from divgrpc.columns.annotations import INDICES, INDPTR, Annotations, AnnotationWriter, take
 from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import (
     Ids,
@@ -50,6 +52,7 @@ from divgrpc.writes.records import Rows, rows_of_columns
 from divgrpc.writes.target import WriteTarget
 
 _BLOCK_ROWS: Final = 65_536
+_TOPICS: Final = ("categories", "subtopics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class VectorlessRows:
         count, first = len(self.keys), len(source.alive)
         if not count:
             return source
+        arrays = dict(source.arrays)
+        if "indptr" in arrays:
+            # These rows store no values.
+            ends = np.full(count, arrays["indptr"][first])
+            arrays["indptr"] = np.concatenate((arrays["indptr"], ends))
         manifest = generation.manifest
         part = StreamedPart(first, count, self.blocks, manifest.attributes)
         places = np.full(count, -1, np.int32)
@@ -78,7 +86,7 @@ class VectorlessRows:
             has_vector=np.arange(first + count) < first,
             places=np.concatenate((source.places, places)),
             cells=np.concatenate((source.cells, places)) if len(source.cells) else source.cells,
-            arrays={**source.arrays, "ids": keys},
+            arrays=arrays | {"ids": keys},
             displaced=source.displaced or (manifest.id_kind == "string" and has_neighbours),
             parts=Parts([*source.parts, part]),
         )
@@ -86,9 +94,28 @@ class VectorlessRows:
 
 def _kept(entries: Any, flags: Flags) -> Any:  # noqa: ANN401  # an array, a list or None
     """Return the entries whose flag is set."""
-    if entries is None or isinstance(entries, np.ndarray):
+    if entries is None or isinstance(entries, np.ndarray | SparseRows):
         return entries if entries is None else entries[flags]
     return [entry for entry, flag in zip(entries, flags.tolist(), strict=True) if flag]
+
+
+def _checked_ids(ids: Any, numbers: IntArray) -> Any:  # noqa: ANN401  # texts or integers
+    """Return the ids of rows, by default `numbers` (m,); raises `InvalidArgumentError`."""
+    ids = plain(ids)
+    if ids is None:
+        return numbers
+    if not is_texts(ids):
+        return as_integers(ids, "ids")
+    encode_texts(ids)
+    return ids
+
+
+def _stored(annotations: Mapping[str, Any]) -> Annotations:
+    """Return labels, categories and sub-topics by the names of their arrays."""
+    arrays: dict[str, Array] = {n: v for n in _TOPICS if (v := annotations[n]) is not None}
+    if (sets := annotations["labels"]) is not None:
+        arrays |= {INDPTR: sets.indptr, INDICES: sets.indices}
+    return arrays
 
 
 def column_of(arrays: Mapping[str, Array], number: int, attribute: Attribute) -> Column:
@@ -118,6 +145,9 @@ class VectorlessPoints:
         self._is_allowed = parameters.vectors_optional
         # Number of rows of the build so far, with vectors or without.
         self._rows_taken = 0
+        # The annotations that all rows have; None before the first rows.
+        self._kinds: set[str] | None = None
+        self._label_count: int | None = None
         self._numbers: list[IntArray] = []
         self._texts: list[bytes] = []
         self._scratch: ArrayFolder | None = None
@@ -134,7 +164,6 @@ class VectorlessPoints:
         """
         present, has_vector = split_vectors(vectors)
         if has_vector is None:
-            self._check(vectors, rows)
             builder.append_all(vectors, **rows)
             return
         present, rows = self.take(present, has_vector, rows)
@@ -155,7 +184,6 @@ class VectorlessPoints:
 
         Raises `InvalidArgumentError` with the name of the argument as the field.
         """
-        self._check(vectors, rows)
         if has_vector is None:
             has_vector = np.ones(len(vectors), np.bool_)
         count = len(has_vector)
@@ -166,46 +194,52 @@ class VectorlessPoints:
                 raise invalid("vectors", f"row {row} has no vector: {rule}")
             self._rows_taken += count
             return vectors, dict(rows)
-        ids = plain(rows["ids"])
-        if ids is None:
-            ids = numbers
-        if is_texts(ids):
-            encode_texts(ids)  # refuse a wrong id before points are divided
-        else:
-            ids = as_integers(ids, "ids")
+        ids = _checked_ids(rows["ids"], numbers)
         self._rows_taken += count
         columns, payloads = rows["columns"] or {}, plain(rows["payloads"])
         for name, column in (("ids", ids), ("payloads", payloads)):
             if column is not None and len(column) != count:
                 rule = f"must have one entry per row, {count}, got {len(column)}"
                 raise invalid(name, rule)
+        annotations = self._annotations(rows, count)
         self._append(
             _kept(ids, ~has_vector),
             {a: column.take(~has_vector, multi=a.multi) for a, column in columns.items()},
             _kept(payloads, ~has_vector),
+            {name: _kept(values, ~has_vector) for name, values in annotations.items()},
             numbers[~has_vector],
         )
         kept_columns = {a: c.take(has_vector, multi=a.multi) for a, c in columns.items()}
         kept = {"ids": _kept(ids, has_vector), "payloads": _kept(payloads, has_vector)}
+        kept |= {name: _kept(values, has_vector) for name, values in annotations.items()}
         kept |= {"columns": kept_columns, "row_numbers": numbers[has_vector]}
         return vectors, {**rows, **kept}
 
-    def _check(self, vectors: object, rows: Mapping[str, Any]) -> None:
-        """Raise `InvalidArgumentError` for an index that cannot have points without a vector."""
-        if not self._is_allowed:
-            return
-        rows_given = vectors if isinstance(vectors, list | tuple) else [vectors]
-        if any(isinstance(part, SparseRows) or hasattr(part, "tocsr") for part in rows_given):
-            raise invalid("vectors_optional", "is for dense vectors")
-        names = [n for n in ("labels", "categories", "subtopics") if rows.get(n) is not None]
-        if names:
-            raise invalid("vectors_optional", f"does not go with {' and '.join(names)}")
+    def _annotations(self, rows: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """Return the labels, categories and sub-topics of `count` rows, None for those not given.
+
+        Raises `InvalidArgumentError` if the rows have other kinds than those before them.
+        """
+        annotations: dict[str, Any] = {name: rows.get(name) for name in (*_TOPICS, "labels")}
+        for name in _TOPICS:
+            if annotations[name] is not None:
+                annotations[name] = integer_column(name, annotations[name], count)
+        if annotations["labels"] is not None:
+            sets = check_label_sets(annotations["labels"], count, self._label_count)
+            annotations["labels"], self._label_count = sets, sets.dims
+        kinds = {name for name, values in annotations.items() if values is not None}
+        if self._kinds is None:
+            self._kinds = kinds
+        for name in sorted(kinds ^ self._kinds):
+            raise invalid(name, "must come with every row or with none")
+        return annotations
 
     def _append(
         self,
         ids: Sequence[str] | IntArray,
         columns: Mapping[Attribute, Column],
         payloads: object,
+        annotations: Mapping[str, Any],
         numbers: IntArray,
     ) -> None:
         """Store points without a vector; error messages name rows by `numbers` (m,)."""
@@ -218,6 +252,7 @@ class VectorlessPoints:
             self._scratch = self._store.scratch()
             self._store.on_whole = self.begin_writes
             self._writer = ColumnWriter(self._scratch, self._attributes, has_payloads=True)
+            self._annotation_writer = AnnotationWriter(self._scratch, _stored(annotations))
         if is_texts(ids):
             self._texts += encode_texts(ids)
         else:
@@ -230,6 +265,7 @@ class VectorlessPoints:
         check_row_bytes(block, count, numbers)
         stored_payloads = check_payloads([None] * count if payloads is None else payloads, count)
         self._writer.append(slice(None), (), block, stored_payloads)
+        self._annotation_writer.append(_stored(annotations))
 
     def begin_writes(self, folder: Path) -> None:
         """Make the writes of a generation, which is complete in `folder`, with these points."""
@@ -237,6 +273,7 @@ class VectorlessPoints:
             return
         self._writer.finish()
         arrays = self._arrays(self._scratch)
+        annotations = {n: self._scratch.read(n) for n in self._annotation_writer.names}
         self._scratch.discard()
         if isinstance(self._store, Staging):
             # A cycle of references would keep the removed files mapped, and so on the disk.
@@ -254,6 +291,7 @@ class VectorlessPoints:
                     self._texts[start : start + _BLOCK_ROWS],
                     {a: rows_of_column(a, column, rows) for a, column in columns.items()},
                     payloads.take(rows),
+                    take(annotations, rows),
                 )
 
         target = WriteTarget(Engine(generation), folder)

@@ -6,8 +6,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from scipy import sparse
 
-from divgrpc import Field, Index
+from divgrpc import Collection, Field, Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import Client, Upsert
 from divgrpc_protos.arrays import encode
@@ -89,6 +90,58 @@ def test_writes(ask: Stack) -> None:
     assert ask("get_index", name).rows_without_vector == info.rows_without_vector
 
 
+LABELS = np.random.default_rng(6).random((ROWS, 5)) < 0.3
+TOPICS: dict[str, Any] = {"categories": [row % 3 for row in range(ROWS)]}
+SPARSE = sparse.csr_array(MATRIX * (np.abs(MATRIX) > 0.7) + np.eye(1, DIMS))
+SPARSE_ROWS: list[Any] = [None if row % 4 == 1 else SPARSE[[row]] for row in range(ROWS)]
+
+
+def test_sparse_points_with_labels(ask: Stack, tmp_path: Path) -> None:
+    """Records, votes, evaluations and counts are those of an index in process."""
+    name = f"vectorless-sparse-{ask.is_async:d}"
+    build: dict[str, Any] = {"ids": NAMES, "vectors_optional": True, "labels": LABELS, **TOPICS}
+    info = ask("build", name, SPARSE_ROWS, replace=True, **build)
+    with Collection.build(SPARSE_ROWS, path=tmp_path / "points", **build) as index:
+        assert (info.points, info.rows_without_vector) == ("sparse", len(ABSENT))
+        check_sparse(ask, name, index, NAMES[:9])
+        changed: tuple[Any, ...] = (["p0", "p1", "new"], [None, SPARSE[[1]], None])
+        labels = index.get(["p2", "p3", "p4"], with_labels=True).labels
+        index.upsert(*changed, labels=labels)
+        ask("upsert", name, *changed, labels=labels)
+        check_sparse(ask, name, index, ["p0", "p1", "p2", "new"])
+        index.upsert(["p1", "newer"], categories=[2, 1])
+        ask("upsert", name, ["p1", "newer"], categories=[2, 1])
+        record = ask("get", name, ["newer"], with_vectors=True, with_labels=True)[0]
+        assert (record.vector, record.labels, record.category) == (None, (), 1)
+        for step in ("compact", "retrain"):
+            assert ask(step, name)
+            getattr(index, step)()
+            check_sparse(ask, name, index, ["p0", "p1", "p2", "new", "newer"])
+        assert ask("get_index", name).rows_without_vector == index.info.rows_without_vector
+
+
+def check_sparse(ask: Stack, name: str, index: Index, ids: list[str]) -> None:
+    options: Any = {"with_vectors": True, "with_labels": True}
+    records, expected = ask("get", name, ids, **options), index.get(ids, **options)
+    assert records.has_vector.tolist() == expected.has_vector.tolist()  # type: ignore[union-attr]  # some have none
+    for column in ("indptr", "indices", "values"):
+        assert np.array_equal(getattr(records.vectors, column), getattr(expected.vectors, column))
+    for record, stored in zip(records, expected, strict=True):
+        assert (record.id, record.labels, record.category) == (
+            stored.id,
+            stored.labels,
+            stored.category,
+        )
+        assert (record.vector is None) == (stored.vector is None)
+    queries = SPARSE[:4]
+    result, truth = ask("query", name, queries, k=9), index.query(queries, k=9)
+    assert result.ids.tolist() == truth.ids.tolist()
+    assert result.scores.tobytes() == truth.scores.tobytes()
+    votes: Any = {"mode": "neighbour_vote"}
+    labels = ask("predict_labels", name, queries, **votes)
+    assert labels.labels.tolist() == index.predict_labels(queries, **votes).labels.tolist()
+
+
 def test_pages_have_them(client: Client) -> None:
     client.build("vectorless-pages", VECTORS, vectors_optional=True, replace=True)
     records = [
@@ -109,6 +162,33 @@ def test_many_points_come_in_several_messages(client: Client) -> None:
     assert records.has_vector.tolist() == [v is not None for v in VECTORS[::-1][:3]] + [False, True]
 
 
+def test_sparse_points_come_in_several_messages(client: Client) -> None:
+    words = ["x" * 10_000] * ROWS
+    options: dict[str, Any] = {"payloads": words, "labels": LABELS}
+    name = "vectorless-sparse-chunks"
+    client.build(name, SPARSE_ROWS, vectors_optional=True, replace=True, **options)
+    assert client.get_index(name).rows_without_vector == len(ABSENT)
+    client.upsert(name, list(range(ROWS)), SPARSE_ROWS[::-1], **options)
+    records = client.get(name, [0, 1, 2, 298, 299], with_vectors=True, with_labels=True)
+    assert records.has_vector is not None
+    assert records.has_vector.tolist() == [v is not None for v in VECTORS[::-1][:3]] + [False, True]
+    assert records[1].labels == tuple(np.flatnonzero(LABELS[1]).tolist())
+    pages = client.scroll(name, with_vectors=True, page_size=50)
+    absent = [record.id for page in pages for record in page if record.vector is None]
+    assert absent == [ROWS - 1 - row for row in reversed(ABSENT)]
+
+
+def test_records_that_are_none(ask: Stack) -> None:
+    name = f"no-records-{ask.is_async:d}"
+    ask("build", name, MATRIX[:4], labels=LABELS[:4], replace=True)
+    before = ask("upsert", name, [1], MATRIX[:1])
+    result = ask("upsert_records", name, [], labels=[], categories=[])
+    assert (result.sequence, result.rows) == (before.sequence, 0)
+    with pytest.raises(InvalidArgumentError, match="one row per record, 0, got 1") as fault:
+        ask("upsert_records", name, [], labels=LABELS[:1])
+    assert fault.value.field == "labels"
+
+
 def test_without_the_option_they_are_refused(client: Client) -> None:
     refused = (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError)
     with failing(*refused, field="vectors", match="row 1 has no vector: with vectors_optional"):
@@ -117,8 +197,6 @@ def test_without_the_option_they_are_refused(client: Client) -> None:
     for vectors in (None, [MATRIX[0], None]):
         with failing(*refused, field="vectors", match="built with vectors_optional"):
             client.upsert("refusing", [1, 9_000], vectors)
-    with failing(*refused, field="vectors_optional", match="does not go with categories"):
-        client.build("labelled", VECTORS, categories=[1] * ROWS, vectors_optional=True)
     with failing(*refused, field="vectors", match="at least one row"):
         no_vectors: Any = [None, None]
         client.build("empty", no_vectors, vectors_optional=True)

@@ -18,6 +18,7 @@ from divgrpc_client.formats.documents import Documents, read_documents, read_lab
 from divgrpc_client.formats.files import read_column, read_ids, read_vectors
 from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
+from divgrpc_client.messages.vectors import PointVectors
 from divgrpc_client.messages.writes import check_write_id
 from divgrpc_protos.arrays import row_count, take
 
@@ -218,9 +219,9 @@ def _name_of(write_id: str | None, start: int) -> str | None:
     return f"{write_id}:{start}" if write_id and start else write_id
 
 
-def _cut(vectors: Any, start: int, stop: int) -> Any:  # noqa: ANN401  # a matrix, a list or None
+def _cut(vectors: Any, start: int, stop: int) -> Any:  # noqa: ANN401  # a matrix, `PointVectors` or None
     """Return the vectors of some points."""
-    if vectors is None or isinstance(vectors, list):
+    if vectors is None or isinstance(vectors, PointVectors):
         return vectors and vectors[start:stop]
     return take(vectors, start, stop)
 
@@ -254,6 +255,8 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         name: read_column(source, path) for name, source in topics.items() if source is not None
     }
     _check_counts(vectors, fields)
+    if not len(fields["ids"]):
+        raise InvalidArgumentError("file", f"{path} has no points, so there is nothing to write")
     return vectors, fields
 
 
@@ -284,7 +287,7 @@ def _check_counts(vectors: Any, fields: dict[str, Any]) -> None:  # noqa: ANN401
     rows = vectors.rows if isinstance(vectors, Documents) else vectors
     vector_count = count
     if rows is not None:
-        vector_count = len(rows) if isinstance(rows, list) else row_count(rows)
+        vector_count = rows.rows if isinstance(rows, PointVectors) else row_count(rows)
     if vector_count != count:
         rule = "must be as many as the vectors"
         raise invalid("ids", f"{rule}, got {count} for {vector_count} vectors")

@@ -4,7 +4,8 @@ An archive (.npz) has these arrays:
 
     divgrpc                      1, the version of this format
     vectors                      (n, dims) float32, of dense points
-    has_vector                   (n,) bool if some points have no vector; `vectors` has the others
+    has_vector                   (n,) bool if some points have no vector; the arrays of vectors have
+                                 the others
     format, shape, indptr, indices, data
                                  sparse points, as scipy.sparse.save_npz writes them
     ids                          (n,) int64, or UTF-8 bytes of a JSON list if the ids are texts
@@ -84,22 +85,26 @@ def archive_writer(path: Path, info: IndexInfo) -> Iterator[Callable[[Records], 
 
 def _vectors(pages: list[Records], info: IndexInfo) -> dict[str, Array]:
     parts: list[Any] = [page.vectors for page in pages]
+    flags = np.concatenate(
+        [
+            np.empty(0, np.bool_),
+            *(np.ones(len(p), np.bool_) if p.has_vector is None else p.has_vector for p in pages),
+        ]
+    )
+    presence = {} if flags.all() else {"has_vector": flags}
     if info.points == "dense":
         vectors = np.concatenate([np.empty((0, info.dims), np.float32), *parts])
-        if all(page.has_vector is None for page in pages):
-            return {"vectors": vectors}
-        flags = np.concatenate(
-            [np.ones(len(p), np.bool_) if p.has_vector is None else p.has_vector for p in pages]
-        )
-        return {"vectors": vectors[flags], "has_vector": flags}
+        return {"vectors": vectors[flags]} | presence
     sparse: list[SparseVectors] = parts
-    widths = np.concatenate([np.diff(part.indptr) for part in sparse])
-    return {
+    widths = np.concatenate([np.empty(0, np.int64), *(np.diff(part.indptr) for part in sparse)])
+    # Rows without a vector have no values.
+    widths = widths[flags]
+    return presence | {
         "format": np.array(b"csr"),
         "shape": np.array([len(widths), info.dims]),
         "indptr": np.concatenate(([0], np.cumsum(widths))),
-        "indices": np.concatenate([part.indices for part in sparse]),
-        "data": np.concatenate([part.values for part in sparse]),
+        "indices": np.concatenate([np.empty(0, np.int32), *(part.indices for part in sparse)]),
+        "data": np.concatenate([np.empty(0, np.float32), *(part.values for part in sparse)]),
     }
 
 

@@ -14,6 +14,7 @@ from divgrpc_client.formats.files import read_column, read_lines, read_vectors
 from divgrpc_client.formats.json_lines import PointLines
 from divgrpc_client.formats.record_files import has_records, read_records
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
+from divgrpc_client.messages.vectors import PointVectors
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
 # Files with these suffixes hold a matrix and nothing else. All other files are text, with one
@@ -27,11 +28,11 @@ class Documents:
     """Documents of a file, n in number.
 
     `rows` (n, d) are the features, and `numbers` (n,) the positions in the file, from 0 up.
-    `labels` (n, L) and `groups` (n,) may be None.
+    `labels` (n, L) and `groups` (n,) may be None. Points of a build may lack a vector.
     """
 
     path: Path
-    rows: Matrix
+    rows: Any  # a matrix, or `PointVectors`
     labels: Matrix | None
     numbers: IntArray
     groups: IntArray | None = None
@@ -121,12 +122,12 @@ def read_label_matrix(path: Path) -> Matrix:
 
 
 def _with_labels(
-    path: Path, rows: Matrix, labels: Matrix | None, arguments: argparse.Namespace
+    path: Path, rows: Matrix | PointVectors, labels: Matrix | None, arguments: argparse.Namespace
 ) -> Documents:
     """Return the documents after applying --labels, --groups and --split."""
     if file := vars(arguments).get("labels"):
         labels = read_label_matrix(Path(file))
-    count = row_count(rows)
+    count = rows.rows if isinstance(rows, PointVectors) else row_count(rows)
     groups = None
     if source := vars(arguments).get("groups"):
         groups = read_column(source, path)
@@ -142,7 +143,7 @@ def _with_labels(
     return documents.taken(read_split(Path(name), count, int(column)))
 
 
-def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
+def read_build(arguments: argparse.Namespace) -> tuple[Path, Any, dict[str, Any]]:
     """Return the file of a build, the rows, and further arguments of `Client.build`."""
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "set either FILE or --features")
@@ -154,10 +155,9 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
             _refuse_options(path, arguments)
             is_optional = bool(vars(arguments).get("vectors_optional"))
             points = read_records(path, vectors_optional=is_optional)
-            if points.has_vector is not None:
-                _refuse_labels(arguments)
-                return path, points.rows, _columns_of(path, points)
-            rows = cast(Matrix, points.vectors)
+            if points.has_vector is not None and arguments.split:
+                raise InvalidArgumentError("split", "does not go with points without a vector")
+            rows = points.rows
             columns = _columns_of(path, points)
             labels = columns.get("labels")
         else:
@@ -183,13 +183,6 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         "roots": arguments.roots,
     }
     return documents.path, documents.rows, fields
-
-
-def _refuse_labels(arguments: argparse.Namespace) -> None:
-    """Raise for options of labels, which do not go with points without a vector."""
-    for option in ("labels", "label_model", "label_names", "hierarchy", "split"):
-        if vars(arguments).get(option):
-            raise InvalidArgumentError(option, "does not go with points without a vector")
 
 
 def _columns_of(path: Path, points: PointLines) -> dict[str, Any]:

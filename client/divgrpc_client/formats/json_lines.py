@@ -24,6 +24,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types.records import Record, Records, SparseVector
 from divgrpc_client.formats import label_columns
 from divgrpc_client.formats.label_columns import LabelColumns
+from divgrpc_client.messages.vectors import PointVectors
 from divgrpc_protos.arrays import Csr, Matrix
 
 JSON_LINES: Final = (".jsonl", ".ndjson")
@@ -49,11 +50,10 @@ class PointLines:
 
     @property
     def rows(self) -> Any:  # noqa: ANN401  # what `Client.build` takes
-        """The vectors, with None for a point without one; None if points keep theirs."""
+        """The vectors of the points, some of which may have none; None if points keep theirs."""
         if self.has_vector is None:
             return self.vectors
-        vectors = iter(() if self.vectors is None else self.vectors)
-        return [next(vectors) if has else None for has in self.has_vector.tolist()]
+        return PointVectors(self.vectors, self.has_vector)
 
 
 def read_points(
@@ -92,8 +92,6 @@ def read_points(
     has_payloads = any(payload is not None for payload in payloads)
     if not flags:
         has_payloads = "payload" in _parts(first)
-    if vectors and isinstance(vectors[0], tuple) and not all(flags):
-        raise InvalidArgumentError("file", f"{path}: only dense vectors may be null")
     return PointLines(
         _matrix(vectors) if vectors else None,
         None if ids[0] is None else ids,

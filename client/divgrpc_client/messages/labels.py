@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import invalid
+from divgrpc.types.records import PointLabels
 from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, encode_dense, row_count
 from divgrpc_protos.v1 import labels_pb2
@@ -42,6 +43,7 @@ class LabelModelLike(Protocol):
         """Whether documents are scaled to unit length before they are multiplied by the model."""
 
 
+LabelsLike: TypeAlias = VectorsLike | PointLabels
 ModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModelLike | None
 
 
@@ -98,7 +100,7 @@ class LabelUpload:
 def label_upload(
     rows: int,
     *,
-    labels: VectorsLike | None = None,
+    labels: LabelsLike | None = None,
     label_model: ModelLike = None,
     label_names: Sequence[str] | None = None,
     hierarchy: npt.ArrayLike | None = None,
@@ -129,12 +131,16 @@ def label_upload(
     )
 
 
-def label_sets(labels: VectorsLike, rows: int, row_noun: str = "vector") -> Csr:
+def label_sets(labels: LabelsLike, rows: int, row_noun: str = "vector") -> Csr:
     """Return labels (rows, L) as a sparse matrix.
 
     `row_noun` is the word for a row in errors. Raises `InvalidArgumentError` if the number of rows
     is wrong or a number is not finite.
     """
+    if isinstance(labels, PointLabels):
+        indices = np.asarray(labels.indices, np.uint32)
+        ones = np.ones(len(indices), np.float32)
+        labels = Csr(np.asarray(labels.indptr, np.int64), indices, ones, labels.label_count)
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
         raise invalid(

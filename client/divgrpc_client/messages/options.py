@@ -53,7 +53,7 @@ from divgrpc.types.records import (
     PayloadsLike,
     ShownLike,
 )
-from divgrpc_client.messages.labels import ModelLike
+from divgrpc_client.messages.labels import LabelsLike, ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
 __all__ = [
@@ -158,6 +158,7 @@ _OF_CALLS: Final = {
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
+    LabelsLike: "LabelsLike",
     IdsLike: "IdsLike",
     IdsOf: "IdsLike",
     ShownLike: "ShownLike",

@@ -128,11 +128,10 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
             indices = vectors.indices.astype(np.int32)
             vectors = SparseVectors(vectors.indptr, indices, vectors.data, vectors.cols)
     has_vector = None
-    if points.rows_without_vector and isinstance(vectors, np.ndarray):
+    if points.rows_without_vector and vectors is not None:
         has_vector = np.ones(len(ids), np.bool_)
         has_vector[points.rows_without_vector] = False
-        present, vectors = vectors, np.full((len(ids), vectors.shape[1]), np.nan, np.float32)
-        vectors[has_vector] = present
+        vectors = _spread(vectors, has_vector)
     return Records(
         ids=ids,
         vectors=vectors,
@@ -145,6 +144,17 @@ def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) 
         categories=_topics(points.categories),
         subtopics=_topics(points.subtopics),
     )
+
+
+def _spread(vectors: Any, has_vector: npt.NDArray[np.bool_]) -> Any:  # noqa: ANN401  # an array or SparseVectors
+    """Return the vectors that are there as rows of all points: NaN or no values for the others."""
+    if isinstance(vectors, SparseVectors):
+        widths = np.zeros(len(has_vector), np.int64)
+        widths[has_vector] = np.diff(vectors.indptr)
+        return vectors._replace(indptr=np.concatenate(([0], np.cumsum(widths))))
+    whole = np.full((len(has_vector), vectors.shape[1]), np.nan, np.float32)
+    whole[has_vector] = vectors
+    return whole
 
 
 def _labels(sets: points_pb2.LabelSets) -> PointLabels:

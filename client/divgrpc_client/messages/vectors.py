@@ -40,13 +40,20 @@ class SparseLike(Protocol):
 VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
 
 
-def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
+def as_matrix(
+    field: str,
+    value: VectorsLike,
+    *,
+    one_row: bool = False,
+    row_numbers: npt.NDArray[np.int64] | None = None,
+) -> Matrix:
     """Return the vectors as a two-dimensional array or as compressed sparse rows.
 
     A two-dimensional array is not copied. With `one_row`, a single vector becomes a matrix of one
     row. A list of sparse matrices becomes one matrix. If a sparse matrix has unsorted or repeated
     entries, a copy is sorted and repeated entries are summed. Raises `InvalidArgumentError` for
-    `field` if the shape or the type is wrong.
+    `field` if the shape or the type is wrong; the message names rows by `row_numbers`, by default
+    from 0 on.
     """
     if isinstance(value, Csr):
         return value
@@ -57,9 +64,10 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     try:
         array = np.asarray(value)
     except ValueError:
-        raise invalid(field, f"must be a matrix of numbers{stacking_hint(value)}") from None
+        hint = stacking_hint(value, row_numbers)
+        raise invalid(field, f"must be a matrix of numbers{hint}") from None
     if array.dtype.kind not in _NUMBER_KINDS:
-        reason = stacking_hint(array) or f", got {array.dtype}"
+        reason = stacking_hint(value, row_numbers) or f", got {array.dtype}"
         raise invalid(field, f"must hold real numbers{reason}")
     if array.ndim == 1 and one_row:
         return array.reshape(1, -1)
@@ -181,10 +189,34 @@ class PointVectors:
     has_vector: npt.NDArray[np.bool_] | None = None
 
     @classmethod
-    def of(cls, field: str, vectors: VectorsLike) -> "PointVectors":
+    def of(cls, field: str, vectors: "VectorsLike | PointVectors") -> "PointVectors":
         """Check what a caller passes; raises `InvalidArgumentError` for `field`."""
+        if isinstance(vectors, PointVectors):
+            return vectors
         present, has_vector = split_vectors(vectors)
-        return cls(None if present is None else as_matrix(field, present), has_vector)
+        if has_vector is None:
+            return cls(as_matrix(field, present))
+        numbers = np.flatnonzero(has_vector)
+        if present is None:
+            return cls(None, has_vector)
+        matrix = as_matrix(field, present, row_numbers=numbers)
+        if row_count(matrix) != len(numbers):
+            rule = f"must have one row for each vector that is not None, {len(numbers)}"
+            raise invalid(field, f"{rule}, got {row_count(matrix)}")
+        return cls(matrix, has_vector)
+
+    def __getitem__(self, rows: slice) -> "PointVectors":
+        """Return the points of a slice."""
+        start, stop, _ = rows.indices(self.rows)
+        if self.has_vector is None:
+            return (
+                self if self.matrix is None else PointVectors(arrays.take(self.matrix, start, stop))
+            )
+        before, flags = self.has_vector[:start], self.has_vector[start:stop]
+        first, count = int(np.count_nonzero(before)), int(np.count_nonzero(flags))
+        if self.matrix is None or not count:
+            return PointVectors(None, flags)
+        return PointVectors(arrays.take(self.matrix, first, first + count), flags)
 
     @property
     def rows(self) -> int:

@@ -15,6 +15,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client.messages import writes
 from divgrpc_client.messages.batches import MESSAGE_BYTES, Pipeline
+from divgrpc_client.messages.labels import LabelsLike
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.messages.writes import Conditions, RowArguments
@@ -37,7 +38,7 @@ class Upsert:
     mode: WriteMode = "upsert"
     if_sequence: int | None = None
     write_id: str | None = None
-    labels: VectorsLike | None = None
+    labels: LabelsLike | None = None
     categories: NumbersLike = None
     subtopics: NumbersLike = None
 

@@ -25,7 +25,7 @@ from divgrpc.types.records import (
 from divgrpc_client.messages.arguments import not_negative
 from divgrpc_client.messages.batches import Exchange
 from divgrpc_client.messages.filters import filter_fields
-from divgrpc_client.messages.labels import label_sets
+from divgrpc_client.messages.labels import LabelsLike, label_sets
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import PointVectors, VectorsLike, number_column, whole_numbers
 from divgrpc_protos.arrays import Csr, encode_label_sets, take
@@ -81,7 +81,7 @@ class RowArguments(NamedTuple):
     attributes: AttributesLike = None
     attribute_types: AttributeTypes = None
     payloads: PayloadsLike = None
-    labels: VectorsLike | None = None
+    labels: LabelsLike | None = None
     categories: NumbersLike = None
     subtopics: NumbersLike = None
 
@@ -154,6 +154,20 @@ def upsert(
             )
 
     return _send_all(messages())
+
+
+def nothing(name: str, no_rows: RowArguments) -> WriteExchange:
+    """Return the exchange of an upsert of no records; its result has the last write.
+
+    A deletion of no point is no write. Raises `InvalidArgumentError` if there are annotations.
+    """
+    for field in ("labels", "categories", "subtopics"):
+        values: Any = getattr(no_rows, field)
+        if field == "labels" and not isinstance(values, list | None):
+            label_sets(values, 0, "record")
+        elif values is not None and len(values):
+            raise invalid(field, f"must have one row per record, 0, got {len(values)}")
+    return _send_all(iter((delete_request(name, []),)))
 
 
 def delete(name: str, ids: IdsOf, condition: FilterLike, conditions: Conditions) -> WriteExchange:

@@ -137,12 +137,23 @@ def pack_records(records: Records, kind: IdKind) -> points_pb2.PointRecords:
     field = message.string_ids if kind == "string" else message.ids
     field.extend(records.ids.tolist())
     vectors = records.vectors
-    if records.has_vector is not None and isinstance(vectors, np.ndarray):
-        vectors = vectors[records.has_vector]
+    if records.has_vector is not None and vectors is not None:
+        vectors = _present(vectors, records.has_vector)
         message.rows_without_vector.extend(np.flatnonzero(~records.has_vector).tolist())
     if vectors is not None:
         message.vectors.CopyFrom(_pack_vectors(vectors))
     return message
+
+
+def _present(
+    vectors: FloatArray | SparseVectors, has_vector: npt.NDArray[np.bool_]
+) -> FloatArray | SparseVectors:
+    """Return the vectors that are there; missing ones of sparse points have no values."""
+    if not isinstance(vectors, SparseVectors):
+        return vectors[has_vector]
+    widths = np.diff(vectors.indptr)[has_vector]
+    ends = np.concatenate(([0], np.cumsum(widths, dtype=np.int64)))
+    return vectors._replace(indptr=ends)
 
 
 def _listed(numbers: npt.NDArray[np.int32] | None) -> list[int]:

@@ -60,6 +60,48 @@ def test_a_file_is_built_exported_and_built_again(run: Run, file: Path, tmp_path
     assert (like.code != 0, "a point without a vector" in like.err) == (True, True)
 
 
+def as_sparse(point: dict[str, Any], row: int) -> dict[str, Any]:
+    vector = {"indices": [row % 7, 7 + row % 3], "values": [1.5, row / 4 + 1], "dims": 12}
+    return point | {
+        "vector": None if row % 5 in {1, 2} else vector,
+        "labels": [row % 4],
+        "label_count": 5,
+        "category": row % 3 - 1,
+    }
+
+
+def test_sparse_points_with_labels(run: Run, file: Path, tmp_path: Path) -> None:
+    points = [as_sparse(point, row) for row, point in enumerate(lines(file).values())]
+    source = write(tmp_path / "sparse.jsonl", points)
+    options = ("--metric", "l2", "--vectors-optional", "--replace", "--json")
+    build = run("build", "sparse-vectors", source, *options)
+    assert (build.code, build.json["rows"], build.json["rows_without_vector"]) == (0, ROWS, 16)
+    copy, again, archive = (tmp_path / name for name in ("copy.jsonl", "again.jsonl", "copy.npz"))
+    assert run("export", "sparse-vectors", copy).code == 0
+    assert lines(copy) == {point["id"]: point for point in points}
+    assert run("export", "sparse-vectors", archive).code == 0
+    for exported in (copy, archive):
+        assert run("build", "sparse-again", exported, *options).code == 0
+        assert run("export", "sparse-again", again, "--overwrite").code == 0
+        assert again.read_bytes() == copy.read_bytes()
+    changed = [points[0] | {"vector": None}, points[1] | {"vector": points[0]["vector"]}]
+    assert run("upsert", "sparse-again", write(tmp_path / "some.jsonl", changed)).code == 0
+    assert run("upsert", "sparse-again", archive).code == 0
+    assert run("export", "sparse-again", again, "--overwrite").code == 0
+    assert lines(again) == lines(copy)
+    model = run("build", "sparse-model", source, *options, "--label-model", "leml", "--rank", "2")
+    assert model.code == 0, model.err
+    assert run("get", "sparse-model", "p1", "--with-labels", "--json").code == 0
+
+
+def test_a_file_without_points_is_refused(run: Run, file: Path, tmp_path: Path) -> None:
+    assert run("build", "no-points", file, "--vectors-optional", "--replace").code == 0
+    archive = tmp_path / "none.npz"
+    assert run("export", "no-points", archive, "--where", "row>1000").code == 0
+    refused = run("upsert", "no-points", archive)
+    assert (refused.code, "has no points, so there is nothing to write" in refused.err) == (2, True)
+
+
 def test_upserts(run: Run, file: Path, tmp_path: Path) -> None:
     build = run("build", "upserted-vectors", file, "--vectors-optional", "--replace")
     assert build.code == 0, build.err
@@ -84,10 +126,11 @@ def test_upserts(run: Run, file: Path, tmp_path: Path) -> None:
     assert (refused.code, "line 2: has a `vector`, and the first" in refused.err) == (2, True)
 
 
-def test_without_the_option_such_points_are_refused(run: Run, file: Path) -> None:
+def test_without_the_option_such_points_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
     refused = run("build", "refused-vectors", file, "--replace")
     assert refused.code == 2
     assert "line 2: `vector` must be a list of numbers" in refused.err
     assert "--vectors-optional" in refused.err
-    labels = run("build", "x", file, "--vectors-optional", "--label-model", "leml")
-    assert (labels.code, "does not go with points without a vector" in labels.err) == (2, True)
+    split = write(tmp_path / "split.txt", [])
+    some = run("build", "x", file, "--vectors-optional", "--split", split)
+    assert (some.code, "does not go with points without a vector" in some.err) == (2, True)

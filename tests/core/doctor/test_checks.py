@@ -108,7 +108,7 @@ def test_each_damaged_file_is_named(index: Path) -> None:
     assert check(index).verdict == "ok"
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [*range(6), 7])
 def test_each_number_of_the_last_writer_is_compared(index: Path, number: int) -> None:
     """The seventh number names the start of the system; another one makes the others void."""
     file = index / "1" / "writes" / "PUBLISHED"

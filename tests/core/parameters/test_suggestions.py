@@ -181,6 +181,16 @@ def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:
     assert (index.query(np.stack(column), k=1).ids[:, 0] == np.arange(4)).all()
     column[2] = None
     assert "got a column of arrays with None in row 2" in str(fault(index.query, queries=column))
+    ragged = [[1, 2, 3, 4], [1, 2, 3]]
+    rows: list[tuple[Any, str]] = [
+        ([*POINTS[:2].tolist(), None], "row 2 is None"),
+        (ragged, "its rows differ in length: row 1 has 3 numbers, and row 0 has 4"),
+        ([[1, 2, 3, 4], [1, 2, "x", 4]], "row 1 has 'x', which is no number"),
+        (np.array([[1, 2, 3, 4], [None] * 4], object), "row 1 has None, which is no number"),
+        (np.array([np.ones(4), np.ones(3)], object), "row 1 has 3 numbers, and row 0 has 4"),
+    ]
+    for matrix, words in rows:
+        assert words in str(fault(index.query, queries=matrix))
     for no_column in (["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []):
         assert "np.stack" not in str(fault(Index.build, vectors=no_column))
     for vector in (POINTS[2], POINTS[2].tolist(), POINTS[2].astype(np.float64)):

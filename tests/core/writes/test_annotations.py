@@ -500,3 +500,30 @@ def test_the_size_of_labels_is_known_before_they_are_read(tmp_path: Path) -> Non
     assert (sizes - sizes[-1]).tolist() == [5 * (20_000 - 7)] * 3_000 + [0] * 1_000
     assert sizes[-1] >= 5 * 8 + 2 * 10
     assert peak_bytes < 2**20
+
+
+def test_labels_that_get_returns_are_written(tmp_path: Path) -> None:
+    labels = np.eye(4, 5)
+    with Collection.build(np.eye(4), labels=labels, path=tmp_path / "points") as collection:
+        records = collection.get([2, 0], with_labels=True)
+        collection.upsert([1, 7], np.eye(4)[:2], labels=records.labels, write_id="a")
+        assert collection.upsert(
+            [1, 7], np.eye(4)[:2], labels=records.labels, write_id="a"
+        ).sequence == (collection.sequence)
+        assert [r.labels for r in collection.get([1, 7], with_labels=True)] == [(2,), (0,)]
+        copied: Any = records.labels
+        again = Index.build(np.eye(2), labels=copied).get([0, 1], with_labels=True)
+        assert [record.labels for record in again] == [(2,), (0,)]
+        advice = "got 10: leave out the columns of other labels, or build the index anew"
+        with pytest.raises(InvalidArgumentError, match=f"5 columns, one per label, {advice}"):
+            collection.upsert([0], np.eye(1, 4), labels=np.ones((1, 10)))
+        with pytest.raises(InvalidArgumentError, match="got 2: add columns of zeros"):
+            collection.upsert([0], np.eye(1, 4), labels=[[1, 1]])
+        assert collection.upsert_records([], labels=[], categories=[]).rows == 0
+
+
+def test_categories_that_are_none_are_named(tmp_path: Path) -> None:
+    lists: list[Any] = [[1, None], np.array([1, None], object)]
+    for values in lists:
+        with pytest.raises(InvalidArgumentError, match="-1 for none, got None in row 1"):
+            Index.build(np.eye(2), categories=values, path=tmp_path / "points")

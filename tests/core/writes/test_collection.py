@@ -43,9 +43,9 @@ from support.data.written_points import (
 QUERIES = np.random.default_rng(8).normal(size=(3, DIMS)).astype(np.float32)
 # Few points are drawn, so that many of those written are equal.
 POINTS = drawn_points(60, 2)
-# Points of a collection with `vectors_optional`: half of them have no vector, none has labels.
+# Points of a collection with `vectors_optional`: half of them have no vector.
 OPTIONAL_POINTS = [
-    replace(point, labels=None, vector=point.vector if place % 4 < 2 else None)
+    replace(point, vector=point.vector if place % 4 < 2 else None)
     for place, point in enumerate(POINTS)
 ]
 Test = tuple[Condition, Callable[[Point], bool]]
@@ -97,20 +97,30 @@ class _Writes(RuleBasedStateMachine):
     @initialize(
         family=st.sampled_from(["cells", "lsh_div"]),
         metric=st.sampled_from(["cosine", "euclidean", "inner_product"]),
-        points=st.sampled_from(["dense", "sparse", "vectors optional"]),
+        kind=st.sampled_from(["dense", "sparse"]),
+        is_optional=st.booleans(),
+        has_labels=st.booleans(),
         has_texts=st.booleans(),
         count=st.integers(1, 40),
     )
-    def build(
-        self, *, family: HashFamily, metric: Metric, points: str, has_texts: bool, count: int
+    def build(  # what a collection is drawn from
+        self,
+        *,
+        family: HashFamily,
+        metric: Metric,
+        kind: Points,
+        is_optional: bool,
+        has_labels: bool,
+        has_texts: bool,
+        count: int,
     ) -> None:
-        self.metric, self.has_texts = metric, has_texts
-        self.is_optional = points == "vectors optional"
-        self.points = OPTIONAL_POINTS if self.is_optional else POINTS
+        self.metric, self.has_texts, self.is_optional = metric, has_texts, is_optional
+        self.no_labels: tuple[()] | None = () if has_labels else None
+        points = OPTIONAL_POINTS if is_optional else POINTS
+        self.points = [p if has_labels else replace(p, labels=None) for p in points]
         self.model: Model = {self.id_of(i): self.points[i] for i in range(count)}
         self.path = self.folder / "points"
-        kind: Points = "sparse" if points == "sparse" else "dense"
-        options: Any = {"vectors_optional": True} if self.is_optional else {}
+        options: Any = {"vectors_optional": True} if is_optional else {}
         self.collection = a_collection(self.path, self.model, family, metric, kind, **options)
 
     def id_of(self, number: int) -> Id:
@@ -162,7 +172,7 @@ class _Writes(RuleBasedStateMachine):
                 self.open.upsert(names, **arguments)
             return
         self.written(self.open.upsert(names, **arguments).sequence)
-        new = Point(None, labels=None)
+        new = Point(None, labels=self.no_labels)
         self.put({name: new for name in names if name not in self.model})
         for name in names:
             changes: Any = {"payload": payload} | ({"colour": "red"} if colour else {})
@@ -171,9 +181,8 @@ class _Writes(RuleBasedStateMachine):
     @rule(numbers=some_numbers)
     def upsert_vectors_alone(self, numbers: list[int]) -> None:
         """Points then have no attributes and no payloads."""
-        labels = None if self.is_optional else ()
         points = {
-            self.id_of(number): Point(self.points[number].vector, labels=labels)
+            self.id_of(number): Point(self.points[number].vector, labels=self.no_labels)
             for number in numbers
         }
         vectors = columns_of([*points.values()], kind_of(self.open))["vectors"]
@@ -325,4 +334,4 @@ class _Writes(RuleBasedStateMachine):
 
 @pytest.mark.usefixtures("no_syncs")
 def test_a_collection_has_the_points_of_a_dictionary() -> None:
-    run_state_machine_as_test(_Writes, settings=settings(max_examples=24, stateful_step_count=20))
+    run_state_machine_as_test(_Writes, settings=settings(max_examples=32, stateful_step_count=20))

@@ -203,7 +203,7 @@ def test_what_an_interrupted_first_write_has_left_is_no_write(tmp_path: Path) ->
     path = tmp_path / "points"
     a_collection(path, OLD).close()
     writes = path / "1" / "writes"
-    assert (writes / "PUBLISHED").read_bytes() == bytes(56)
+    assert (writes / "PUBLISHED").read_bytes() == bytes(64)
     for name in ("layouts/1", "parts", "log"):
         (writes / name).mkdir(parents=True)
     (writes / "LAYOUT.new").write_bytes(b"x")

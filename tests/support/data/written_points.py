@@ -117,13 +117,21 @@ def annotations_of(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
+def vectors_of(points: Sequence[Point], kind: Points) -> Any:  # noqa: ANN401  # dense or sparse, or a list
+    """Return vectors as a matrix or, if a point has none, as a list with None."""
+    flags = [point.vector is not None for point in points]
+    present = [point.vector for point in points if point.vector is not None]
+    matrix = as_kind(np.array(present, np.float32).reshape(-1, DIMS), kind)
+    if all(flags):
+        return matrix
+    rows = iter([matrix[[row]] if kind == "sparse" else matrix[row] for row in range(len(present))])
+    return [next(rows) if has else None for has in flags]
+
+
 def columns_of(points: Sequence[Point], kind: Points = "dense") -> dict[str, Any]:
     """Return the arguments of `build` and `upsert` with an entry for each point, except ids."""
-    vectors: Any = [point.vector for point in points]
-    if None not in vectors:
-        vectors = np.array(vectors, np.float32)
     return annotations_of(points) | {
-        "vectors": as_kind(vectors, kind),
+        "vectors": vectors_of(points, kind),
         "attributes": {
             "colour": [point.colour for point in points],
             "size": [point.size for point in points],
@@ -199,7 +207,7 @@ def check_records(records: Iterable[Any], model: Model) -> None:
 
 
 def check_annotations(index: Index, model: Model) -> None:
-    """Check the label sets, categories and sub-topics of all points."""
+    """Check the label sets of all points, and what evaluations know of those with a vector."""
     engine, points = index.engine, list(model.values())
     rows = engine.find(list(model)) if model else np.empty(0, np.int64)
     assert engine.label_sets is not None
@@ -207,6 +215,9 @@ def check_annotations(index: Index, model: Model) -> None:
     assert np.diff(sets.indptr).tolist() == [len(point.labels) for point in points]
     labels = [label for point in points for label in point.labels]
     assert sets.indices.tolist() == labels
+    flags = np.array([point.vector is not None for point in points], np.bool_)
+    rows, points = rows[flags], [point for point in points if point.vector is not None]
+    labels = [label for point in points for label in point.labels]
     assert engine.label_counts is not None
     assert engine.label_counts.tolist() == np.bincount(labels, minlength=LABELS).tolist()
     topics = engine.topics
