@@ -213,7 +213,7 @@ LOCK = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extra
     --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 lock: .venv/ready    ## resolve the dependencies anew
-	$(LOCK) --extra server --extra report --extra dev --extra bench \
+	$(LOCK) --extra server --extra tracing --extra report --extra dev --extra bench \
 	    --output-file requirements.lock pyproject.toml
 	$(filter-out --allow-unsafe,$(LOCK)) $(ENGINE:%=--unsafe-package %) \
 	    --extra server --extra report --build-deps-for editable \

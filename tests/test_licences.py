@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-RUN_TIME = ("cli", "server", "report")
+RUN_TIME = ("cli", "server", "tracing", "report")
 RUST_BUILDERS = ("maturin", "setuptools-rust")
 
 

@@ -17,7 +17,9 @@ from divgrpc_server import config as configuration
 from divgrpc_server.security import options as security
 
 # Modules that the extra `server` installs.
-_EXTRA_MODULES: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_reflection")
+_EXTRA_MODULES: Final = (
+    *("numba", "scipy", "structlog", "grpc_health", "grpc_reflection", "prometheus_client"),
+)
 
 _DESCRIPTION = """\
 Serves diverse retrieval over gRPC: results that are near the query and different from one another.
@@ -77,8 +79,10 @@ def _shown(default: object) -> str:
 def _metavar(field: "dataclasses.Field[object]") -> str:
     if field.metadata["choices"]:
         return "|".join(field.metadata["choices"])
-    if field.name == "listen":
+    if field.name in ("listen", "metrics"):
         return "HOST:PORT"
+    if field.name == "recall_sample":
+        return "SHARE"
     return "N" if field.type is int else "SECONDS" if field.type is float else "PATH"
 
 

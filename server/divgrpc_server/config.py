@@ -75,6 +75,17 @@ class Config:
     reflection: bool = _option(
         True, "let tools such as grpcurl list the methods; with TLS or tokens, off unless asked for"
     )
+    metrics: str = _option(
+        "",
+        "host:port of metrics and probes over HTTP; port 0 takes a free one, which is logged;"
+        " without it there are none",
+    )
+    recall_sample: float = _option(
+        0.0,
+        "share of queries whose recall workers measure when they have time; needs --metrics",
+        low=0,
+        high=1,
+    )
     ready_file: str = _option("", "file that gets host:port once the server serves")
     grace: float = _option(10.0, "seconds to finish running calls after a signal to stop", low=0)
     durability: str = _option(
@@ -118,17 +129,21 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
-        _split_address(self.listen)
+        split_address("listen", self.listen)
+        if self.metrics:
+            split_address("metrics", self.metrics)
+        elif self.recall_sample:
+            raise invalid("recall_sample", "needs metrics, which show the recall")
 
     @property
     def host(self) -> str:
         """The host part of `listen`, without brackets."""
-        return _split_address(self.listen)[0]
+        return split_address("listen", self.listen)[0]
 
     @property
     def port(self) -> int:
         """The port part of `listen`."""
-        return _split_address(self.listen)[1]
+        return split_address("listen", self.listen)[1]
 
 
 def load(
@@ -196,9 +211,10 @@ def _check(field: "dataclasses.Field[object]", value: object) -> None:
         )
 
 
-def _split_address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
+def split_address(option: str, address: str) -> tuple[str, int]:
+    """Return host, without brackets, and port; raises `InvalidArgumentError` for `option`."""
+    host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise invalid("listen", f"must be host:port, got {listen!r}")
+        raise invalid(option, f"must be host:port, got {address!r}")
     return host, int(port)

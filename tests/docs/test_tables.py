@@ -24,6 +24,7 @@ from divgrpc.parameters import (
 )
 from divgrpc_server.codec.statuses import TABLE
 from divgrpc_server.config import ENVIRONMENT_PREFIX, Config
+from divgrpc_server.monitoring.definitions import METRICS
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "pages" / "guide"
@@ -196,3 +197,18 @@ def test_warnings_equal_the_contract() -> None:
     assert comment is not None
     codes = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", comment[1]))
     assert set(_by_name("errors.md", "Warnings", "code")) == codes
+
+
+def test_metrics_equal_the_code() -> None:
+    """Each metric has one row, with its kind, its labels and its help text, in the same order."""
+    groups = ("Calls", "Queries", "Writes", "Builds", "Processes", "Storage")
+    rows = [tuple(row.values()) for group in groups for row in _rows("monitoring.md", group)]
+    assert rows == [
+        (
+            f"`{metric.name}`",
+            metric.kind,
+            ", ".join(f"`{label}`" for label in metric.labels) or "none",
+            metric.help,
+        )
+        for metric in METRICS
+    ]

@@ -14,8 +14,10 @@ from divgrpc_client.messages import arguments
 from divgrpc_client.rpc.causes import explain_unreachable
 from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
 from divgrpc_client.rpc.security import Metadata, Peer
+from divgrpc_client.rpc.trace_context import current_traceparent
 
 REQUEST_ID_KEY: Final = "x-request-id"
+_TRACE_KEY: Final = "traceparent"
 _STATUS_KEY: Final = "grpc-status-details-bin"
 _NO_STATUS: Final = status_pb2.Status()
 # Reason of an error for an expired deadline, the same as the server's.
@@ -51,8 +53,9 @@ class RpcCall:
         self._started = time.monotonic()
         seconds = math.inf if timeout is None else arguments.seconds("timeout", timeout)
         self._deadline = self._started + seconds if seconds < _ENDLESS_SECONDS else math.inf
-        pairs = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else ()
-        self.metadata: Metadata | None = (*pairs, *peer.metadata()) or None
+        pairs = ((REQUEST_ID_KEY, self._request_id), (_TRACE_KEY, current_traceparent()))
+        metadata = tuple((key, value) for key, value in pairs if value)
+        self.metadata: Metadata | None = (*metadata, *peer.metadata()) or None
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the deadline, or None without a deadline.

@@ -28,6 +28,7 @@ from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.logging import logs
+from divgrpc_server.monitoring.stages import counting_stages
 
 if TYPE_CHECKING:
     from divgrpc.builder.builder import IndexBuilder
@@ -44,7 +45,10 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
     parameters = results.parse_build_parameters(header.parameters)
     declared = points.parse_declarations(header.declarations)
     expected_rows = header.expected_rows if header.HasField("expected_rows") else None
-    with staging(process.root / name, replace=header.replace) as stage:
+    with (
+        staging(process.root / name, replace=header.replace) as stage,
+        counting_stages(process.page, upload.report) as report,
+    ):
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
         upload.accept()
         # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
@@ -61,7 +65,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             stage,
             parameters,
             expected_rows=expected_rows,
-            on_progress=upload.report,
+            on_progress=report,
             labels=label_inputs,
             attributes=declared,
         )

@@ -18,6 +18,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from divgrpc import errors
 from divgrpc_protos.arrays import MatrixError
 from divgrpc_protos.records import UnknownWordError
+from divgrpc_server.ipc.tags import log_fields, request_id_of
 
 DOMAIN: Final = "divgrpc"
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
@@ -133,13 +134,17 @@ class Log(Protocol):
         """Log an error."""
 
 
-def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
-    """Return the status of any error, and log the error if it is a fault of the server."""
+def explain(error: BaseException, tag: str, log: Log) -> status_pb2.Status:
+    """Return the status of any error, and log the error if it is a fault of the server.
+
+    tag: the tag of the call (`ipc.tags`).
+    """
+    request_id = request_id_of(tag)
     expected_error = expected(error)
     if expected_error is not None:
         return status_of(expected_error, request_id)
     error_id = secrets.token_hex(8)
-    log.error("fault", error_id=error_id, request_id=request_id, exc_info=error)
+    log.error("fault", error_id=error_id, **log_fields(tag), exc_info=error)
     status = status_pb2.Status(
         code=code_pb2.INTERNAL, message=f"a fault of the server; look for {error_id} in its log"
     )

@@ -8,8 +8,10 @@ exits when the control channel closes.
 import asyncio
 import gc
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2
@@ -18,10 +20,12 @@ from divgrpc.parameters import INDEX_NAME, LIMITS
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.jobs import Jobs
+from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import SERVICE, Service
 from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
 from divgrpc_server.front.tls import Reloader
+from divgrpc_server.front.tracing import Tracer, tracer_of
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
@@ -55,7 +59,7 @@ class Front:
     """One gRPC server and its parts."""
 
     def __init__(self, process: control.Process, log: Logger) -> None:
-        config, root = process.config, process.root
+        config, root, page = process.config, process.root, process.page
         self._process = process
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -65,28 +69,17 @@ class Front:
         self._stop = asyncio.Event()
         self._health_is_stale = asyncio.Event()
         self._access = AccessLog(config)
-        self._writer = Pool(
-            config,
-            log,
-            report=lambda serial: self._send(control.Message("lost", serial)),
-            on_change=lambda: None,
-            stamp=self._stamp,
-            is_writer=True,
-        )
-        self._pool = Pool(
-            config,
-            log,
-            report=lambda serial: self._send(control.Message("lost", serial)),
-            on_change=self._health_is_stale.set,
-            stamp=self._stamp,
-            writer=self._writer,
-        )
+        self._tracer = tracer_of(os.environ, SERVICE, log)
+        self._writer = self._new_pool(log, "writer", lambda: None)
+        self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
         self._writer.no_worker = "the writer is not up; retry"
         self._jobs = Jobs(config, process.channel, self._pool, root)
         catalog = Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels)
         writer = Writer(self._writer, lambda: self._send(control.Message("write")))
+        meter = NoCallMeter() if page is None else CallMeter(page)
+        parts = (config, self._pool, catalog, self._jobs, writer)
         self._service = Service(
-            config, self._pool, catalog, self._jobs, writer, access=self._access, log=log
+            *parts, access=self._access, meter=meter, tracer=self._tracer, log=log
         )
         self._health = health.aio.HealthServicer()
         # gRPC ends calls above `pending_calls` with CANCELLED and no details. So `pending_calls` is
@@ -94,6 +87,24 @@ class Front:
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
         pending = ((name, calls), (f"{name}_hard_limit", calls))
         self._server = aio.server(options=(*_OPTIONS, *pending))
+
+    def _new_pool(
+        self, log: Logger, target: Literal["worker", "writer"], on_change: Callable[[], None]
+    ) -> Pool:
+        """Return the pool of the workers or of the writer; the writer's must exist first."""
+        page, is_writer = self._process.page, target == "writer"
+        traced = self._tracer.add_request if isinstance(self._tracer, Tracer) else None
+        return Pool(
+            self._process.config,
+            log,
+            report=lambda serial: self._send(control.Message("lost", serial)),
+            on_change=on_change,
+            stamp=self._stamp,
+            is_writer=is_writer,
+            writer=None if is_writer else self._writer,
+            meter=None if page is None else PoolMeter(page, target),
+            trace=None if traced is None else partial(traced, target),
+        )
 
     async def run(self) -> None:
         """Serve until the supervisor says to drain."""
@@ -142,6 +153,7 @@ class Front:
         self._pool.close()
         self._writer.close()
         self._access.close()
+        await self._tracer.close()
 
     async def _keep_health(self) -> None:
         """Update the health service whenever workers start or stop."""

@@ -32,9 +32,11 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import OutOfMemoryError, PoisonError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.admission import Admission, Kind, kind_of
+from divgrpc_server.front.meter import PoolMeter
 from divgrpc_server.front.quarantine import Quarantine
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.ipc.tags import log_fields
 from divgrpc_server.logging.logs import Logger
 
 _TICK_SECONDS: Final = 0.25
@@ -57,14 +59,16 @@ _WRITES: Final = Op.WRITES
 class PoolCall:
     """A request in the pool, whether queued or sent to a worker; `size` is in bytes."""
 
-    __slots__ = ("deaths", "deliver", "kind", "queue_time", "request", "size", "worker")
+    __slots__ = (
+        *("deaths", "deliver", "kind", "queue_time", "request", "sent_time", "size", "worker"),
+    )
 
     def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
         self.request = request
         self.deliver = deliver
         self.size = len(request.payload)
         self.kind = kind_of(self.size)
-        self.queue_time = time.monotonic()
+        self.queue_time = self.sent_time = time.monotonic()
         self.deaths = 0
         self.worker: WorkerLink | None = None
 
@@ -105,6 +109,9 @@ class Pool:
     is_writer: whether the only worker is the writer. Its requests are not tried twice, because the
         first try may have had an effect.
     writer: the pool of the writer, which is notified of changes of indexes too.
+    meter: counts the times of requests; None to count nothing.
+    trace: called in the task of a call with the times, in seconds of `time.monotonic`, at which its
+        request was queued, sent and answered.
     """
 
     def __init__(
@@ -117,6 +124,8 @@ class Pool:
         stamp: Callable[[str], object],
         is_writer: bool = False,
         writer: "Pool | None" = None,
+        meter: PoolMeter | None = None,
+        trace: Callable[[float, float, float], None] | None = None,
     ) -> None:
         # The error message for calls that have waited as long as they may while no worker is
         # running.
@@ -128,6 +137,7 @@ class Pool:
         self._log = log
         self._report = report
         self._is_writer, self._writer = is_writer, writer
+        self._meter, self._trace = meter, trace
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
@@ -170,10 +180,13 @@ class Pool:
         future: asyncio.Future[Reply] = self._loop.create_future()
         call = self.submit(op, payload, deadline, tag, partial(_settle, future))
         try:
-            return await future
+            reply = await future
         finally:
             if future.cancelled():
                 self.withdraw(call)
+        if self._trace is not None:
+            self._trace(call.queue_time, call.sent_time, time.monotonic())
+        return reply
 
     def submit(
         self, op: Op, payload: bytes, deadline: float, tag: str, deliver: Callable[[Reply], None]
@@ -324,11 +337,14 @@ class Pool:
             return self._send(worker, packets.pack_request(requests[0], in_memfd=True), memfd)
 
     def _hand_over(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
+        now = time.monotonic()
         if worker.is_idle:
-            worker.life_time = time.monotonic()
+            worker.life_time = now
         for call in calls:
             worker.outstanding[call.request.id] = call
-            call.worker = worker
+            call.worker, call.sent_time = worker, now
+            if self._meter is not None:
+                self._meter.add_sent(now - call.queue_time)
 
     def _send(self, worker: WorkerLink, packet: bytes, memfd: int = -1) -> bool:
         try:
@@ -365,6 +381,8 @@ class Pool:
             if call is None:
                 continue
             self._release(call, is_answered=True)
+            if self._meter is not None:
+                self._meter.add_answered(worker.life_time - call.sent_time)
             if reply.outcome != Outcome.LOST:
                 call.deliver(reply)
             else:
@@ -432,11 +450,12 @@ class Pool:
     def _condemn(self, call: PoolCall) -> None:
         op, payload = call.request.op, call.request.payload
         self._quarantine.add(subjects.fingerprint(op, payload), subjects.index_of(op, payload))
-        self._log.error("query ended two workers", request_id=call.request.tag)
+        self._log.error("query ended two workers", **log_fields(call.request.tag))
         self._fail(call, UnavailableError("two workers ended while they answered this request"))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._measure_queues()
         now = time.monotonic()
         for worker in self._workers:
             if worker.is_idle:
@@ -450,6 +469,11 @@ class Pool:
         if not self._workers and self._empty_since <= limit:
             self._give_up(limit)
         self._dispatch()
+
+    def _measure_queues(self) -> None:
+        if self._meter is not None:
+            waiting = [c for q in (self._suspects, *self._queues.values()) for c in q.values()]
+            self._meter.set_queue(len(waiting), sum(call.size for call in waiting))
 
     def _give_up(self, limit: float) -> None:
         """Fail the calls that were queued before `limit`, in seconds of `time.monotonic`."""

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 from google.rpc import code_pb2, status_pb2
@@ -38,14 +38,17 @@ from divgrpc_server.front.jobs import (
     Write,
 )
 from divgrpc_server.front.message_stream import MessageStream
+from divgrpc_server.front.meter import CallMeter
 from divgrpc_server.front.pick_stream import PickStream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.front.tracing import CallSpan, NoTracer
 from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
+from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
 from divgrpc_server.logging.logs import AccessLog, Logger
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
@@ -53,6 +56,7 @@ SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].f
 _T = TypeVar("_T")
 _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
+_TRACE_KEY: Final = "traceparent"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -78,6 +82,16 @@ def _checked_reader(method: str, context: _Context) -> Read:
     return read
 
 
+class _Call(NamedTuple):
+    """A call that is served; `start` is in seconds of `time.monotonic`."""
+
+    method: str
+    start: float
+    request_id: str
+    context: _Context
+    span: CallSpan
+
+
 class Service:
     """Handlers of `divgrpc.v1.DiverseIndex`."""
 
@@ -90,6 +104,8 @@ class Service:
         writer: Writer,
         *,
         access: AccessLog,
+        meter: CallMeter,
+        tracer: NoTracer,
         log: Logger,
     ) -> None:
         self._config = config
@@ -97,7 +113,7 @@ class Service:
         self._catalog = catalog
         self._jobs = jobs
         self._writer = writer
-        self._access = access
+        self._access, self._meter, self._tracer = access, meter, tracer
         self._log = log
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
@@ -276,41 +292,58 @@ class Service:
             or, if the call failed, None.
         """
         start = time.monotonic()
-        request_id = self._request_id(context)
+        self._meter.begin(method)
+        request_id, trace = self._identify(context)
+        span = self._tracer.begin(method, trace)
+        tag = pack_tag(request_id, span.trace)
+        call = _Call(method, start, request_id, context, span)
         remaining = context.time_remaining()
         deadline = math.inf if remaining is None else start + remaining
         try:
-            answer = await serve(request_id, deadline)
+            answer = await serve(tag, deadline)
         except BaseException as error:
-            status = self._status(error, request_id, is_late=context.time_remaining() == 0)
+            status = self._status(error, tag, is_late=context.time_remaining() == 0)
             code = _CODES[status.code]
-            seconds = time.monotonic() - start
-            self._access.add(
-                method, code.name, seconds, request_id, context.peer(), subject=subject(None)
-            )
+            self._record(call, code.name, status, subject(None))
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
             details = ((DETAILS_KEY, status.SerializeToString()),)
             await context.abort(code, status.message, details)
             raise AssertionError("abort raises") from error
-        seconds = time.monotonic() - start
-        self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject(answer))
+        self._record(call, "OK", None, subject(answer))
         return answer
 
-    def _status(self, error: BaseException, request_id: str, *, is_late: bool) -> status_pb2.Status:
+    def _record(
+        self, call: _Call, code: str, status: status_pb2.Status | None, subject: subjects.Subject
+    ) -> None:
+        """Count and log a call that has ended, and end its span."""
+        method, start, request_id, context, span = call
+        seconds = time.monotonic() - start
+        self._meter.end(method, code, seconds, status)
+        peer, trace = context.peer(), span.trace
+        self._access.add(method, code, seconds, request_id, peer, subject=subject, trace=trace)
+        span.end(code, request_id)
+
+    def _status(self, error: BaseException, tag: str, *, is_late: bool) -> status_pb2.Status:
         if isinstance(error, RefusedError):
             return error.status
         if isinstance(error, asyncio.CancelledError):
             code = code_pb2.DEADLINE_EXCEEDED if is_late else code_pb2.CANCELLED
             return status_pb2.Status(code=code)
-        return explain(error, request_id, self._log)
+        return explain(error, tag, self._log)
 
-    def _request_id(self, context: _Context) -> str:
-        """Return the request id that the caller sent if it is valid, otherwise a new one."""
+    def _identify(self, context: _Context) -> tuple[str, Trace | None]:
+        """Return the request id and the trace that the caller sent.
+
+        If the request id is missing or invalid, return a new one. A malformed trace is ignored.
+        """
+        request_id, trace = "", None
         for key, value in context.invocation_metadata() or ():
-            if key == _REQUEST_ID_KEY and _REQUEST_ID.fullmatch(str(value)):
-                return str(value)
-        return f"{self._prefix}-{next(self._numbers)}"
+            if key == _REQUEST_ID_KEY and not request_id and _REQUEST_ID.fullmatch(str(value)):
+                request_id = str(value)
+            elif key == _TRACE_KEY and trace is None:
+                trace = parse_traceparent(str(value))
+        return request_id or f"{self._prefix}-{next(self._numbers)}", trace
 
 
 def _without_call(

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from divgrpc_server.config import Config
+from divgrpc_server.monitoring.page import Page
 
 Kind = Literal[
-    "hello",  # to a child, the first message: `number` is its serial, `text` the rest of `Process`
+    # To a child, the first message: `number` is its serial, `text` the rest of `Process`. The
+    # descriptor is its `monitoring.page`, if it is to count.
+    "hello",
     "ready",  # from a child: a worker has loaded kernels, a front listens, an evaluator is idle
     "kernels",  # from a worker, passed on to fronts: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor is a socket to worker `number`
@@ -95,13 +98,15 @@ class Channel:
 class Process:
     """The identity of a child process: its channel, the configuration and its serial number.
 
-    `root` is the folder of the indexes.
+    `root` is the folder of the indexes. `page` takes what the process counts, None if it is not to
+    count.
     """
 
     channel: Channel
     config: Config
     root: Path
     serial: int
+    page: Page | None = None
 
 
 def hello(config: Config, root: Path, serial: int) -> Message:
@@ -129,6 +134,10 @@ def enter() -> Process:
     delivery = channel.receive()
     if delivery is None:
         raise SystemExit(1)
-    message, _ = delivery
+    message, descriptor = delivery
+    page = None
+    if descriptor >= 0:
+        page = Page(descriptor)
+        os.close(descriptor)
     root, config = json.loads(message.text)
-    return Process(channel, Config(**config), Path(root), message.number)
+    return Process(channel, Config(**config), Path(root), message.number, page)

@@ -4,7 +4,7 @@ Theory of operation. Each front shares one SEQPACKET socket with each worker. Su
 preserves the boundaries of packets, and if one side dies, the other side sees the end of the
 stream. A packet contains several items, so that small requests can be sent together:
 
-    request packet  items: id, deadline, op, tag (the request id for logs and errors), payload
+    request packet  items: id, deadline, op, tag (see `tags`), payload
     reply packet    credits returned, one credit lent, then items: id, kind, payload
 
 A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 PACKET_BYTES: Final = 64 * 1024
 SMALL_CREDITS: Final = 2
 LARGE_CREDITS: Final = 1
-TAG_BYTES_MAX: Final = 128
+TAG_BYTES_MAX: Final = 178  # a request id, a trace id and a span id (`tags`)
 
 _REQUEST: Final = struct.Struct("<QdIBB2x")
 _REPLY: Final = struct.Struct("<QIB3x")

@@ -90,6 +90,8 @@ _JSON: Final = (
     '"peer": "%s", "level": "info", "timestamp": "%s.%06dZ"}\n'
 )
 _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
+_JSON_TRACE: Final = '"trace_id": "%s", "span_id": "%s", '
+_CONSOLE_TRACE: Final = " trace_id=%s span_id=%s"
 
 
 class AccessLog:
@@ -117,13 +119,19 @@ class AccessLog:
         peer: str,
         *,
         subject: SubjectFields = ("", None, None),
+        trace: tuple[str, str, bool] | None = None,
     ) -> None:
-        """Add the line of a call that has just ended after `seconds`."""
+        """Add the line of a call that has just ended after `seconds`.
+
+        trace: the ids of its trace and its span, and whether it is sampled.
+        """
         if not self.enabled:
             return
         # Do not keep a text that is too long to be a name in memory.
         is_short = len(subject[0]) <= _NAME_CHARACTERS_MAX
         text = _subject_text(self._in_json, *subject) if is_short else ""
+        if trace is not None:
+            text += (_JSON_TRACE if self._in_json else _CONSOLE_TRACE) % trace[:2]
         self._calls.append((time.time(), method, code, seconds, request_id, peer, text))
         if self._timer is None:
             loop = asyncio.get_running_loop()

@@ -17,6 +17,8 @@ from typing import Final, Literal
 
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
+from divgrpc_server.monitoring import page
+from divgrpc_server.supervisor.proc_files import read_cpu_seconds
 
 Role = Literal["front", "worker", "writer", "builder", "evaluator"]
 
@@ -63,8 +65,26 @@ class Child:
             undo.callback(self._process.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
-        self.channel.send(control.hello(config, root, serial))
+        # What the process counts, and its processor time once it has ended.
+        self.page: page.Page | None = None
+        self.cpu_seconds = 0.0
+        self._send_hello(control.hello(config, root, serial), counts=bool(config.metrics))
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def _send_hello(self, message: control.Message, *, counts: bool) -> None:
+        """Send the first message, with the memory that the process counts in."""
+        try:
+            descriptor = page.create() if counts else -1
+        except OSError:
+            descriptor = -1  # no descriptor is left; the process works and does not count
+        if descriptor < 0:
+            self.channel.send(message)
+            return
+        try:
+            self.page = page.Page(descriptor)
+            self.channel.send(message, descriptor)
+        finally:
+            os.close(descriptor)
 
     @property
     def pid(self) -> int:
@@ -121,6 +141,8 @@ class Child:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self.hang_up()
+        # Before the wait, because the system then forgets the process.
+        self.cpu_seconds = read_cpu_seconds(self.pid)
         self.exited.set_result(self._process.wait())
 
 

@@ -39,6 +39,8 @@ from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
 from divgrpc_server.supervisor.child import Child, Role
 from divgrpc_server.supervisor.memory_root import memory_root
+from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
+from divgrpc_server.supervisor.tally import Tally
 
 _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
@@ -73,12 +75,21 @@ class Supervisor:
         self._failed = False
         self._serving = False
         self._stopping = False
+        self._tally = Tally()
+        self._monitor = Monitor(root, self._tally, state=self._state, children=self._all, log=log)
 
-    async def run(self) -> int:
-        """Serve until a stop signal arrives; return the exit code."""
+    async def run(self, metrics: socket.socket | None) -> int:
+        """Serve until a stop signal arrives; return the exit code.
+
+        metrics: the socket of `--metrics`, which listens; None for no metrics.
+        """
+        if metrics is not None:
+            await self._monitor.start(metrics)
+            self._log.info("serving metrics", address=self._config.metrics)
         self._startup()
         await self._stop.wait()
         await self._shutdown()
+        self._monitor.close()
         return 1 if self._failed else 0
 
     # Starting.
@@ -109,6 +120,7 @@ class Supervisor:
     def _start(self, role: Role) -> Child:
         child = Child(role, next(self._serials), self._config, self._root)
         self._children[child.serial] = child
+        self._tally.add_start(role)
         child.watch(self._handle)
         self._spawn(self._outlive(child))
         self._log.debug("started", role=role, child=child.serial, pid=child.pid)
@@ -261,6 +273,7 @@ class Supervisor:
         """Wait until a child exits, then clean up after it or replace it."""
         code = await child.exited
         del self._children[child.serial]
+        self._tally.add_end(child, code)
         if child.role in ("builder", "writer") and code != 0:
             await asyncio.to_thread(_sweep, self._root, self._log)
         if self._stopping or child.role in ("builder", "evaluator"):
@@ -303,7 +316,7 @@ class Supervisor:
         for front in self._of("front"):
             front.send(Message("drain"))
         await self._wait_for(self._of("front"), self._config.grace + _EXIT_SECONDS)
-        living = [child for child in self._children.values() if not child.exited.done()]
+        living = self._living()
         for child in living:
             child.hang_up()
         await self._wait_for(living, _EXIT_SECONDS)
@@ -320,6 +333,24 @@ class Supervisor:
         for child in children:
             child.kill()
         await asyncio.wait(exits)
+
+    def _state(self) -> State:
+        return State(
+            self._serving,
+            self._stopping,
+            len(self._ready("front")),
+            self._config.fronts,
+            len(self._ready("worker")),
+            self._config.workers,
+            self._kernels.number,
+            int(self._kernels.text),
+        )
+
+    def _all(self) -> list[Child]:
+        return list(self._children.values())
+
+    def _living(self) -> list[Child]:
+        return [child for child in self._children.values() if not child.exited.done()]
 
     def _of(self, role: Role) -> list[Child]:
         children = self._children.values()
@@ -429,10 +460,14 @@ def run(config: Config, log: Logger) -> int:
 
     Raises `DivgrpcError` if the server cannot start.
     """
-    with _storage(config, log) as root, _reserved_port(config) as bound:
-        return asyncio.run(_supervise(bound, root, log))
+    with (
+        metrics_port(config) as (with_metrics, metrics),
+        _storage(config, log) as root,
+        _reserved_port(with_metrics) as bound,
+    ):
+        return asyncio.run(_supervise(bound, root, metrics, log))
 
 
-async def _supervise(config: Config, root: Path, log: Logger) -> int:
+async def _supervise(config: Config, root: Path, metrics: socket.socket | None, log: Logger) -> int:
     log_faults_of(asyncio.get_running_loop(), log)
-    return await Supervisor(config, root, log).run()
+    return await Supervisor(config, root, log).run(metrics)

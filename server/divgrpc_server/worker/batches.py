@@ -17,7 +17,7 @@ from google.rpc import status_pb2
 
 from divgrpc.engine import Engine
 from divgrpc.pages import answer_continued
-from divgrpc.parameters import LIMITS
+from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import LabelResult, LabelSelector, QueryResult
@@ -125,6 +125,11 @@ class Batch(ABC, Generic[ResultT]):
         return None
 
     @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self._rows)
+
+    @property
     def ends_soon(self) -> bool:
         """Whether the next slice is the last and is expected to be short."""
         return self._pace.ends_soon
@@ -197,6 +202,15 @@ class QueryBatch(Batch[QueryResult]):
         if self._query.like:
             self._like = index.rows_like(self._query.like)
         return min(self._parameters.k, index.rows)
+
+    def plain_rows(self) -> tuple[Rows, QueryParameters] | None:
+        """Return the rows and the parameters of a query that was started.
+
+        Returns None for a query with a filter, quotas, a page token or ids instead of vectors.
+        """
+        query = self._query
+        is_plain = self._passing is None and self._quotas is None and query.continuation is None
+        return None if query.like or not is_plain else (self._rows, self._parameters)
 
     def _check(self, index: Engine) -> None:
         if not self._query.like:

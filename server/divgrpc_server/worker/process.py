@@ -37,7 +37,9 @@ from divgrpc_server.worker.diversifications import (
 )
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
+from divgrpc_server.worker.meter import QueryMeter
 from divgrpc_server.worker.readings import READS, Reading, parse_reading
+from divgrpc_server.worker.recall import RecallSampler
 
 # An answer is sent immediately if no answers were sent for this many seconds.
 _GATHER_SECONDS: Final = 0.006
@@ -165,6 +167,10 @@ class Worker:
         # Requests of builds that wait until a generation is open, by the folder of the generation.
         self._preparing: dict[str, tuple[FrontLink, Request]] = {}
         self._awake_seconds = process.config.worker_awake
+        self._meter = QueryMeter(process.page) if process.page is not None else None
+        self._sampler: RecallSampler | None = None
+        if process.page is not None and process.config.recall_sample:
+            self._sampler = RecallSampler(process.page, process.config.recall_sample, log)
         # `_is_single` is whether the last packet had a single query. `_is_quick` is whether the
         # last packet arrived within the time that the worker stays awake.
         self._is_single = self._is_quick = False
@@ -217,6 +223,10 @@ class Worker:
         """
         if self._tasks or any(front.packets for front in self._fronts.values()):
             return self._poller.poll(0)
+        while self._sampler is not None and self._sampler.has_work:
+            if ready := self._poller.poll(0):
+                return ready
+            self._sampler.step()
         sleep_time = time.monotonic() + self._awake_seconds
         while self._is_quick and self._is_single and time.monotonic() < sleep_time:
             if ready := self._poller.poll(0):
@@ -301,8 +311,12 @@ class Worker:
             _check_deadline(batch)
             index = self._indexes.find(batch.name) if batch.name else None
             is_opening = index is None and batch.name != ""
+            if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
+                self._meter.add(batch.name, batch.row_count)
             # Work without a name needs no index.
             reply = None if is_opening else batch.start(cast(Engine, index))
+            if self._sampler is not None and index is not None:
+                self._offer_sample(batch, index)
             if reply is not None:
                 front.reply(reply)
                 return True
@@ -316,6 +330,12 @@ class Worker:
             front.sliced += 1
             self._tasks.append(task)
         return False
+
+    def _offer_sample(self, batch: Work, index: Engine) -> None:
+        """Let the recall of a query be measured later, when this worker is idle."""
+        plain = batch.plain_rows() if isinstance(batch, QueryBatch) else None
+        if plain is not None and self._sampler is not None:
+            self._sampler.offer(batch.name, index, *plain)
 
     def _serve_slice(self, task: Task) -> None:
         front, batch, is_large = task

@@ -1,15 +1,22 @@
 """The collections that the writer has open, and the writes to them."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from divgrpc.builder.attributes import AttributeValues
 from divgrpc.engine import Engine
-from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
+from divgrpc.errors import (
+    IndexChangedError,
+    IndexDamagedError,
+    IndexNotFoundError,
+    MergesBehindError,
+)
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.published import was_written
@@ -23,6 +30,7 @@ from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Reply
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.writer.calls import Call, calls_of, reply_of
+from divgrpc_server.writer.meter import WriteMeter
 
 Report: TypeAlias = Callable[[Progress], None]
 
@@ -39,14 +47,31 @@ class RenewalOutcome(NamedTuple):
     is_done: bool
 
 
+class _MeteredCommitter(Committer):
+    """A committer that tells the durations of its merges, those in the background included."""
+
+    def __init__(self, on_merge: Callable[[float], None], *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # as Committer's
+        """Open the writes; `on_merge` gets seconds, in the thread of the merge."""
+        self._on_merge = on_merge
+        super().__init__(*arguments, **options)
+
+    def merge(self, on_progress: Report | None = None) -> bool:
+        """Merge all rows now, as `Committer.merge` does."""
+        start = time.monotonic()
+        is_done = super().merge(on_progress)
+        if is_done:
+            self._on_merge(time.monotonic() - start)
+        return is_done
+
+
 class Collections:
     """The collections of a server by name; they are opened at their first write.
 
     One thread makes writes, and others merge and retrain.
     """
 
-    def __init__(self, root: Path, durability: Durability, log: Logger) -> None:
-        self._root, self._durability, self._log = root, durability, log
+    def __init__(self, root: Path, durability: Durability, meter: WriteMeter, log: Logger) -> None:
+        self._root, self._durability, self._meter, self._log = root, durability, meter, log
         self._open: dict[str, Committer] = {}
         # Held while collections are looked up, opened or removed from `_open`.
         self._lock = threading.Lock()
@@ -69,13 +94,19 @@ class Collections:
         """
 
         def merge(committer: Committer) -> bool:
-            return (vacuum and committer.vacuum(report)) or committer.merge(report)
+            if vacuum and committer.vacuum(report):
+                self._meter.add_renewal(name, is_retraining=False)
+                return True
+            return committer.merge(report)
 
         return self._renew("compacted", name, merge)
 
     def retrain(self, name: str, report: Report) -> RenewalOutcome:
         """Build a collection anew from its points; raises as `compact` does."""
-        return self._renew("retrained", name, lambda committer: committer.retrain(report))
+        outcome = self._renew("retrained", name, lambda committer: committer.retrain(report))
+        if outcome.is_done:
+            self._meter.add_renewal(name, is_retraining=True)
+        return outcome
 
     def add_attributes(self, upload: AttributeUpload) -> IndexInfo:
         """Give a collection the attributes of an upload; return its description.
@@ -132,8 +163,11 @@ class Collections:
         for (call, _), outcome in zip(writes, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 call.fail(outcome)
+                if isinstance(outcome, MergesBehindError):
+                    self._meter.add_merges_behind(name)
             else:
                 call.succeed(outcome)
+                self._meter.add_write(name, outcome.rows)
         if committer.state is None:
             # Nothing was ever written, so attributes can still be added (`AddAttributes`).
             with self._lock:
@@ -163,7 +197,8 @@ class Collections:
         if committer is None:
             engine = Engine(folder.open(), name, folder.path)
             # One thread writes to all collections, so it does not wait for the merges of one.
-            committer = Committer(
+            committer = _MeteredCommitter(
+                partial(self._meter.add_merge, name),
                 engine,
                 folder.path,
                 self._durability,

@@ -22,6 +22,7 @@ from divgrpc_server.logging import logs
 from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
 from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
+from divgrpc_server.writer.meter import WriteMeter
 from divgrpc_server.writer.renewals import Renewals
 
 # Seconds between signs of life while writes are made. A large collection takes long to open, to
@@ -38,8 +39,9 @@ class Writer(Worker):
         # Without a data directory, indexes end with the server, so there is nothing to sync.
         durability = config.durability if config.data_dir else "process"
         self._thread = ThreadPoolExecutor(1)
-        self._collections = Collections(process.root, cast(Durability, durability), log)
-        self._renewals = Renewals(self._collections, config.max_builds, log)
+        meter = WriteMeter(process.page)
+        self._collections = Collections(process.root, cast(Durability, durability), meter, log)
+        self._renewals = Renewals(self._collections, config.max_builds, log, process.page)
 
     def run(self) -> None:
         """Make writes until the control channel closes."""

@@ -14,6 +14,8 @@ from divgrpc_server.ipc import job_frames
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.progress import ProgressEvents
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.monitoring.page import Page
+from divgrpc_server.monitoring.stages import counting_stages
 from divgrpc_server.writer.collections import Collections
 
 # Maximum number of calls of Compact that only merge, at the same time.
@@ -24,10 +26,13 @@ class Renewals:
     """Serves Compact, Retrain and AddAttributes, for a limited number of callers at a time.
 
     generations_max: maximum number of calls that make a new generation at the same time.
+    page: takes the times of stages; None to count nothing.
     """
 
-    def __init__(self, collections: Collections, generations_max: int, log: Logger) -> None:
-        self._collections, self._log = collections, log
+    def __init__(
+        self, collections: Collections, generations_max: int, log: Logger, page: Page | None
+    ) -> None:
+        self._collections, self._log, self._page = collections, log, page
         self._generation_places = threading.Semaphore(generations_max)
         self._merge_places = threading.Semaphore(_MERGES_MAX)
 
@@ -72,8 +77,9 @@ class Renewals:
         self, link: socket.socket, request: writes_pb2.CompactRequest
     ) -> writes_pb2.CompactResponse:
         report = ProgressEvents(link, writes_pb2.CompactResponse).report
-        with _occupy(self._generation_places if request.vacuum else self._merge_places):
-            outcome = self._collections.compact(request.index, report, vacuum=request.vacuum)
+        places = self._generation_places if request.vacuum else self._merge_places
+        with _occupy(places), counting_stages(self._page, report) as count_stage:
+            outcome = self._collections.compact(request.index, count_stage, vacuum=request.vacuum)
         result = writes_pb2.CompactResult(
             generation=outcome.generation, sequence=outcome.sequence, merged=outcome.is_done
         )
@@ -83,8 +89,11 @@ class Renewals:
         self, link: socket.socket, request: writes_pb2.RetrainRequest
     ) -> writes_pb2.RetrainResponse:
         report = ProgressEvents(link, writes_pb2.RetrainResponse).report
-        with _occupy(self._generation_places):
-            outcome = self._collections.retrain(request.index, report)
+        with (
+            _occupy(self._generation_places),
+            counting_stages(self._page, report) as count_stage,
+        ):
+            outcome = self._collections.retrain(request.index, count_stage)
         result = writes_pb2.RetrainResult(
             generation=outcome.generation, sequence=outcome.sequence, retrained=outcome.is_done
         )

@@ -21,8 +21,10 @@ from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.jobs import Jobs
+from divgrpc_server.front.meter import NoCallMeter
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import Service
+from divgrpc_server.front.tracing import NoTracer
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
@@ -87,7 +89,15 @@ class Parts:
         writer = Writer(self.pool, lambda: None)
         access = access or AccessLog(CONFIG)
         self.service = Service(
-            CONFIG, self.pool, self.catalog, self.jobs, writer, access=access, log=log
+            CONFIG,
+            self.pool,
+            self.catalog,
+            self.jobs,
+            writer,
+            access=access,
+            meter=NoCallMeter(),
+            tracer=NoTracer(),
+            log=log,
         )
 
     async def call(self, method: str, context: Context) -> object:

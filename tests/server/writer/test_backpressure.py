@@ -20,6 +20,7 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.ipc.write_batches import Kind, WriteOutcome, pack_messages, unpack_outcomes
 from divgrpc_server.logging import logs
 from divgrpc_server.writer.collections import Collections
+from divgrpc_server.writer.meter import WriteMeter
 from support.checks.status_details import details_of_status
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
@@ -32,7 +33,9 @@ BYTES_MAX = 50_000
 @pytest.fixture
 def collections(tmp_path: Path) -> Iterator[Collections]:
     """Return the collections of two indexes, `slow` and `other`, which are written to."""
-    opened = Collections(tmp_path, "sync", logs.configure(Config(log_level="error"), "writer"))
+    opened = Collections(
+        tmp_path, "sync", WriteMeter(None), logs.configure(Config(log_level="error"), "writer")
+    )
     for name in ("slow", "other"):
         Index.build(POINTS, path=tmp_path / name)
         assert write(opened, upsert(name, "first", 1)).outcome == Outcome.ANSWER

@@ -1,0 +1,48 @@
+"""Tags, which accompany a call through all processes: its request id, and its trace if it has one.
+
+Processes log the fields of a tag, so that the lines of one call can be found together.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+# W3C Trace Context: version, trace id, span id and flags. Later versions may append fields.
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_CHARACTERS_MAX: Final = 512
+_SAMPLED: Final = 1
+
+
+class Trace(NamedTuple):
+    """A span of a trace; the ids are in lower-case hexadecimal digits."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool = False
+
+
+def parse_traceparent(text: str) -> Trace | None:
+    """Return the span that a `traceparent` names, or None if the text is malformed."""
+    match = _TRACEPARENT.fullmatch(text) if len(text) <= _CHARACTERS_MAX else None
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, more = match.groups()
+    if version == "ff" or (version == "00" and more is not None):
+        return None
+    if not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    return Trace(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+
+
+def pack_tag(request_id: str, trace: Trace | None) -> str:
+    """Return the tag of a call."""
+    return request_id if trace is None else f"{request_id} {trace.trace_id} {trace.span_id}"
+
+
+def request_id_of(tag: str) -> str:
+    """Return the request id in a tag."""
+    return tag.partition(" ")[0]
+
+
+def log_fields(tag: str) -> dict[str, str]:
+    """Return the fields of a tag for a line of the log."""
+    return dict(zip(("request_id", "trace_id", "span_id"), tag.split(" "), strict=False))

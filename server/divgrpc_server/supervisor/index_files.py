@@ -1,0 +1,71 @@
+"""The gauges of indexes, read from their files."""
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import DivgrpcError, IndexNotFoundError
+from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.types import IndexInfo
+from divgrpc_server.monitoring.page import INDEXES_MAX, OTHER, Key, Values, accumulate
+
+# The size of all files is measured at most this often, because indexes may have many files.
+_SIZE_SECONDS: Final = 15.0
+
+
+class IndexFiles:
+    """Reads the gauges of all indexes below a folder. Only one thread may use it at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._size, self._size_time = 0, -_SIZE_SECONDS
+
+    def read(self) -> dict[Key, Values]:
+        """Return the gauges; those above `INDEXES_MAX` indexes are added up as `OTHER`."""
+        gauges: dict[Key, Values] = {}
+        damaged = 0
+        for number, name in enumerate(list_indexes(self._root)):
+            try:
+                info = IndexFolder(self._root / name).read_info()
+            except IndexNotFoundError:
+                continue  # deleted meanwhile
+            except (DivgrpcError, OSError, ValueError, KeyError, TypeError):
+                damaged += 1
+                continue
+            accumulate(gauges, _gauges(name if number < INDEXES_MAX else OTHER, info))
+        gauges[("divgrpc_indexes_damaged",)] = [damaged]
+        gauges[("divgrpc_data_bytes",)] = [self._data_bytes()]
+        with suppress(OSError):
+            gauges[("divgrpc_free_bytes",)] = [shutil.disk_usage(self._root).free]
+        return gauges
+
+    def _data_bytes(self) -> int:
+        now = time.monotonic()
+        if now - self._size_time >= _SIZE_SECONDS:
+            self._size, self._size_time = _bytes_below(self._root), now
+        return self._size
+
+
+def _gauges(name: str, info: IndexInfo) -> dict[Key, Values]:
+    writes = info.writes
+    return {
+        ("divgrpc_index_generation", name): [info.generation],
+        ("divgrpc_index_points", name, "live"): [info.rows],
+        ("divgrpc_index_points", name, "delta"): [writes.rows_unmerged if writes else 0],
+        ("divgrpc_index_points", name, "dead"): [writes.rows_dead if writes else 0],
+        ("divgrpc_index_sequence", name): [writes.sequence if writes else 0],
+        ("divgrpc_index_log_bytes", name): [writes.log_bytes if writes else 0],
+    }
+
+
+def _bytes_below(folder: Path) -> int:
+    """Return the bytes that all files below a folder occupy; files may go meanwhile."""
+    size = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.stat(os.path.join(path, name)).st_blocks * 512
+    return size

@@ -1,0 +1,64 @@
+"""The series of all processes of a server, those that ended included."""
+
+from collections.abc import Iterable
+
+import divgrpc
+from divgrpc_server.monitoring.page import Key, Values, accumulate, lasting
+from divgrpc_server.supervisor.child import Child
+from divgrpc_server.supervisor.proc_files import Usage, read_cpu_seconds, read_usage
+
+
+class Tally:
+    """Adds up what processes count. Counters never fall while the server runs."""
+
+    def __init__(self) -> None:
+        # The counters of processes that ended, and of what the supervisor counts itself.
+        self._kept: dict[Key, Values] = {}
+
+    def add_start(self, role: str) -> None:
+        """Count the start of a process."""
+        self._add(("divgrpc_processes_started_total", role), 1)
+
+    def add_end(self, child: Child, code: int) -> None:
+        """Count the end of a process with an exit code, and keep its counters."""
+        kind = "clean" if code == 0 else "error" if code > 0 else "signal"
+        self._add(("divgrpc_processes_ended_total", child.role, kind), 1)
+        self._add(("divgrpc_cpu_seconds_total", child.role), child.cpu_seconds)
+        if child.page is not None:
+            accumulate(self._kept, lasting(child.page.read()))
+            child.page.close()
+
+    def series(self, children: Iterable[Child], supervisor: int) -> dict[Key, Values]:
+        """Return the series of all processes; `supervisor` is the id of the supervisor's."""
+        series = {key: list(values) for key, values in self._kept.items()}
+        series[("divgrpc_version_info", divgrpc.__version__)] = [1]
+        if (usage := read_usage(supervisor)) is not None:
+            _add_usage(series, "supervisor", usage)
+        for child in children:
+            if child.page is not None:
+                accumulate(series, child.page.read())
+            usage = None if child.exited.done() else read_usage(child.pid)
+            if usage is None:
+                # It has ended, and `add_end` was not called yet.
+                seconds = child.cpu_seconds or read_cpu_seconds(child.pid)
+                accumulate(series, {("divgrpc_cpu_seconds_total", child.role): [seconds]})
+            else:
+                _add_usage(series, child.role, usage)
+        return series
+
+    def _add(self, key: Key, amount: float) -> None:
+        accumulate(self._kept, {key: [amount]})
+
+
+def _add_usage(series: dict[Key, Values], role: str, usage: Usage) -> None:
+    accumulate(
+        series,
+        {
+            ("divgrpc_processes", role): [1],
+            ("divgrpc_resident_memory_bytes", role, "private"): [usage.private_bytes],
+            ("divgrpc_resident_memory_bytes", role, "shared"): [usage.shared_bytes],
+            ("divgrpc_cpu_seconds_total", role): [usage.cpu_seconds],
+            ("divgrpc_open_descriptors", role): [usage.descriptors],
+            ("divgrpc_threads", role): [usage.threads],
+        },
+    )
