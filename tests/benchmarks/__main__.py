@@ -26,7 +26,15 @@ _IN_PROCESS: Final = (
     "peers",
     "diversity",
 )
-_SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate", "writes", "write_streams")
+_SERVER_RUNS: Final = (
+    "service",
+    "wire",
+    "builds",
+    "evaluate",
+    "writes",
+    "write_streams",
+    "monitoring",
+)
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):
     import_module(f"benchmarks.runs.{_module}")
 
