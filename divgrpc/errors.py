@@ -149,6 +149,18 @@ class StorageInUseError(DivgrpcError):
     reason = "STORAGE_IN_USE"
 
 
+class UnauthenticatedError(DivgrpcError):
+    """The server does not know the caller: the token is missing, unknown or has expired."""
+
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(DivgrpcError):
+    """The role of the caller does not permit the call, or its token does not cover the index."""
+
+    reason = "PERMISSION_DENIED"
+
+
 class UnavailableError(DivgrpcError):
     """No server or worker can answer now; the same call may succeed later."""
 

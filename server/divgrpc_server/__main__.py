@@ -14,6 +14,7 @@ from typing import Final
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc_server import config as configuration
+from divgrpc_server.security import command
 from divgrpc_server.security import options as security
 
 # Modules that the extra `server` installs.
@@ -37,6 +38,7 @@ Examples:
   divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
   divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
   divgrpc-server --config divgrpc.toml --workers 4
+  divgrpc-server token --help                  makes a token for a caller
   divgrpc-server --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem
 
 Ask the server with divgrpc --help, or with a client of any language.
@@ -91,6 +93,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
     If the configuration is invalid, the code is 2. If the server cannot start, the code is 1.
     """
+    if arguments[:1] == ["token"]:
+        return command.run(arguments[1:])
     options = vars(parser().parse_args(arguments))
     file = options.pop("config", environment.get("DIVGRPC_CONFIG"))
     try:

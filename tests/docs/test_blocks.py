@@ -119,7 +119,8 @@ def _run_python(block: Block, script: str, server: RunningServer, folder: Path) 
 
 
 def _run_command(block: Block, command: str, server: RunningServer, folder: Path) -> None:
-    if program(command) == "divgrpc-server" and "--help" not in command:
+    starts = not any(words in command for words in ("--help", "divgrpc-server token"))
+    if program(command) == "divgrpc-server" and starts:
         _serve(block, command, folder)
     else:
         _run(block, ["/bin/sh", "-c", _at(command, server)], server, folder)

@@ -18,6 +18,8 @@ from divgrpc import errors as core
 _BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: core.InvalidArgumentError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: core.LimitExceededError,
+    grpc.StatusCode.UNAUTHENTICATED: core.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: core.PermissionDeniedError,
     grpc.StatusCode.UNAVAILABLE: core.UnavailableError,
 }
 

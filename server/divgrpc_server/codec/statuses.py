@@ -66,6 +66,39 @@ class OutOfMemoryError(errors.LimitExceededError):
     reason = "OUT_OF_MEMORY"
 
 
+class QuotaError(errors.LimitExceededError):
+    """A quota of the caller's token is used up."""
+
+    reason = "QUOTA_EXCEEDED"
+
+
+class TokenMissingError(errors.UnauthenticatedError):
+    """The call has no token."""
+
+    reason = "TOKEN_MISSING"
+
+    def __init__(self) -> None:
+        super().__init__("the call has no token; send the metadata authorization: Bearer TOKEN")
+
+
+class TokenMalformedError(errors.UnauthenticatedError):
+    """The metadata of the call is not a token."""
+
+    reason = "TOKEN_MALFORMED"
+
+    def __init__(self) -> None:
+        super().__init__("the metadata authorization must be Bearer and one token")
+
+
+class TokenRefusedError(errors.UnauthenticatedError):
+    """The token of the call is not known, or has expired; which of both is not said."""
+
+    reason = "TOKEN_REFUSED"
+
+    def __init__(self) -> None:
+        super().__init__("the token is not known or has expired; ask the operator for a new one")
+
+
 class LateError(errors.DivgrpcError):
     """The caller's deadline passed, or an upload made no progress."""
 
@@ -113,6 +146,8 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     EvaluationsFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=5.0),
     OutOfMemoryError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=1.0),
     errors.UnavailableError: Meaning(code_pb2.UNAVAILABLE, retry_after=1.0),
+    errors.UnauthenticatedError: Meaning(code_pb2.UNAUTHENTICATED),
+    errors.PermissionDeniedError: Meaning(code_pb2.PERMISSION_DENIED),
     LateError: Meaning(code_pb2.DEADLINE_EXCEEDED),
     PoisonError: Meaning(code_pb2.INTERNAL),
     errors.DivgrpcError: Meaning(code_pb2.INTERNAL),

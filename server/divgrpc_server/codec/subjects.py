@@ -7,6 +7,7 @@ Answering the request takes much longer than parsing it.
 
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +64,8 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
     "DeleteIndex": (index_pb2.DeleteIndexRequest, "", "", 0),
 }
+# The request message of each method that is called with a single message that names an index.
+REQUEST_KINDS: Final[Mapping[str, Any]] = {name: row[0] for name, row in _METHODS.items()}
 # The request message of each operation that names an index, except STREAM and PICKS.
 _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.QUERY: query_pb2.QueryRequest,
@@ -111,6 +114,7 @@ class StreamSubject:
 
     The number of rows is the sum over the messages; the rows of a deletion are its ids. If the
     messages name several indexes, the index is "*". If their values of k differ, k is left out.
+    `rows_of_indexes` has the rows by index.
     """
 
     def __init__(self, method: str) -> None:
@@ -118,6 +122,7 @@ class StreamSubject:
         self._read = _STREAMS[method]
         self._index: str | None = None
         self._rows = 0
+        self.rows_of_indexes: Counter[str] = Counter()
         self._k: int | None = None
 
     def add(self, message: bytes) -> None:
@@ -133,6 +138,7 @@ class StreamSubject:
         if self._k != k:
             self._k = None
         self._rows += rows or 0
+        self.rows_of_indexes[index] += rows or 0
 
     @property
     def subject(self) -> Subject:

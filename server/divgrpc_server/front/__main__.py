@@ -16,9 +16,15 @@ from typing import Final, Literal
 from grpc import aio
 from grpc_health.v1 import health, health_pb2
 
-from divgrpc.parameters import INDEX_NAME, LIMITS
+from divgrpc.parameters import INDEX_NAME
 from divgrpc.storage.generations import IndexFolder
-from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.catalog import (
+    CONNECTION_IDLE_MS,
+    HANDSHAKE_MS,
+    RECEIVED_BYTES_MAX,
+    Catalog,
+)
+from divgrpc_server.front.gate import Gate
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter
 from divgrpc_server.front.pool import Pool
@@ -30,15 +36,13 @@ from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
+from divgrpc_server.security.audit import AuditLog
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    # Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max`
-    # and `service` can refuse them with an error that names an alternative. gRPC's own error gives
-    # only sizes.
-    ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
+    ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX),
     # Ping idle callers, to detect those whose machine is gone. Allow callers to ping as often as
     # common client libraries do; by default gRPC treats more than one ping in five minutes as
     # abuse.
@@ -49,9 +53,8 @@ _OPTIONS: Final = (
     # Client libraries also send a few pings in a row after an answer, to measure the network. By
     # default gRPC would close the connection at the fourth ping.
     ("grpc.http2.max_ping_strikes", 100),
-    # Disconnect a peer that connects and sends nothing, because each connection uses a descriptor.
-    ("grpc.server_handshake_timeout_ms", 5_000),
-    ("grpc.max_connection_idle_ms", 3_600_000),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", CONNECTION_IDLE_MS),
 )
 
 
@@ -69,18 +72,14 @@ class Front:
         self._stop = asyncio.Event()
         self._health_is_stale = asyncio.Event()
         self._access = AccessLog(config)
+        self._audit = AuditLog(config)
+        self._gate = Gate(config, root, log)
         self._tracer = tracer_of(os.environ, SERVICE, log)
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
         self._writer.no_worker = "the writer is not up; retry"
         self._jobs = Jobs(config, process.channel, self._pool, root)
-        catalog = Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels)
-        writer = Writer(self._writer, lambda: self._send(control.Message("write")))
-        meter = NoCallMeter() if page is None else CallMeter(page)
-        parts = (config, self._pool, catalog, self._jobs, writer)
-        self._service = Service(
-            *parts, access=self._access, meter=meter, tracer=self._tracer, log=log
-        )
+        self._service = self._new_service(NoCallMeter() if page is None else CallMeter(page))
         self._health = health.aio.HealthServicer()
         # gRPC ends calls above `pending_calls` with CANCELLED and no details. So `pending_calls` is
         # larger than the queue of the pool, which refuses calls with a reason and a time to retry.
@@ -106,6 +105,22 @@ class Front:
             trace=None if traced is None else partial(traced, target),
         )
 
+    def _new_service(self, meter: CallMeter) -> Service:
+        config, root = self._process.config, self._process.root
+        return Service(
+            config,
+            self._pool,
+            Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels),
+            self._jobs,
+            Writer(self._writer, lambda: self._send(control.Message("write"))),
+            gate=self._gate,
+            access=self._access,
+            audit_log=self._audit,
+            meter=meter,
+            tracer=self._tracer,
+            log=self._log,
+        )
+
     async def run(self) -> None:
         """Serve until the supervisor says to drain."""
         await self._startup()
@@ -120,7 +135,7 @@ class Front:
         self._server.add_registered_method_handlers(SERVICE, self._service.registered_methods())
         handlers = [self._service.handler(), health_handler(self._health, lambda: self._kernels)]
         if self._process.config.reflection:
-            handlers += reflection_handlers((SERVICE, HEALTH))
+            handlers += reflection_handlers((SERVICE, HEALTH), self._gate.authenticate)
         self._server.add_generic_rpc_handlers(handlers)
         if self._process.config.tls_cert:
             credentials = Reloader(self._process.config, self._log).credentials()
@@ -136,11 +151,11 @@ class Front:
         self._process.channel.send(control.Message("ready"))
 
     async def _serve(self) -> None:
-        keeper = asyncio.create_task(self._keep_health())
+        keepers = [asyncio.create_task(keep) for keep in (self._keep_health(), self._gate.keep())]
         await self._stop.wait()
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _drain(self) -> None:
         await self._health.enter_graceful_shutdown()
@@ -153,6 +168,7 @@ class Front:
         self._pool.close()
         self._writer.close()
         self._access.close()
+        self._audit.close()
         await self._tracer.close()
 
     async def _keep_health(self) -> None:

@@ -6,7 +6,7 @@ delay other calls.
 
 import asyncio
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,13 @@ from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.front.pool import Pool
 
 _PAGE_SIZE: Final = 100
+# Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max` and
+# `service` can refuse them with an error that names an alternative. gRPC's own error gives only
+# sizes.
+RECEIVED_BYTES_MAX: Final = 4 * LIMITS["message_bytes_max"]
+# Disconnect a peer that connects and sends nothing, because each connection uses a descriptor.
+HANDSHAKE_MS: Final = 5_000
+CONNECTION_IDLE_MS: Final = 3_600_000
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
 
 
@@ -50,17 +57,17 @@ class Catalog:
         info = await asyncio.to_thread(self._read_info, name)
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
-    async def list_indexes(self, request: bytes) -> bytes:
+    async def list_indexes(self, request: bytes, covers: Callable[[str], bool]) -> bytes:
         """Describe one page of the indexes, sorted by name.
 
         A page token is the last name of the previous page, so it stays valid if indexes are added
-        or deleted.
+        or deleted. `covers` says which indexes the caller may know of.
         """
         message = index_pb2.ListIndexesRequest.FromString(request)
         if message.page_size < 0:
             raise invalid("page_size", f"must be 0 (the default) or more, got {message.page_size}")
         size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
-        response = await asyncio.to_thread(self._read_page, message.page_token, size)
+        response = await asyncio.to_thread(self._read_page, message.page_token, size, covers)
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
@@ -70,8 +77,11 @@ class Catalog:
         self._pool.refresh(name)
         return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()
 
-    async def get_server_info(self, request: bytes) -> bytes:
-        """Describe the server, including its version, state and limits."""
+    async def get_server_info(self, request: bytes, quotas: Mapping[str, int]) -> bytes:
+        """Describe the server, including its version, state and limits.
+
+        quotas: the quotas of the caller.
+        """
         index_pb2.GetServerInfoRequest.FromString(request)
         config = self._config
         ready, total = self._kernels()
@@ -84,14 +94,7 @@ class Catalog:
             kernels_ready=self._is_serving(),
             kernels_compiled=ready,
             kernels_total=total,
-            limits={
-                **LIMITS,
-                "builds_max": config.max_builds,
-                "evaluations_max": EVALUATIONS_MAX,
-                "queue_calls_max": config.queue_calls,
-                "queue_bytes_max": config.queue_bytes,
-                "stream_window": config.stream_window,
-            },
+            limits=limits(config, quotas),
             versions=_versions(),
         )
         return response.SerializeToString()
@@ -103,8 +106,10 @@ class Catalog:
             # An unexpected error means that a file of the index is damaged.
             raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
 
-    def _read_page(self, after: str, size: int) -> index_pb2.ListIndexesResponse:
-        names = [name for name in list_indexes(self._root) if name > after]
+    def _read_page(
+        self, after: str, size: int, covers: Callable[[str], bool]
+    ) -> index_pb2.ListIndexesResponse:
+        names = [name for name in list_indexes(self._root) if name > after and covers(name)]
         indexes = []
         for name in names[:size]:
             try:
@@ -117,6 +122,26 @@ class Catalog:
                 indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
         token = names[size - 1] if len(names) > size else ""
         return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=token)
+
+
+def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:
+    """Return all limits by name: of requests, of this server, and of the caller's token."""
+    return {
+        **LIMITS,
+        "builds_max": config.max_builds,
+        "evaluations_max": EVALUATIONS_MAX,
+        "queue_calls_max": config.queue_calls,
+        "queue_bytes_max": config.queue_bytes,
+        "stream_window": config.stream_window,
+        "pending_calls_max": config.pending_calls,
+        "upload_idle_ms": round(config.upload_idle * 1e3),
+        "worker_wait_ms": round(config.worker_wait * 1e3),
+        "grace_ms": round(config.grace * 1e3),
+        "received_bytes_max": RECEIVED_BYTES_MAX,
+        "handshake_ms": HANDSHAKE_MS,
+        "connection_idle_ms": CONNECTION_IDLE_MS,
+        **{f"token_{name}": value for name, value in quotas.items()},
+    }
 
 
 @cache

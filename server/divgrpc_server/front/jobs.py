@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from google.protobuf.message import Message
 from google.rpc import status_pb2
 from grpc import aio
 
@@ -61,6 +62,8 @@ class Job:
     full: ClassVar[type[DivgrpcError]]
     # The name of the index, once the first message was checked.
     index = ""
+    # The outcome of the job, None until it is done, or if the kind of the job has none.
+    result: Message | None = None
 
     def __init__(self, frame: Frame, read: Read, write: Write) -> None:
         """Create a job; `frame` is the frame kind of the caller's messages."""
@@ -106,6 +109,12 @@ class Renewal(Job):
         self.index = check_index_name(kind.FromString(message).index)
         IndexFolder(root / self.index).current()
 
+    def finish(self, response: bytes) -> None:
+        """Store the outcome from the last response."""
+        is_retraining = self.frame == Frame.RETRAIN
+        kind = writes_pb2.RetrainResponse if is_retraining else writes_pb2.CompactResponse
+        self.result = kind.FromString(response).done
+
 
 class Build(Job):
     """A Build call, which takes the subject of its access line from its header and its result."""
@@ -117,7 +126,7 @@ class Build(Job):
     def __init__(self, read: Read, write: Write, frame: Frame = Frame.MESSAGE) -> None:
         super().__init__(frame, read, write)
         self.subject = NO_SUBJECT
-        self.result = index_pb2.IndexInfo()
+        self.info = index_pb2.IndexInfo()
 
     def check(self, message: bytes, root: Path) -> None:
         """Check the first message; raises the core's error if a builder would refuse its header."""
@@ -130,8 +139,11 @@ class Build(Job):
 
     def finish(self, response: bytes) -> None:
         """Store the description of the index from the last response."""
-        self.result = index_pb2.BuildResponse.FromString(response).done
-        self.subject = Subject(self.result.name, self.result.rows)
+        self._set_result(index_pb2.BuildResponse.FromString(response).done)
+
+    def _set_result(self, info: index_pb2.IndexInfo) -> None:
+        self.result = self.info = info
+        self.subject = Subject(info.name, info.rows)
 
     def _header(self, message: bytes) -> index_pb2.BuildHeader | index_pb2.BuildOnceRequest:
         request = index_pb2.BuildRequest.FromString(message)
@@ -149,7 +161,7 @@ class BuildOnce(Build):
     @property
     def response(self) -> bytes:
         """The serialised BuildOnceResponse."""
-        return index_pb2.BuildOnceResponse(index=self.result).SerializeToString()
+        return index_pb2.BuildOnceResponse(index=self.info).SerializeToString()
 
     def _header(self, message: bytes) -> index_pb2.BuildOnceRequest:
         return index_pb2.BuildOnceRequest.FromString(message)
@@ -180,8 +192,7 @@ class AddAttributes(Build):
 
     def finish(self, response: bytes) -> None:
         """Store the description of the index from the last response."""
-        self.result = attributes_pb2.AddAttributesResponse.FromString(response).done
-        self.subject = Subject(self.result.name, self.result.rows)
+        self._set_result(attributes_pb2.AddAttributesResponse.FromString(response).done)
 
 
 def _reader_of(message: bytes) -> Read:
@@ -395,10 +406,11 @@ class _Relay:
                     await self._send(Frame.PUBLISH)
             else:
                 self._upload.turn(callers=not self.is_committed)
+                if kind == Frame.RESULT:
+                    self._job.finish(payload)
                 if payload:
                     await self._job.write(payload)
             if kind == Frame.RESULT:
-                self._job.finish(payload)
                 return
 
     async def _send(self, kind: Frame, payload: bytes = b"") -> None:

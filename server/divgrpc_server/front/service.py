@@ -11,7 +11,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.gate import Call, Gate
 from divgrpc_server.front.jobs import (
     AddAttributes,
     Build,
@@ -50,6 +51,8 @@ from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
 from divgrpc_server.logging.logs import AccessLog, Logger
+from divgrpc_server.security import audit, requests
+from divgrpc_server.security.roles import is_write
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 
@@ -71,12 +74,19 @@ def _check_size(method: str, message: object) -> None:
         )
 
 
-def _checked_reader(method: str, context: _Context) -> Read:
-    """Return a function that reads the next message of a call and checks its size."""
+async def _check(call: Call, message: object) -> None:
+    """Check the size of a message, and whether the caller may send it."""
+    _check_size(call.method, message)
+    if isinstance(message, bytes):
+        await call.check(message)
+
+
+def _checked_reader(call: Call, context: _Context) -> Read:
+    """Return a function that reads the next message of a call and checks it."""
 
     async def read() -> object:
         message = await context.read()
-        _check_size(method, message)
+        await _check(call, message)
         return message
 
     return read
@@ -90,6 +100,7 @@ class _Call(NamedTuple):
     request_id: str
     context: _Context
     span: CallSpan
+    admission: Call
 
 
 class Service:
@@ -103,7 +114,9 @@ class Service:
         jobs: Jobs,
         writer: Writer,
         *,
+        gate: Gate,
         access: AccessLog,
+        audit_log: audit.AuditLog,
         meter: CallMeter,
         tracer: NoTracer,
         log: Logger,
@@ -113,6 +126,7 @@ class Service:
         self._catalog = catalog
         self._jobs = jobs
         self._writer = writer
+        self._gate, self._audit = gate, audit_log
         self._access, self._meter, self._tracer = access, meter, tracer
         self._log = log
         self._prefix = secrets.token_hex(4)
@@ -135,16 +149,16 @@ class Service:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods of the service."""
         catalog = {
-            "GetIndex": self._catalog.get_index,
-            "ListIndexes": self._catalog.list_indexes,
-            "DeleteIndex": self._catalog.delete_index,
-            "GetServerInfo": self._catalog.get_server_info,
+            "GetIndex": _without_call(self._catalog.get_index),
+            "ListIndexes": self._list_indexes,
+            "DeleteIndex": _without_call(self._catalog.delete_index),
+            "GetServerInfo": self._get_server_info,
         }
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
                 **self.registered_methods(),
-                **{name: self._unary(name, _without_call(run)) for name, run in catalog.items()},
+                **{name: self._unary(name, run) for name, run in catalog.items()},
                 "QueryStream": self._stream("QueryStream", partial(QueryStream, pool=self._pool)),
                 "WriteStream": self._stream(
                     "WriteStream", partial(WriteStream, writer=self._writer)
@@ -169,14 +183,14 @@ class Service:
             stream.drain()
 
     def _unary(
-        self, method: str, answer: Callable[[bytes, str, float], Awaitable[bytes]]
+        self, method: str, answer: Callable[[bytes, Call], Awaitable[bytes]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a method; `answer` takes the request, request id and deadline."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
-            def serve(request_id: str, deadline: float) -> Awaitable[bytes]:
-                _check_size(method, request)
-                return answer(request, request_id, deadline)
+            async def serve(call: Call) -> bytes:
+                await _check(call, request)
+                return await answer(request, call)
 
             def subject(response: bytes | None) -> subjects.Subject:
                 return self._subject(method, request, response)
@@ -185,14 +199,20 @@ class Service:
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    async def _answer(self, op: Op, request: bytes, request_id: str, deadline: float) -> bytes:
-        reply = await self._pool.answer(op, request, deadline, request_id)
+    def _list_indexes(self, request: bytes, call: Call) -> Awaitable[bytes]:
+        return self._catalog.list_indexes(request, call.covers)
+
+    def _get_server_info(self, request: bytes, call: Call) -> Awaitable[bytes]:
+        return self._catalog.get_server_info(request, call.quotas)
+
+    async def _answer(self, op: Op, request: bytes, call: Call) -> bytes:
+        reply = await self._pool.answer(op, request, call.deadline, call.tag)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
         return reply.payload
 
-    async def _write(self, op: Op, request: bytes, request_id: str, deadline: float) -> bytes:
-        reply = await self._writer.answer(op, request, deadline, request_id)
+    async def _write(self, op: Op, request: bytes, call: Call) -> bytes:
+        reply = await self._writer.answer(op, request, call.deadline, call.tag)
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
         return reply.payload
@@ -203,14 +223,15 @@ class Service:
         async def handle(_: object, context: _Context) -> None:
             messages = subjects.StreamSubject(method)
 
-            async def serve(request_id: str, deadline: float) -> None:
+            async def serve(call: Call) -> None:
+                call.rows_of_indexes = messages.rows_of_indexes
                 stream = make(
-                    _checked_reader(method, context),
+                    _checked_reader(call, context),
                     context.write,
                     window=self._config.stream_window,
-                    deadline=deadline,
-                    request_id=request_id,
-                    on_message=messages.add if self._access.enabled else lambda _: None,
+                    deadline=call.deadline,
+                    request_id=call.tag,
+                    on_message=messages.add if self._wants_subject(method) else lambda _: None,
                 )
                 self._streams.add(stream)
                 try:
@@ -226,14 +247,19 @@ class Service:
         self, method: str, kind: Callable[[Read, Write], Build]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(_: object, context: _Context) -> None:
-            job = kind(_checked_reader(method, context), context.write)
-            await self._run(method, context, self._relay(job), lambda _: job.subject)
+            job = kind(_no_message, context.write)
+
+            async def serve(call: Call) -> None:
+                job.read = _checked_reader(call, context)
+                await self._do(job, call)
+
+            await self._run(method, context, serve, lambda _: job.subject)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)
-        serve = self._relay(build, "BuildOnce", request)
+        serve = self._relay(build, request)
         await self._run("BuildOnce", context, serve, lambda _: build.subject)
         return build.response
 
@@ -241,7 +267,7 @@ class Service:
         self, method: str, make: Callable[[bytes, Write], Job]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
-            serve = self._relay(make(request, context.write), method, request)
+            serve = self._relay(make(request, context.write), request)
             await self._run(method, context, serve, lambda _: self._subject(method, request))
 
         return grpc.unary_stream_rpc_method_handler(handle)
@@ -249,29 +275,37 @@ class Service:
     async def _pick(self, request: bytes, context: _Context) -> None:
         """Handle a DiversifyStream call."""
 
-        def serve(request_id: str, deadline: float) -> Awaitable[None]:
-            _check_size("DiversifyStream", request)
-            picks = PickStream(self._pool, request, deadline, request_id)
-            return picks.relay(context.write)
+        async def serve(call: Call) -> None:
+            await _check(call, request)
+            picks = PickStream(self._pool, request, call.deadline, call.tag)
+            await picks.relay(context.write)
 
         def subject(_: None) -> subjects.Subject:
             return self._subject("DiversifyStream", request)
 
         await self._run("DiversifyStream", context, serve, subject)
 
-    def _relay(
-        self, job: Job, method: str = "", request: bytes = b""
-    ) -> Callable[[str, float], Awaitable[None]]:
-        def serve(request_id: str, _: float) -> Awaitable[None]:
-            _check_size(method, request)
-            return self._jobs.relay(job, request_id)
+    def _relay(self, job: Job, request: bytes) -> Callable[[Call], Coroutine[None, None, None]]:
+        async def serve(call: Call) -> None:
+            call.is_write = call.is_write or requests.read(call.method, request).needs_admin
+            await _check(call, request)
+            await self._do(job, call)
 
         return serve
+
+    async def _do(self, job: Job, call: Call) -> None:
+        try:
+            await self._jobs.relay(job, call.tag)
+        finally:
+            call.result = job.result
+
+    def _wants_subject(self, method: str) -> bool:
+        return self._access.enabled or is_write(method)
 
     def _subject(
         self, method: str, request: bytes, response: bytes | None = None
     ) -> subjects.Subject:
-        if not self._access.enabled:
+        if not self._wants_subject(method):
             return subjects.NO_SUBJECT
         return subjects.read(method, request, response)
 
@@ -279,15 +313,14 @@ class Service:
         self,
         method: str,
         context: _Context,
-        serve: Callable[[str, float], Awaitable[_T]],
+        serve: Callable[[Call], Awaitable[_T]],
         subject: Callable[[_T | None], subjects.Subject],
     ) -> _T:
         """Serve a call until it ends, log it, and convert errors to statuses.
 
         All calls pass through this method.
 
-        serve: serves the call, given its request id and its deadline in seconds of
-            `time.monotonic`.
+        serve: serves the call once the gate has admitted it.
         subject: returns the subject for the access line; it is called at the end, with the answer
             or, if the call failed, None.
         """
@@ -296,11 +329,12 @@ class Service:
         request_id, trace = self._identify(context)
         span = self._tracer.begin(method, trace)
         tag = pack_tag(request_id, span.trace)
-        call = _Call(method, start, request_id, context, span)
         remaining = context.time_remaining()
         deadline = math.inf if remaining is None else start + remaining
+        admission = self._gate.call(method, context, tag, deadline)
+        call = _Call(method, start, request_id, context, span, admission)
         try:
-            answer = await serve(tag, deadline)
+            answer = await self._gate.serve(call.admission, context, serve)
         except BaseException as error:
             status = self._status(error, tag, is_late=context.time_remaining() == 0)
             code = _CODES[status.code]
@@ -310,19 +344,32 @@ class Service:
             details = ((DETAILS_KEY, status.SerializeToString()),)
             await context.abort(code, status.message, details)
             raise AssertionError("abort raises") from error
-        self._record(call, "OK", None, subject(answer))
+        finally:
+            call.admission.leave()
+        self._record(call, "OK", None, subject(answer), answer)
         return answer
 
     def _record(
-        self, call: _Call, code: str, status: status_pb2.Status | None, subject: subjects.Subject
+        self,
+        call: _Call,
+        code: str,
+        status: status_pb2.Status | None,
+        subject: subjects.Subject,
+        answer: object = None,
     ) -> None:
-        """Count and log a call that has ended, and end its span."""
-        method, start, request_id, context, span = call
+        """Count and log a call that has ended, and end its span; log writes for the audit."""
+        method, start, request_id, context, span, admission = call
         seconds = time.monotonic() - start
         self._meter.end(method, code, seconds, status)
-        peer, trace = context.peer(), span.trace
-        self._access.add(method, code, seconds, request_id, peer, subject=subject, trace=trace)
+        peer, trace, caller = context.peer(), span.trace, admission.caller
+        self._access.add(
+            method, code, seconds, request_id, peer, subject=subject, trace=trace, caller=caller
+        )
         span.end(code, request_id)
+        if admission.is_write:
+            self._audit.add_call(
+                admission, code, request_id=request_id, peer=peer, subject=subject, answer=answer
+            )
 
     def _status(self, error: BaseException, tag: str, *, is_late: bool) -> status_pb2.Status:
         if isinstance(error, RefusedError):
@@ -348,5 +395,9 @@ class Service:
 
 def _without_call(
     answer: Callable[[bytes], Awaitable[bytes]],
-) -> Callable[[bytes, str, float], Awaitable[bytes]]:
-    return lambda request, _, __: answer(request)
+) -> Callable[[bytes, Call], Awaitable[bytes]]:
+    return lambda request, _: answer(request)
+
+
+async def _no_message() -> object:
+    raise AssertionError("an upload is read after it was admitted")

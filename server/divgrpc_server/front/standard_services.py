@@ -7,7 +7,7 @@ both versions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -16,6 +16,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from divgrpc.errors import DivgrpcError
 from divgrpc_server.codec.statuses import MalformedError, status_of
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -62,10 +63,13 @@ def health_handler(
     return grpc.method_handlers_generic_handler(HEALTH, handlers)
 
 
-def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]:
+def reflection_handlers(
+    services: Iterable[str], authenticate: Callable[[_Context[Any]], None]
+) -> list[grpc.GenericRpcHandler]:
     """Return the handlers of both versions of reflection.
 
-    Both versions list `services` and the two reflection services.
+    Both versions list `services` and the two reflection services. `authenticate` raises an error
+    for a caller without a valid token.
     """
     _describe_v1()
     names = [*services, f"{_ALPHA}.{_REFLECTION}", f"{_V1}.{_REFLECTION}"]
@@ -74,6 +78,11 @@ def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]
     async def answer(
         requests: AsyncIterator[bytes], context: _Context[reflection_pb2.ServerReflectionResponse]
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        try:
+            authenticate(context)
+        except DivgrpcError as error:
+            await _abort(error, context)
+
         async def parsed() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
             async for data in requests:
                 yield await _parse(reflection_pb2.ServerReflectionRequest, data, context)
@@ -127,7 +136,12 @@ async def _parse(kind: type[_Request], data: bytes, context: _Context[_Answer]) 
     try:
         return kind.FromString(data)
     except DecodeError:
-        status = status_of(MalformedError("the message is not what the method takes"), "")
-    details = ((DETAILS_KEY, status.SerializeToString()),)
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, status.message, details)
+        await _abort(MalformedError("the message is not what the method takes"), context)
     raise AssertionError("abort raises")
+
+
+async def _abort(error: DivgrpcError, context: _Context[Any]) -> None:
+    status = status_of(error, "")
+    details = ((DETAILS_KEY, status.SerializeToString()),)
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    await context.abort(code, status.message, details)

@@ -120,10 +120,12 @@ class AccessLog:
         *,
         subject: SubjectFields = ("", None, None),
         trace: tuple[str, str, bool] | None = None,
+        caller: tuple[str, str] = ("", ""),
     ) -> None:
         """Add the line of a call that has just ended after `seconds`.
 
         trace: the ids of its trace and its span, and whether it is sampled.
+        caller: the name of the token and of the certificate, "" for none.
         """
         if not self.enabled:
             return
@@ -132,6 +134,8 @@ class AccessLog:
         text = _subject_text(self._in_json, *subject) if is_short else ""
         if trace is not None:
             text += (_JSON_TRACE if self._in_json else _CONSOLE_TRACE) % trace[:2]
+        if caller != ("", ""):
+            text += _caller_text(self._in_json, *caller)
         self._calls.append((time.time(), method, code, seconds, request_id, peer, text))
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -179,6 +183,15 @@ def _subject_text(in_json: bool, index: str, rows: int | None, k: int | None) ->
     if in_json:
         return "".join((f'"index": "{index}", ', *(f'"{name}": {n}, ' for name, n in numbers)))
     return "".join((f" index={index}", *(f" {name}={n}" for name, n in numbers)))
+
+
+@lru_cache(maxsize=4096)
+def _caller_text(in_json: bool, token: str, certificate: str) -> str:
+    """Return the caller as a part of a line; neither name has a quotation mark or a backslash."""
+    names = [(key, name) for key, name in (("token", token), ("certificate", certificate)) if name]
+    if in_json:
+        return "".join(f'"{key}": "{name}", ' for key, name in names)
+    return "".join(f' {key}="{name}"' for key, name in names)
 
 
 @lru_cache(maxsize=2)  # a flush spans a second or two

@@ -2,10 +2,11 @@
 
 import ipaddress
 import socket
+from pathlib import Path
 
 from divgrpc.errors import invalid
 from divgrpc_server.config import Config
-from divgrpc_server.security import certificates
+from divgrpc_server.security import certificates, tokens
 
 
 def check(config: Config) -> None:
@@ -29,6 +30,8 @@ def check(config: Config) -> None:
         )
     if config.tls_cert:
         certificates.read(config)
+    if config.tokens:
+        tokens.read(Path(config.tokens))
 
 
 def is_loopback(host: str) -> bool:

@@ -29,7 +29,7 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, file: str) -> None:
     (tmp_path / "bad" / file).unlink()
     (tmp_path / "bad" / file).mkdir()
     catalog = Catalog(Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1))
-    answer = asyncio.run(catalog.list_indexes(b""))
+    answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
     descriptions = index_pb2.ListIndexesResponse.FromString(answer).indexes
     assert [(info.name, info.rows) for info in descriptions] == [("bad", 0), ("sound", 50)]
     assert descriptions[0].warnings[0].code == "INDEX_DAMAGED"
@@ -60,6 +60,6 @@ def test_any_error_of_reading_an_index_is_reported(
     catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True, lambda: (1, 1))
     with pytest.raises(meaning):
         asyncio.run(catalog.get_index(GET_INDEX_REQUEST))
-    answer = asyncio.run(catalog.list_indexes(b""))
+    answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
     (info,) = index_pb2.ListIndexesResponse.FromString(answer).indexes
     assert (info.name, info.warnings[0].code) == ("bad", meaning.reason)

@@ -20,6 +20,7 @@ from divgrpc.storage.generations import POINTER
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.gate import Gate
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.meter import NoCallMeter
 from divgrpc_server.front.pool import Pool
@@ -29,6 +30,7 @@ from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog
+from divgrpc_server.security.audit import AuditLog
 from support.checks.status_details import Details, details_of_status
 
 TEXT = "secret /path/to/somewhere"
@@ -94,7 +96,9 @@ class Parts:
             self.catalog,
             self.jobs,
             writer,
+            gate=Gate(CONFIG, Path("/nowhere"), log),
             access=access,
+            audit_log=AuditLog(CONFIG),
             meter=NoCallMeter(),
             tracer=NoTracer(),
             log=log,

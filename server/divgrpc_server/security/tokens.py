@@ -1,0 +1,230 @@
+"""The tokens of callers, in a TOML file that is read again when it changes.
+
+The file has only the SHA-256 hash of each token. A slow hash, as for passwords, would defend
+against guessing, but nobody can guess a random token of 256 bits, and each call computes the hash.
+"""
+
+import datetime as dt
+import hashlib
+import hmac
+import math
+import re
+import secrets
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc_server.security.certificates import file_stamp
+from divgrpc_server.security.roles import ROLES
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_HASH: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_PATTERN: Final = re.compile(r"[a-z0-9_*-]{1,63}")
+_HEADING: Final = re.compile(r"\s*\[\[\s*token\s*\]\]")
+# The begin of each token, by which programs that look for leaked secrets recognise it.
+_PREFIX: Final = "divgrpc_"
+_SECRET_BYTES: Final = 32
+QUOTAS: Final = ("calls", "max_indexes", "max_rows", "max_bytes")
+_KEYS: Final = ("name", "hash", "role", "indexes", "expires", *QUOTAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One entry of the file; see the page "Security" for the fields.
+
+    expires: seconds since 1970, infinity if the token does not expire.
+    calls, max_indexes, max_rows, max_bytes: quotas, None where there is none.
+    """
+
+    name: str
+    digest: bytes
+    role: str
+    indexes: tuple[str, ...]
+    expires: float = math.inf
+    calls: int | None = None
+    max_indexes: int | None = None
+    max_rows: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether the token covers every index."""
+        return "*" in self.indexes
+
+    @property
+    def limits_storage(self) -> bool:
+        """Whether a quota limits what the indexes of the token hold."""
+        return any(name.startswith("max_") for name in self.quotas())
+
+    def covers(self, index: str) -> bool:
+        """Return whether a pattern matches the name of an index; `*` stands for any characters."""
+        return any(_matches(pattern, index) for pattern in self.indexes)
+
+    def quotas(self) -> dict[str, int]:
+        """Return the quotas of the token by name."""
+        values = {name: getattr(self, name) for name in QUOTAS}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class TokenFile:
+    """The tokens of a file; if a new version is broken, the last good one stays in use."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file; raises `InvalidArgumentError` as `parse` does."""
+        self._path = Path(path)
+        self._stamp = file_stamp(path)
+        self._tokens = read(self._path)
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed since the last call; return whether tokens changed.
+
+        Raises `InvalidArgumentError` once for each broken version.
+        """
+        stamp = file_stamp(str(self._path))
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        before, self._tokens = self._tokens, read(self._path)
+        return before != self._tokens
+
+    def find(self, secret: str) -> Token | None:
+        """Return the token, None if there is none or if it has expired.
+
+        The time of the search does not depend on the secret: its hash is compared with every entry.
+        """
+        digest = digest_of(secret)
+        match: Token | None = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.digest, digest):
+                match = token
+        if match is None or match.expires <= time.time():
+            return None
+        return match
+
+    def is_valid(self, token: Token) -> bool:
+        """Return whether a token is still in the file as it was, and has not expired."""
+        return token in self._tokens and time.time() < token.expires
+
+
+def new_secret() -> str:
+    """Return a new random token."""
+    return _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def digest_of(secret: str) -> bytes:
+    """Return the SHA-256 hash of a token."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def read(path: Path) -> tuple[Token, ...]:
+    """Read the file of tokens; raises `InvalidArgumentError`, which names the file and the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid("tokens", f"names {path}, which is not text in UTF-8") from error
+    except OSError as error:
+        raise invalid("tokens", f"names {path}, which cannot be read: {error.strerror}") from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> tuple[Token, ...]:
+    """Return the tokens of a file; raises `InvalidArgumentError`, which names `path` and a line."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise invalid("tokens", f"names {path}, which is not TOML: {error}") from error
+    entries = tables.pop("token", None)
+    if tables or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise invalid("tokens", f"names {path}, which must have [[token]] tables and nothing else")
+    tokens: list[Token] = []
+    for place, entry in enumerate(entries):
+        try:
+            token = _parse_entry(entry)
+            for earlier in tokens:
+                if token.name == earlier.name:
+                    raise invalid("name", f"{token.name!r} occurs twice")
+                if token.digest == earlier.digest:
+                    raise invalid("hash", f"is that of {earlier.name!r}, too")
+        except InvalidArgumentError as error:
+            line = _line_of(text, place, error.field)
+            raise invalid("tokens", f"names {path}, line {line}: {error}") from error
+        tokens.append(token)
+    return tuple(tokens)
+
+
+def _parse_entry(entry: Mapping[str, object]) -> Token:
+    for key in entry:
+        if key not in _KEYS:
+            raise invalid(key, f"is none of {', '.join(_KEYS)}")
+    name, role, text = (_text(entry, key) for key in ("name", "role", "hash"))
+    if not _NAME.fullmatch(name):
+        raise invalid("name", "must be 1 to 64 of A-Z, a-z, 0-9, dot, _, @ and -")
+    if role not in ROLES:
+        raise invalid("role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+    digest = _HASH.fullmatch(text)
+    if digest is None:
+        raise invalid("hash", "must be sha256: and 64 hexadecimal digits in lower case")
+    quotas = {key: _count(key, entry[key]) for key in QUOTAS if key in entry}
+    expires = _time(entry["expires"]) if "expires" in entry else math.inf
+    patterns = _patterns(entry.get("indexes"))
+    return Token(name, bytes.fromhex(digest[1]), role, patterns, expires, **quotas)
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    rule = 'must be a list of names, in which * stands for any characters, such as ["shop-*"]'
+    if not isinstance(value, list) or not value:
+        raise invalid("indexes", rule)
+    for pattern in value:
+        if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
+            raise invalid("indexes", f"{rule}, got {pattern!r}")
+    return tuple(value)
+
+
+def _text(entry: Mapping[str, object], key: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str):
+        raise invalid(key, "must be a text" if key in entry else "is missing")
+    return value
+
+
+def _count(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise invalid(key, f"must be a whole number from 0 up, got {value!r}")
+    return value
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, dt.datetime) or value.tzinfo is None:
+        raise invalid("expires", "must be a time with its zone, such as 2027-01-01T00:00:00Z")
+    return value.timestamp()
+
+
+def _line_of(text: str, place: int, key: str) -> int:
+    """Return the line of a key in the table number `place`, or else the line of its heading."""
+    lines = text.splitlines()
+    headings = [number for number, line in enumerate(lines) if _HEADING.match(line)]
+    if place >= len(headings):
+        return 1
+    begin, end = headings[place], [*headings, len(lines)][place + 1]
+    for number in range(begin, end):
+        if re.match(rf"\s*{re.escape(key)}\s*=", lines[number]):
+            return number + 1
+    return begin + 1
+
+
+def _matches(pattern: str, index: str) -> bool:
+    first, *rest = pattern.split("*")
+    if not rest:
+        return index == first
+    if not index.startswith(first):
+        return False
+    index = index[len(first) :]
+    for part in rest[:-1]:
+        _, separator, index = index.partition(part) if part else ("", "*", index)
+        if not separator:
+            return False
+    return index.endswith(rest[-1])
