@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from divgrpc.builder.labels import wrong_label_count
 from divgrpc.engine import Engine
-from divgrpc.errors import invalid
+from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import LabelTally, LabelTask
@@ -261,9 +261,14 @@ def neighbour_vote(
     parameters: how to find neighbours; the default finds ten.
 
     Labels with equal shares are ordered by label number. Raises `InvalidArgumentError` with the
-    field documents, labels or top_k.
+    field documents, labels or top_k, and `UnfitIndexError` for an index with points without a
+    vector.
     """
     engine = index.engine
+    if engine.rows_searched < engine.rows:
+        rule = "has points without a vector, so its rows are not in the order of the build"
+        advice = "give the labels to Build, and call predict_labels with the mode neighbour_vote"
+        raise UnfitIndexError("index", f"index {rule}: {advice}")
     truth = as_labels(labels, engine.rows)
     width = check_top_k(top_k, truth.shape[1])
     metric = engine.manifest.parameters.metric

@@ -23,7 +23,7 @@ from support.data.stamped_points import (
     columns_of,
     is_a_write,
     stamps_of,
-    vectors_of,
+    written_vectors_of,
 )
 from support.processes.crashing_writer import (
     SMALL,
@@ -47,11 +47,14 @@ DURABILITIES: list[Durability] = ["sync", "process", "sync", "interval"]
 class _Survivor:
     """A collection whose writers are killed, and what its points must be."""
 
-    def __init__(self, path: Path, family: HashFamily, kind: Points = "dense") -> None:
+    def __init__(
+        self, path: Path, family: HashFamily, kind: Points = "dense", *, is_optional: bool = False
+    ) -> None:
         self.path, self.stamps, self.sequence = path, dict.fromkeys(range(IDS), 0), 0
         Collection.build(
-            vectors_of(list(range(IDS)), 0, kind),
+            written_vectors_of(list(range(IDS)), 0, kind, is_optional=is_optional),
             ids=list(range(IDS)),
+            vectors_optional=is_optional,
             # Each array of a part takes a sync, so only half of the rounds have labels.
             **columns_of([0] * IDS, has_labels=kind == "sparse"),
             path=path,
@@ -110,7 +113,8 @@ def test_no_acknowledged_write_is_lost(
     writers: CrashingWriters, tmp_path: Path, block: int, kind: Points
 ) -> None:
     rng = np.random.default_rng(block)
-    survivor = _Survivor(tmp_path / "points", "cells" if block % 3 < 2 else "lsh_div", kind)
+    family: HashFamily = "cells" if block % 3 < 2 else "lsh_div"
+    survivor = _Survivor(tmp_path / "points", family, kind, is_optional=block % 2 == 1)
     names = list(CALLS)
     ended = killed = 0
     for number in range(ROUNDS):

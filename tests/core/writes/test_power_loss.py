@@ -32,8 +32,9 @@ from support.data.stamped_points import (
     after,
     check_answers,
     columns_of,
+    is_optional,
     stamps_of,
-    vectors_of,
+    written_vectors_of,
 )
 from support.data.written_points import kind_of
 from support.processes.crashing_writer import SMALL
@@ -192,7 +193,8 @@ def make(collection: Collection, write: Write) -> int:
     if write.is_deletion:
         return collection.delete(write.ids, write_id=write_id).sequence
     columns = columns_of([write.stamp] * len(write.ids))
-    vectors = vectors_of(write.ids, write.stamp, kind_of(collection))
+    kind, optional = kind_of(collection), is_optional(collection)
+    vectors = written_vectors_of(write.ids, write.stamp, kind, is_optional=optional)
     return collection.upsert(write.ids, vectors, write_id=write_id, **columns).sequence
 
 
@@ -257,12 +259,13 @@ def check(
     return sequence, added
 
 
-def build(path: Path, family: HashFamily, kind: Points) -> Stamps:
+def build(path: Path, family: HashFamily, kind: Points, *, vectors_optional: bool) -> Stamps:
     ids = list(range(IDS))
     columns = columns_of([0] * IDS)
     Index.build(
-        vectors_of(ids, 0, kind),
+        written_vectors_of(ids, 0, kind, is_optional=vectors_optional),
         ids=ids,
+        vectors_optional=vectors_optional,
         path=path,
         metric="euclidean",
         hash_family=family,
@@ -273,23 +276,30 @@ def build(path: Path, family: HashFamily, kind: Points) -> Stamps:
 
 @pytest.mark.usefixtures("no_syncs")
 @pytest.mark.parametrize(
-    ("durability", "kind"),
+    ("durability", "kind", "vectors_optional"),
     [
-        ("sync", "dense"),
-        ("interval", "dense"),
-        ("process", "dense"),
-        ("sync", "sparse"),
-        ("process", "sparse"),
+        ("sync", "dense", False),
+        ("interval", "dense", True),
+        ("process", "dense", False),
+        ("sync", "sparse", True),
+        ("process", "sparse", False),
     ],
 )
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_loss_of_power_keeps_what_was_synced(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, kind: Points, block: int
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    durability: Durability,
+    kind: Points,
+    vectors_optional: bool,
+    block: int,
 ) -> None:
     rng = np.random.default_rng(block)
     root = folder / "start"
     root.mkdir()
-    states = [build(root / "points", "cells" if block % 3 < 2 else "lsh_div", kind)]
+    family: HashFamily = "cells" if block % 3 < 2 else "lsh_div"
+    states = [build(root / "points", family, kind, vectors_optional=vectors_optional)]
     additions: list[_Addition] = []
     for number in range(LIVES):
         life = _Life(root, states, additions, LIVES * block + number + 1, durability)

@@ -16,7 +16,7 @@ from divgrpc.columns import ids as id_module
 from divgrpc.doctor import check_folder
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, UnsupportedError
 from divgrpc.evaluation import Grid, LabelGrid, evaluate
-from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.evaluation.label_running import evaluate_labels, neighbour_vote
 from divgrpc.hashing import tables
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters import BuildParameters
@@ -223,6 +223,8 @@ def test_a_label_model_is_that_of_an_index_without_these_points(
         assert not whole.engine.has_stale_label_model
         upsert(whole, {2: replace(model[2], payload=b"new"), 500: LABELLED[2]})
         model |= {2: replace(model[2], payload=b"new"), 500: LABELLED[2]}
+        assert not whole.engine.has_stale_label_model
+        assert whole.compact(vacuum=True)
         assert not whole.engine.has_stale_label_model
         write_and_check(
             whole, plain, model, dict(zip(range(100, 140), LABELLED[200:], strict=False))
@@ -471,6 +473,14 @@ def test_tables_read_no_codes_that_do_not_exist(
         collection.retrain()
     assert len(codes) >= 3
     assert all(read <= stored for read, stored in codes)
+
+
+def test_votes_of_labels_by_row_need_all_vectors(tmp_path: Path) -> None:
+    """Build puts points without a vector behind the others."""
+    points: list[Any] = [[1.0, 0.0], None, [0.0, 1.0]]
+    index = Index.build(points, vectors_optional=True, path=tmp_path / "points")
+    with pytest.raises(UnfitIndexError, match="not in the order of the build: give the labels"):
+        neighbour_vote(index, [[1.0, 0.0]], np.eye(3))
 
 
 def test_a_matrix_of_several_rows_is_no_vector(tmp_path: Path) -> None:

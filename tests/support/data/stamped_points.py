@@ -33,6 +33,25 @@ def vectors_of(ids: list[int], stamp: int, kind: Points = "dense") -> Any:  # no
     return as_kind(np.asarray(np.sin(numbers), np.float32), kind)
 
 
+def has_vector(point_id: int, stamp: int) -> bool:
+    """Tell whether a write to an index with `vectors_optional` gives a point a vector."""
+    return (7 * point_id + stamp) % 5 != 4
+
+
+def written_vectors_of(ids: list[int], stamp: int, kind: Points, *, is_optional: bool) -> Any:  # noqa: ANN401  # as of `vectors_of`, or a list
+    """Return what a write gives to points: their vectors, with None for a point without one."""
+    vectors = vectors_of(ids, stamp, kind)
+    if not is_optional:
+        return vectors
+    rows = [vectors[[row]] if kind == "sparse" else vectors[row] for row in range(len(ids))]
+    return [row if has_vector(i, stamp) else None for i, row in zip(ids, rows, strict=True)]
+
+
+def is_optional(index: Index) -> bool:
+    """Tell whether the points of an index may lack a vector."""
+    return bool(index.info.parameters["vectors_optional"])
+
+
 def columns_of(stamps: list[int], *, has_labels: bool = True) -> dict[str, Any]:
     """Return what a build and a write give to points beside vectors; all of it shows the stamps."""
     columns: dict[str, Any] = {"attributes": {"stamp": stamps}, "payloads": list(map(str, stamps))}
@@ -61,7 +80,9 @@ def stamps_of(index: Index) -> Stamps:
             stamp = int(record.payload)
             assert record.attributes["stamp"] == stamp
             expected = vectors_of([int(record.id)], stamp, kind_of(index))
-            if isinstance(record.vector, SparseVector):
+            if is_optional(index) and not has_vector(int(record.id), stamp):
+                assert record.vector is None
+            elif isinstance(record.vector, SparseVector):
                 np.testing.assert_array_equal(record.vector.indices, expected.indices)
                 np.testing.assert_array_equal(record.vector.values, expected.data, strict=True)
             else:
@@ -89,6 +110,8 @@ def check_answers(index: Index, stamps: Stamps) -> None:
 
     They are those of an exact search, and of one that looks into all buckets or cells.
     """
+    if is_optional(index):
+        stamps = {name: stamp for name, stamp in stamps.items() if has_vector(name, stamp)}
     kind = kind_of(index)
     queries = vectors_of([90, 91], 5, kind)
     for k, search in ((IDS + 1, "exact"), (3, "tables")):

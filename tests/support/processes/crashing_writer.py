@@ -24,7 +24,7 @@ from divgrpc import Collection
 from divgrpc.types import Durability
 from divgrpc.writes import backlog, layout
 from divgrpc.writes import log as log_module
-from support.data.stamped_points import IDS, Write, columns_of, vectors_of
+from support.data.stamped_points import IDS, Write, columns_of, is_optional, written_vectors_of
 from support.data.written_points import kind_of
 
 _WRITES_MAX = 120
@@ -65,7 +65,8 @@ def make(collection: Collection, write: Write) -> int:
         return collection.delete(write.ids).sequence
     has_labels = collection.engine.label_sets is not None
     columns = columns_of([write.stamp] * len(write.ids), has_labels=has_labels)
-    vectors = vectors_of(write.ids, write.stamp, kind_of(collection))
+    optional = is_optional(collection)
+    vectors = written_vectors_of(write.ids, write.stamp, kind_of(collection), is_optional=optional)
     return collection.upsert(write.ids, vectors, **columns).sequence
 
 
