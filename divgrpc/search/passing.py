@@ -112,6 +112,13 @@ class PassingRows:
         removed = removed[self.flags[removed]]
         return _FewerRows(self, removed) if len(removed) else self
 
+    def part(self, start: int, stop: int) -> "PassingRows":
+        """Return those of the rows from `start` to `stop` that pass, for exact searches.
+
+        These cost only as much as the part is long.
+        """
+        return _Part(self, start, stop)
+
     def within(self, points: "PassingRows") -> "PassingRows":
         """Return the points that pass and are also among `points`, cached for one object."""
         if self._cached is None or self._cached[0] is not points:
@@ -170,3 +177,33 @@ class _FewerRows(PassingRows):
                 if self._packed is None:
                     self._packed = every.without(self._removed, cells)
         return self._packed
+
+
+class _Part(PassingRows):
+    """The rows of another object in a range."""
+
+    def __init__(self, every: PassingRows, start: int, stop: int) -> None:
+        self._every, self._start, self._stop = every, start, stop
+        self._rows = np.flatnonzero(every.flags[start:stop]) + start
+        self.count = len(self._rows)
+        self._order = every.order
+        self._by_code = None
+        self._packed = None
+        self._queries = 0
+        self._is_filter = False
+
+    @cached_property
+    def flags(self) -> Flags:
+        """Whether the point of each row passes, (n,)."""
+        flags = np.zeros_like(self._every.flags)
+        flags[self._rows] = True
+        return flags
+
+    @cached_property
+    def by_row(self) -> Passing:
+        """The rows that pass, for an exact search."""
+        return self._passing(rows=self._rows.astype(np.int32))
+
+    def within(self, points: PassingRows) -> PassingRows:
+        """Return the points that pass and are also among `points`."""
+        return self._every.within(points).part(self._start, self._stop)

@@ -177,7 +177,7 @@ def explain(error: BaseException, tag: str, log: Log) -> status_pb2.Status:
     request_id = request_id_of(tag)
     expected_error = expected(error)
     if expected_error is not None:
-        return status_of(expected_error, request_id)
+        return status_of(expected_error, tag)
     error_id = secrets.token_hex(8)
     log.error("fault", error_id=error_id, **log_fields(tag), exc_info=error)
     status = status_pb2.Status(
@@ -209,15 +209,15 @@ def expected(error: BaseException) -> errors.DivgrpcError | None:
     return None
 
 
-def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
-    """Return the status of an error of this package."""
+def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
+    """Return the status of an error of this package, for a call with this tag (`ipc.tags`)."""
     meaning = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     message = str(error)[:_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=meaning.code, message=message)
     _add(
         status,
         error_details_pb2.ErrorInfo(
-            reason=error.reason, domain=DOMAIN, metadata={"request_id": request_id}
+            reason=error.reason, domain=DOMAIN, metadata={"request_id": request_id_of(tag)}
         ),
     )
     if isinstance(error, _WITH_FIELD) and error.field:

@@ -249,7 +249,7 @@ class Jobs:
         else:
             future.set_result(link)
 
-    async def relay(self, job: Job, request_id: str) -> None:
+    async def relay(self, job: Job, tag: str) -> None:
         """Serve one call until it ends.
 
         An invalid header is refused before a builder is requested, because starting a builder takes
@@ -264,7 +264,7 @@ class Jobs:
         job.check(header if isinstance(header, bytes) else b"", self._root)
         try:
             for _ in range(job.tries):
-                with await self._start(job, request_id) as link:
+                with await self._start(job, tag) as link:
                     relay = _Relay(job, header, upload, link, self._pool)
                     with suppress(_DeathError):
                         await relay.run()
@@ -278,11 +278,11 @@ class Jobs:
                 self._pool.refresh(job.index)
         raise UnavailableError(job.death)
 
-    async def _start(self, job: Job, request_id: str) -> socket.socket:
+    async def _start(self, job: Job, tag: str) -> socket.socket:
         number = next(self._numbers)
         future: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         self._requests[number] = job, future
-        self._channel.send(control.Message(job.request, number, request_id))
+        self._channel.send(control.Message(job.request, number, tag))
         try:
             return await future
         except asyncio.CancelledError:

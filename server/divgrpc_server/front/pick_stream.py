@@ -31,7 +31,7 @@ class PickStream:
     written before are left out.
     """
 
-    def __init__(self, pool: Pool, request: bytes, deadline: float, request_id: str) -> None:
+    def __init__(self, pool: Pool, request: bytes, deadline: float, tag: str) -> None:
         """Create the stream of a DiversifyStreamRequest; `deadline` is as for `Pool.submit`."""
         seconds = deadline - time.monotonic()
         reserve = min(_RESERVE_SECONDS_MAX, max(_RESERVE_SECONDS_MIN, _RESERVE_SHARE * seconds))
@@ -39,13 +39,13 @@ class PickStream:
         self._request = request
         # When the worker ends, and when the front writes no more.
         self._deadline, self._last_write = deadline - reserve, deadline - reserve / 2
-        self._request_id = request_id
+        self._tag = tag
         self._replies: asyncio.Queue[Reply] = asyncio.Queue()
 
     async def relay(self, write: Write) -> None:
         """Write the picks until the worker ends; raises `RefusedError` and what `submit` raises."""
         call = self._pool.submit(
-            Op.PICKS, self._request, self._deadline, self._request_id, self._replies.put_nowait
+            Op.PICKS, self._request, self._deadline, self._tag, self._replies.put_nowait
         )
         reply, count = Reply(0, Outcome.PART, b""), 0
         try:

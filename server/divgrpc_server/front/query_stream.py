@@ -26,14 +26,14 @@ class QueryStream(MessageStream):
         *,
         window: int,
         deadline: float,
-        request_id: str,
+        tag: str,
         on_message: Callable[[bytes], None],
     ) -> None:
         """Create the stream; `on_message` is called with each message that is read."""
         super().__init__(read, write, pool.wait_for_room, window=window, on_message=on_message)
         self._pool = pool
         self._deadline = deadline
-        self._request_id = request_id
+        self._tag = tag
         self._numbers = itertools.count()
         self._calls: dict[int, PoolCall | None] = {}
 
@@ -47,9 +47,9 @@ class QueryStream(MessageStream):
         self._calls[number] = None
         deliver = partial(self._deliver, number, message)
         try:
-            call = self._pool.submit(Op.STREAM, message, self._deadline, self._request_id, deliver)
+            call = self._pool.submit(Op.STREAM, message, self._deadline, self._tag, deliver)
         except DivgrpcError as error:
-            status = status_of(error, self._request_id)
+            status = status_of(error, self._tag)
             deliver(Reply(0, Outcome.STATUS, status.SerializeToString()))
             return
         if number in self._calls:

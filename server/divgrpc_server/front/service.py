@@ -185,7 +185,7 @@ class Service:
     def _unary(
         self, method: str, answer: Callable[[bytes, Call], Awaitable[bytes]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a method; `answer` takes the request, request id and deadline."""
+        """Return the handler of a method; `answer` takes the request and the call."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             async def serve(call: Call) -> bytes:
@@ -230,7 +230,7 @@ class Service:
                     context.write,
                     window=self._config.stream_window,
                     deadline=call.deadline,
-                    request_id=call.tag,
+                    tag=call.tag,
                     on_message=messages.add if self._wants_subject(method) else lambda _: None,
                 )
                 self._streams.add(stream)

@@ -59,14 +59,14 @@ class WriteStream(MessageStream):
         *,
         window: int,
         deadline: float,
-        request_id: str,
+        tag: str,
         on_message: Callable[[bytes], None],
     ) -> None:
         """Create the stream; `on_message` is called with each message that is read."""
         super().__init__(read, write, writer.wait_for_room, window=window, on_message=on_message)
         self._writer = writer
         self._deadline = deadline
-        self._request_id = request_id
+        self._tag = tag
         # All messages in flight, in order. `_waiting` has the messages that are not at the writer.
         self._messages: deque[_Message] = deque()
         self._waiting: deque[_Message] = deque()
@@ -110,7 +110,7 @@ class WriteStream(MessageStream):
             batch = self._batch = _Batch(messages)
             payload = pack_messages(message.body for message in messages)
             batch.call = self._writer.submit(
-                Op.WRITES, payload, self._deadline, self._request_id, partial(self._deliver, batch)
+                Op.WRITES, payload, self._deadline, self._tag, partial(self._deliver, batch)
             )
 
     def _resume(self) -> None:

@@ -29,12 +29,12 @@ Kind = Literal[
     "front",  # to a worker or the writer: the descriptor is a socket to a front
     "lost",  # from a front: worker `number` hangs, or has closed its socket
     "again",  # from a front: the socket to worker `number` was lost, so send another
-    "build",  # from a front: start a builder; `number` is the job id, `text` the request id
+    "build",  # from a front: start a builder; `number` is the job id, `text` its tag
     "renew",  # from a front: connect a job to the writer, which it starts; fields as in "build"
     "evaluate",  # from a front: start an evaluator or use an idle one; fields as in "build"
     "job",  # to a front: the descriptor is a socket to the process of job `number`
     "refused",  # to a front: job `number` cannot start; `text` is the reason, "" the job limit
-    "call",  # to a process for jobs: the descriptor is a socket to a front, `text` a request id
+    "call",  # to a process for jobs: the descriptor is a socket to a front, `text` a tag (`tags`)
     "serving",  # to a front: the server is ready
     "drain",  # to a front: finish the running calls, then exit
 ]

@@ -35,7 +35,7 @@ def serve_call(
     work: serves the call, given the socket to its front. The process exits if the front or the
         supervisor hangs up meanwhile.
     pack_result: logs the result of `work`, and returns the payload of the RESULT frame.
-    pack_error: returns the status of an error of `work`, given the request id of the call.
+    pack_error: returns the status of an error of `work`, given the tag of the call.
     reusable: whether to report to the supervisor that the process is ready for another call.
     """
     delivery = process.channel.receive()

@@ -35,7 +35,7 @@ class IndexFiles:
             except (DivgrpcError, OSError, ValueError, KeyError, TypeError):
                 damaged += 1
                 continue
-            accumulate(gauges, _gauges(name if number < INDEXES_MAX else OTHER, info))
+            accumulate(gauges, _gauges(name, info) if number < INDEXES_MAX else _sums(info))
         gauges[("divgrpc_indexes_damaged",)] = [damaged]
         gauges[("divgrpc_data_bytes",)] = [self._data_bytes()]
         with suppress(OSError):
@@ -47,6 +47,12 @@ class IndexFiles:
         if now - self._size_time >= _SIZE_SECONDS:
             self._size, self._size_time = _bytes_below(self._root), now
         return self._size
+
+
+def _sums(info: IndexInfo) -> dict[Key, Values]:
+    """Return the gauges of an index that add up with those of others."""
+    no_sums = ("divgrpc_index_generation", "divgrpc_index_sequence")
+    return {key: values for key, values in _gauges(OTHER, info).items() if key[0] not in no_sums}
 
 
 def _gauges(name: str, info: IndexInfo) -> dict[Key, Values]:

@@ -223,7 +223,8 @@ class Worker:
         """
         if self._tasks or any(front.packets for front in self._fronts.values()):
             return self._poller.poll(0)
-        while self._sampler is not None and self._sampler.has_work:
+        # While requests wait for other threads, fronts wait for signs of life.
+        while self._sampler and self._sampler.has_work and not self._has_slow_work():
             if ready := self._poller.poll(0):
                 return ready
             self._sampler.step()

@@ -21,14 +21,14 @@ import numpy as np
 
 from divgrpc.engine import Engine
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.passing import PassingRows
 from divgrpc.types import QueryResult
 from divgrpc.vectors import Rows
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.monitoring.page import Page
 
 _BLOCK_SECONDS: Final = 0.004
-_FIRST_BLOCK_ROWS: Final = 2_048
+# Stored values in the first block. Later blocks follow from the time that it took.
+_FIRST_BLOCK_VALUES: Final = 2**17
 _TIME_SHARE_MAX: Final = 0.05
 
 
@@ -59,8 +59,9 @@ class Sample:
             candidates_limit=parameters.k,
             n_probes=None,
         )
-        self._flags = index.searched_rows(None).flags
-        self._next_row, self._block_rows = 0, _FIRST_BLOCK_ROWS
+        self._points = index.searched_rows(None)
+        self._count = len(self._points.flags)
+        self._next_row, self._block_rows = 0, max(1, _FIRST_BLOCK_VALUES // index.widest_row)
         # Scores, smaller ones nearer, and ids of the nearest points so far.
         self._nearest: list[tuple[float, object]] = []
 
@@ -70,16 +71,14 @@ class Sample:
         Returns NaN if there is no nearest point.
         """
         start = time.monotonic()
-        stop = min(len(self._flags), self._next_row + self._block_rows)
-        flags = np.zeros_like(self._flags)
-        flags[self._next_row : stop] = self._flags[self._next_row : stop]
-        if flags.any():
-            result = self._index.answer(self._row, self._exact, PassingRows(flags))
-            self._merge(result)
+        stop = min(self._count, self._next_row + self._block_rows)
+        block = self._points.part(self._next_row, stop)
+        if block.count:
+            self._merge(self._index.answer(self._row, self._exact, block))
         self._next_row = stop
         seconds = time.monotonic() - start
         self._block_rows = max(1, int(self._block_rows * min(4.0, _BLOCK_SECONDS / seconds)))
-        return self._recall() if stop == len(self._flags) else None
+        return self._recall() if stop == self._count else None
 
     def _merge(self, result: QueryResult) -> None:
         sign = 1.0 if self._index.metric == "euclidean" else -1.0

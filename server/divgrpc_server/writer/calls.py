@@ -34,7 +34,7 @@ class Call:
     """A unary call, and its outcome when it has one."""
 
     def __init__(self, tag: str, log: Logger) -> None:
-        """Create a call with a request id, for errors and for the log."""
+        """Create a call with a tag, for errors and for the log."""
         self.op: int = Op.LOST
         self.message: Any = None
         self.outcome: WriteOutcome | None = None

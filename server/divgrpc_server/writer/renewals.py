@@ -37,7 +37,7 @@ class Renewals:
         self._merge_places = threading.Semaphore(_MERGES_MAX)
 
     def begin(self, link: socket.socket, tag: str) -> None:
-        """Serve the call that comes on `link` in a new thread; `tag` is its request id.
+        """Serve the call that comes on `link` in a new thread; `tag` is its tag.
 
         The process may exit before the thread ends.
         """

@@ -52,3 +52,23 @@ def test_all_forms_have_the_same_points(
         assert passing.by_code(order) is by_code
     # A removal does not change the objects before it.
     assert forms[0][1].flags.tolist() == [int(flags[row]) for row in codes]
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=30),
+    st.lists(st.booleans(), min_size=30, max_size=30),
+    st.integers(0, 30),
+    st.integers(0, 30),
+)
+def test_a_part_has_the_points_of_a_range(
+    flags: list[bool], second: list[bool], start: int, stop: int
+) -> None:
+    whole = PassingRows(np.array(flags))
+    part = whole.part(start, stop)
+    expected = [passes and start <= row < stop for row, passes in enumerate(flags)]
+    assert part.flags.tolist() == expected
+    assert part.count == part.by_row.total[0] == sum(expected)
+    assert part.by_row.rows.tolist() == np.flatnonzero(expected).tolist()
+    assert part.by_row.rows.dtype == np.int32
+    both = part.within(PassingRows(np.array(second)))
+    assert both.flags.tolist() == [a and b for a, b in zip(expected, second, strict=False)]

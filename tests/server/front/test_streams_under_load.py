@@ -33,7 +33,7 @@ class Stream:
             stage.pool,
             window=256,
             deadline=time.monotonic() + seconds,
-            request_id="tag",
+            tag="tag",
             on_message=lambda _: None,
         )
         self.run = asyncio.ensure_future(self.stream.run())

@@ -14,6 +14,8 @@ from unittest.mock import Mock
 import grpc
 import numpy as np
 import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
@@ -229,14 +231,19 @@ def test_a_server_sends_spans_and_names_them_in_its_log(
 def test_access_lines_have_the_callers_trace_without_the_extra_in_use(tmp_path: Path) -> None:
     options = ("--workers", "1", "--log-format", "json")
     with RunningServer(tmp_path, *options) as server, server.channel() as channel:
-        stub = DiverseIndexStub(channel)
+        stub, errors = DiverseIndexStub(channel), []
         for header in (HEADER, f"{HEADER}0", "00-x"):
             with pytest.raises(grpc.RpcError) as raised:
                 stub.Query(REQUEST, metadata=(("traceparent", header),))
-            assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+            errors.append(raised.value)
         eventually(lambda: len(access_lines(server)) == 3)
         first, *rest = access_lines(server)
     assert (first["trace_id"], first["span_id"]) == (TRACE_ID, SPAN_ID)
+    # The caller reads the same request id as the log, without the trace.
+    info = error_details_pb2.ErrorInfo()
+    status = rpc_status.from_call(errors[0])
+    assert status.details[0].Unpack(info)
+    assert info.metadata["request_id"] == first["request_id"]
     assert not any("trace_id" in line for line in rest)
 
 

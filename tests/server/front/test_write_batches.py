@@ -36,7 +36,7 @@ class Stream:
             Writer(stage.pool, self._start),
             window=window,
             deadline=FOREVER,
-            request_id="tag",
+            tag="tag",
             on_message=lambda _: None,
         )
         self.run = asyncio.ensure_future(self.stream.run())

@@ -99,7 +99,7 @@ def test_blocks_of_any_size_agree(folder: Path, monkeypatch: pytest.MonkeyPatch)
     parameters = QueryParameters(k=K, hash_limit=60, search="scan")
     expected = measured(Sample(index, row, parameters))
     for rows in (1, 37, ROWS):
-        monkeypatch.setattr(recall, "_FIRST_BLOCK_ROWS", rows)
+        monkeypatch.setattr(recall, "_FIRST_BLOCK_VALUES", rows * DIMS)
         assert measured(Sample(index, row, parameters)) == expected
 
 
