@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm bench bench-large conformance docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm image bench bench-large conformance docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -138,6 +138,17 @@ arm: .arm/ready      ## run kernels on an emulated ARM processor and compare the
 	    $(or $(ARGS),tests/core/storage/test_golden*.py \
 	    $(addprefix tests/core/kernels/test_,look_ups.py processors.py::test_sums_have_the_recorded_bytes))
 
+# Debian's buildah builds it without a daemon, and its mmdebstrap makes the base.
+.image/base.tar:
+	mkdir -p .image
+	mmdebstrap --quiet --variant=minbase --include=python3,python3-venv --skip=output/dev bookworm $@
+
+image: .image/base.tar  ## build the container image on Debian, without a registry; ARGS has options of buildah
+	base=$$(buildah from scratch) && buildah add --quiet $$base $< / && \
+	    buildah commit --quiet --rm $$base localhost/divgrpc-base
+	buildah build --isolation chroot --network host --build-arg BASE=localhost/divgrpc-base $(ARGS) \
+	    --file server/deploy/Containerfile --tag localhost/divgrpc .
+
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json
 	mkdir -p .venv/node
@@ -218,6 +229,8 @@ lock: .venv/ready    ## resolve the dependencies anew
 	$(filter-out --allow-unsafe,$(LOCK)) $(ENGINE:%=--unsafe-package %) \
 	    --extra server --extra report --build-deps-for editable \
 	    --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
+	$(filter-out --allow-unsafe,$(LOCK)) --extra server --build-deps-for wheel \
+	    --constraint requirements.lock --output-file requirements-server.lock pyproject.toml
 	$(LOCK) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
 	$(LOCK) --extra rivals --constraint requirements.lock \
 	    --output-file requirements-rivals.lock pyproject.toml
@@ -234,4 +247,4 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .docs .conformance .integrations .arm site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .docs .conformance .integrations .arm .image site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
