@@ -138,12 +138,12 @@ def test_the_entry_point_chooses_kernels_for_the_processor() -> None:
     levels = [level for names, level in _FLAGS.items() if flags.issuperset(names.split())]
     environment = run_entrypoint(
         NUMBA_CPU_FEATURES="",
-        DIVGRPC_KERNEL_CACHE="/opt/divgrpc/kernels",
+        DIVGRPC_KERNEL_CACHE="/usr/local/lib/divgrpc/kernels",
         DIVGRPC_DATA_DIR="/data",
     )
     if levels:
         assert environment["NUMBA_CPU_NAME"] == levels[-1]
-        assert environment["DIVGRPC_KERNEL_CACHE"] == "/opt/divgrpc/kernels"
+        assert environment["DIVGRPC_KERNEL_CACHE"] == "/usr/local/lib/divgrpc/kernels"
     else:
         assert "NUMBA_CPU_NAME" not in environment
         assert environment["DIVGRPC_KERNEL_CACHE"] == "/data/.kernels"
