@@ -2,6 +2,8 @@
 
 import math
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +18,20 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray
 from divgrpc.writes.opening import open_engine
 from divgrpc_client import Client
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.config import Config
+from divgrpc_server.ipc import control
+from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.monitoring import page as pages
 from divgrpc_server.monitoring.page import Page
 from divgrpc_server.worker import recall
+from divgrpc_server.worker.process import Worker
 from divgrpc_server.worker.recall import RecallSampler, Sample
 from support.data.served_index import random_points
 from support.processes import scrapes
+from support.processes.fake_front import Front
 from support.processes.running_server import RunningServer, eventually
 from support.processes.scrapes import Scrape, metrics_address
 
@@ -69,8 +77,13 @@ def nearest_by_brute_force(metric: str, query: FloatArray) -> set[int]:
 
 
 @pytest.mark.parametrize("selector", ["nearest", "greedy", "mmr"])
-def test_recall_equals_that_of_brute_force(folder: Path, selector: Any) -> None:  # noqa: ANN401
+def test_recall_equals_that_of_brute_force(
+    folder: Path,
+    selector: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The candidates of a diverse query count, not the points that its selector picked."""
+    monkeypatch.setattr(recall, "_FIRST_BLOCK_VALUES", 400 * DIMS)
     index = open_engine(folder)
     outcomes = []
     for number, query in enumerate(points(2, 12)):
@@ -188,3 +201,37 @@ def test_a_server_shows_the_recall_of_its_queries(tmp_path: Path) -> None:
         share = scrape.value("divgrpc_sampled_recall_sum", index="sampled")
         share /= scrape.value("divgrpc_sampled_recall_count", index="sampled")
         assert 0.5 < share <= 1.0
+
+
+def test_queries_are_answered_between_the_blocks_of_a_sample(
+    tmp_path: Path, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample of this test never ends; without it, the worker would wait for the next query."""
+    Index.build(random_points(300), path=tmp_path / "small")
+    blocks: list[float] = []
+
+    def step(_: Sample) -> None:
+        blocks.append(time.monotonic())
+        time.sleep(0.002)
+
+    monkeypatch.setattr(Sample, "step", step)
+    supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    config = Config(log_level="error", metrics="127.0.0.1:0", recall_sample=1.0)
+    process = control.Process(control.Channel(worker_end), config, tmp_path, 1, page)
+    worker = Worker(process, logs.configure(config, "worker"))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    front = Front(control.Channel(supervisor_end))
+    message = query_pb2.QueryRequest(index="small", queries=encode_dense(random_points(1)))
+    payload = message.SerializeToString()
+    for number in range(1, 6):
+        front.send(Request(number, math.inf, Op.QUERY, "tag", payload))
+        assert front.answer().id == number
+        count = len(blocks)
+        eventually(lambda count=count: len(blocks) > count)  # type: ignore[misc]  # its default
+    front.link.close()
+    supervisor_end.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    worker_end.close()
+    assert page.read()["divgrpc_queries_total", "small"] == [5.0]
