@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm image bench bench-large conformance docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -246,5 +246,15 @@ lock: .venv/ready    ## resolve the dependencies anew
 	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
 	    --output-file requirements-engine.lock -
 
+sbom: .venv/ready    ## list the packages of an installation in sbom.json, as CycloneDX
+	$(BIN)/python docs/supply_chain.py sbom > sbom.json
+
+# In an environment of its own, because nothing of the project needs it. Its data come from PyPI, so
+# where there is no network this says that nothing was checked, and fails with code 3.
+audit:           ## compare the lock files with known vulnerabilities; needs the network
+	-test -x .audit/bin/pip-audit || ($(PYTHON) -m venv .audit && .audit/bin/python -m pip --quiet \
+	    --disable-pip-version-check install pip-audit==2.10.1)
+	$(PYTHON) docs/supply_chain.py audit .audit/bin/pip-audit .audit/report.json
+
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .docs .conformance .integrations .arm .image site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .audit sbom.json .venv .docs .conformance .integrations .arm .image site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -148,6 +148,13 @@ def _metrics(tables: list[Table]) -> None:
     assert min(column(table, "CPU us")) > 0
 
 
+def _security(tables: list[Table]) -> None:
+    [table] = tables
+    assert first(table) == ["plain", "tokens", "TLS", "TLS and tokens"]
+    assert table.rows[0]["ratio"] == 1.0
+    assert min(column(table, "CPU us")) > 0
+
+
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -221,6 +228,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
     "wire": ("--families lsh_div --workers 1 --seconds 0.3 --rounds 1 --in-flight 4", _wire),
     "metrics": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _metrics),
+    "security": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _security),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),
     "evaluate": ("--workers 1 --queries 40 --dials 2 --rounds 1", _evaluate),

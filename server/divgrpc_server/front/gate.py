@@ -26,6 +26,7 @@ from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
 from divgrpc_server.security.requests import Request
 from divgrpc_server.security.roles import (
+    RANK_OF_METHOD,
     ROLE_OF_METHOD,
     ROLES,
     SETTING_DEFAULTS,
@@ -46,7 +47,7 @@ _SHORT: Final = frozenset(
     )
 )
 _KEY: Final = "authorization"
-_SCHEME: Final = "bearer "
+_SCHEME: Final = "bearer"
 _COMMON_NAME: Final = "x509_common_name"
 _NAME_CHARACTERS_MAX: Final = 128
 
@@ -209,9 +210,8 @@ class Gate:
         values = [value for key, value in context.invocation_metadata() or () if key == _KEY]
         if not values:
             raise TokenMissingError
-        value = str(values[0])
-        secret = value[len(_SCHEME) :].strip()
-        if len(values) > 1 or value[: len(_SCHEME)].lower() != _SCHEME or not secret:
+        scheme, _, secret = str(values[0]).partition(" ")
+        if len(values) > 1 or scheme.lower() != _SCHEME or not secret:
             raise TokenMalformedError
         token = tokens.find(secret)
         if token is None:
@@ -222,8 +222,8 @@ class Gate:
         # The call has the token even if it is refused, so that the access line names it.
         call.token = token
         self._calls[token.name] += 1
-        needed = ROLE_OF_METHOD[call.method]
-        if not includes(token.role, needed):
+        if token.rank < RANK_OF_METHOD[call.method]:
+            needed = ROLE_OF_METHOD[call.method]
             raise PermissionDeniedError(
                 f"the token {token.name!r} has the role {token.role}, and {call.method} needs the"
                 f" role {needed}"

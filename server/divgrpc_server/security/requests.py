@@ -18,7 +18,7 @@ from divgrpc_protos.v1 import (
 from divgrpc_server.codec import subjects
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """What a message asks for.
 

@@ -23,6 +23,11 @@ ROLE_OF_METHOD: Final[Mapping[str, str]] = {
 }
 
 
+# The place in `ROLES` of the role that a method needs.
+RANK_OF_METHOD: Final = {method: ROLES.index(role) for method, role in ROLE_OF_METHOD.items()}
+_WRITES: Final = frozenset(method for method, rank in RANK_OF_METHOD.items() if rank > 0)
+
+
 def includes(role: str, needed: str) -> bool:
     """Return whether `role` may do what `needed` may."""
     return ROLES.index(role) >= ROLES.index(needed)
@@ -30,4 +35,4 @@ def includes(role: str, needed: str) -> bool:
 
 def is_write(method: str) -> bool:
     """Return whether a method changes indexes, so that the audit log has a line for each call."""
-    return ROLE_OF_METHOD[method] != "reader"
+    return method in _WRITES

@@ -13,7 +13,7 @@ import secrets
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,19 +50,24 @@ class Token:
     max_rows: int | None = None
     max_bytes: int | None = None
 
-    @property
-    def covers_all(self) -> bool:
-        """Whether the token covers every index."""
-        return "*" in self.indexes
+    # What each call asks, computed once: the place of the role in `ROLES`, whether the token covers
+    # every index, whether a quota limits what its indexes hold, and the names that it covers.
+    rank: int = field(init=False, compare=False)
+    covers_all: bool = field(init=False, compare=False)
+    limits_storage: bool = field(init=False, compare=False)
+    _names: re.Pattern[str] = field(init=False, compare=False)
 
-    @property
-    def limits_storage(self) -> bool:
-        """Whether a quota limits what the indexes of the token hold."""
-        return any(name.startswith("max_") for name in self.quotas())
+    def __post_init__(self) -> None:
+        patterns = (re.escape(pattern).replace(r"\*", ".*") for pattern in self.indexes)
+        limits = (self.max_indexes, self.max_rows, self.max_bytes)
+        object.__setattr__(self, "rank", ROLES.index(self.role))
+        object.__setattr__(self, "covers_all", "*" in self.indexes)
+        object.__setattr__(self, "limits_storage", any(limit is not None for limit in limits))
+        object.__setattr__(self, "_names", re.compile("|".join(patterns), re.DOTALL))
 
     def covers(self, index: str) -> bool:
         """Return whether a pattern matches the name of an index; `*` stands for any characters."""
-        return any(_matches(pattern, index) for pattern in self.indexes)
+        return self._names.fullmatch(index) is not None
 
     def quotas(self) -> dict[str, int]:
         """Return the quotas of the token by name."""
@@ -214,17 +219,3 @@ def _line_of(text: str, place: int, key: str) -> int:
         if re.match(rf"\s*{re.escape(key)}\s*=", lines[number]):
             return number + 1
     return begin + 1
-
-
-def _matches(pattern: str, index: str) -> bool:
-    first, *rest = pattern.split("*")
-    if not rest:
-        return index == first
-    if not index.startswith(first):
-        return False
-    index = index[len(first) :]
-    for part in rest[:-1]:
-        _, separator, index = index.partition(part) if part else ("", "*", index)
-        if not separator:
-            return False
-    return index.endswith(rest[-1])

@@ -1,7 +1,9 @@
 """What a front reports of an index whose files are damaged."""
 
 import asyncio
+import dataclasses
 import errno
+import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -10,12 +12,15 @@ import pytest
 
 from divgrpc import Index
 from divgrpc.errors import DivgrpcError, IndexDamagedError
+from divgrpc.parameters import LIMITS
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import IndexInfo
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.statuses import OutOfMemoryError
 from divgrpc_server.config import Config
-from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.catalog import Catalog, limits
+from divgrpc_server.security.tokens import QUOTAS
+from support.checks.documentation import pages
 from support.data.served_index import random_points
 
 GET_INDEX_REQUEST = index_pb2.GetIndexRequest(index="bad").SerializeToString()
@@ -63,3 +68,42 @@ def test_any_error_of_reading_an_index_is_reported(
     answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
     (info,) = index_pb2.ListIndexesResponse.FromString(answer).indexes
     assert (info.name, info.warnings[0].code) == ("bad", meaning.reason)
+
+
+# The limit that GetServerInfo has for each option with a number, and how many of its units are one
+# unit of the option.
+PUBLISHED = {
+    "max_builds": ("builds_max", 1),
+    "queue_calls": ("queue_calls_max", 1),
+    "queue_bytes": ("queue_bytes_max", 1),
+    "pending_calls": ("pending_calls_max", 1),
+    "stream_window": ("stream_window", 1),
+    "upload_idle": ("upload_idle_ms", 1_000),
+    "worker_wait": ("worker_wait_ms", 1_000),
+    "grace": ("grace_ms", 1_000),
+}
+# Options that limit no caller.
+NO_LIMITS = {"workers", "fronts", "worker_silence", "worker_awake", "recall_sample"}
+
+
+def test_every_limit_is_published() -> None:
+    """A new option with a number must be a limit that callers see, or be named above."""
+    numbers = {f.name for f in dataclasses.fields(Config) if f.type in (int, float)}
+    assert numbers == PUBLISHED.keys() | NO_LIMITS
+    changes: dict[str, Any] = {name: 7 + place for place, name in enumerate(PUBLISHED)}
+    config = Config(**changes)
+    values = limits(config, {"calls": 3})
+    for name, (limit, unit) in PUBLISHED.items():
+        assert values.pop(limit) == getattr(config, name) * unit
+    assert values.pop("token_calls") == 3
+    assert LIMITS.items() <= values.items()
+    fixed = {"evaluations_max", "received_bytes_max", "handshake_ms", "connection_idle_ms"}
+    assert values.keys() == LIMITS.keys() | fixed
+
+
+def test_the_page_has_the_limits_of_the_server() -> None:
+    page = pages()["guide/configuration.md"].partition("## Limits that callers see")[2]
+    section = page.partition("\n## ")[0]
+    names = set(re.findall(r"`([a-z_]+)`", section))
+    quotas = {f"token_{name}" for name in QUOTAS}
+    assert names == limits(Config(), {}).keys() - LIMITS.keys() | quotas
