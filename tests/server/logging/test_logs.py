@@ -147,3 +147,24 @@ def test_dropped_lines_are_counted(make: Callable[[], tuple[int, int]], in_json:
     sink.close()
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_line_has_the_trace_of_its_call(log_format: str) -> None:
+    async def write() -> str:
+        reading, writing = os.pipe()
+        access = AccessLog(Config(log_format=log_format), descriptor=writing)
+        subject, trace = ("images", 3, 10), ("a" * 32, "b" * 16, True)
+        access.add("Query", "OK", 0.001, "x", "peer", subject=subject, trace=trace)
+        access.close()
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return pipe.read()
+
+    line = asyncio.run(write())
+    if log_format == "json":
+        entry = json.loads(line)
+        assert (entry["trace_id"], entry["span_id"]) == ("a" * 32, "b" * 16)
+        assert (entry["index"], entry["request_id"]) == ("images", "x")
+    else:
+        assert f" index=images rows=3 k=10 trace_id={'a' * 32} span_id={'b' * 16} " in line
