@@ -1,19 +1,28 @@
 """The series of all processes of a server, those that ended included."""
 
 from collections.abc import Iterable
+from typing import Final, get_args
 
 import divgrpc
 from divgrpc_server.monitoring.page import Key, Values, accumulate, lasting
-from divgrpc_server.supervisor.child import Child
+from divgrpc_server.supervisor.child import Child, Role
 from divgrpc_server.supervisor.proc_files import Usage, read_cpu_seconds, read_usage
+
+# Exits by code 0, by another code, and by a signal.
+_EXITS: Final = ("clean", "error", "signal")
 
 
 class Tally:
     """Adds up what processes count. Counters never fall while the server runs."""
 
     def __init__(self) -> None:
-        # The counters of processes that ended, and of what the supervisor counts itself.
-        self._kept: dict[Key, Values] = {}
+        # The counters of processes that ended, and of what the supervisor counts itself. They begin
+        # at 0, because Prometheus cannot see that a series rose to 1 if it was not there before.
+        self._kept: dict[Key, Values] = {
+            ("divgrpc_processes_ended_total", role, kind): [0.0]
+            for role in get_args(Role)
+            for kind in _EXITS
+        }
 
     def add_start(self, role: str) -> None:
         """Count the start of a process."""
@@ -21,7 +30,7 @@ class Tally:
 
     def add_end(self, child: Child, code: int) -> None:
         """Count the end of a process with an exit code, and keep its counters."""
-        kind = "clean" if code == 0 else "error" if code > 0 else "signal"
+        kind = _EXITS[0 if code == 0 else 1 if code > 0 else 2]
         self._add(("divgrpc_processes_ended_total", child.role, kind), 1)
         self._add(("divgrpc_cpu_seconds_total", child.role), child.cpu_seconds)
         if child.page is not None:

@@ -267,6 +267,7 @@ def test_gauges_exist_for_a_server_without_indexes(tmp_path: Path) -> None:
         scrape = Scrape(metrics_address(server))
     assert scrape.value("divgrpc_ready") == 1
     assert scrape.value("divgrpc_kernels") == scrape.value("divgrpc_kernels_compiled") > 0
+    assert 'divgrpc_processes_ended_total{exit="signal",role="worker"} 0.0' in scrape.text
     assert "divgrpc_index_generation" in BY_NAME
     assert "divgrpc_index_generation{" not in scrape.text
 
