@@ -6,7 +6,7 @@ the file of tokens is looked at; running calls whose token was removed, changed 
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -38,6 +38,7 @@ from divgrpc_server.security.usage import Build, Usage
 
 _T = TypeVar("_T")
 _Context = aio.ServicerContext[Any, Any]
+_Metadata = Iterable[tuple[str, str | bytes]]
 _CHECK_SECONDS: Final = 1.0
 # Calls that end soon by themselves, so that nothing ends them when their token is removed.
 _SHORT: Final = frozenset(
@@ -160,7 +161,7 @@ class Gate:
         return call
 
     async def serve(
-        self, call: Call, context: _Context, serve: Callable[[Call], Awaitable[_T]]
+        self, call: Call, metadata: _Metadata, serve: Callable[[Call], Awaitable[_T]]
     ) -> _T:
         """Admit a call and serve it.
 
@@ -169,7 +170,7 @@ class Gate:
         """
         if self._tokens is None:
             return await serve(call)
-        self._admit(call, self._token(self._tokens, context))
+        self._admit(call, _token(self._tokens, metadata))
         if call.method in _SHORT:
             return await serve(call)
         self._running.add(call)
@@ -184,7 +185,7 @@ class Gate:
     def authenticate(self, context: _Context) -> None:
         """Check the token of a call of another service; raises `UnauthenticatedError`."""
         if self._tokens is not None:
-            self._token(self._tokens, context)
+            _token(self._tokens, context.invocation_metadata() or ())
 
     def leave(self, call: Call, token: Token) -> None:
         """Count a call of a token as ended."""
@@ -206,18 +207,6 @@ class Gate:
                 if not is_valid and call.limit is not None and not call.limit.expired():
                     call.limit.reschedule(asyncio.get_running_loop().time())
 
-    def _token(self, tokens: TokenFile, context: _Context) -> Token:
-        values = [value for key, value in context.invocation_metadata() or () if key == _KEY]
-        if not values:
-            raise TokenMissingError
-        scheme, _, secret = str(values[0]).partition(" ")
-        if len(values) > 1 or scheme.lower() != _SCHEME or not secret:
-            raise TokenMalformedError
-        token = tokens.find(secret)
-        if token is None:
-            raise TokenRefusedError
-        return token
-
     def _admit(self, call: Call, token: Token) -> None:
         # The call has the token even if it is refused, so that the access line names it.
         call.token = token
@@ -233,6 +222,19 @@ class Gate:
                 f"the quota calls of the token {token.name!r} is {token.calls} calls in flight;"
                 " wait for the answer of an earlier call"
             )
+
+
+def _token(tokens: TokenFile, metadata: _Metadata) -> Token:
+    values = [value for key, value in metadata if key == _KEY]
+    if not values:
+        raise TokenMissingError
+    scheme, _, secret = str(values[0]).partition(" ")
+    if len(values) > 1 or scheme.lower() != _SCHEME or not secret:
+        raise TokenMalformedError
+    token = tokens.find(secret)
+    if token is None:
+        raise TokenRefusedError
+    return token
 
 
 def _certificate(context: _Context) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -326,7 +326,8 @@ class Service:
         """
         start = time.monotonic()
         self._meter.begin(method)
-        request_id, trace = self._identify(context)
+        metadata = context.invocation_metadata() or ()  # gRPC converts it at each call
+        request_id, trace = self._identify(metadata)
         span = self._tracer.begin(method, trace)
         tag = pack_tag(request_id, span.trace)
         remaining = context.time_remaining()
@@ -334,7 +335,7 @@ class Service:
         admission = self._gate.call(method, context, tag, deadline)
         call = _Call(method, start, request_id, context, span, admission)
         try:
-            answer = await self._gate.serve(call.admission, context, serve)
+            answer = await self._gate.serve(call.admission, metadata, serve)
         except BaseException as error:
             status = self._status(error, tag, is_late=context.time_remaining() == 0)
             code = _CODES[status.code]
@@ -379,13 +380,13 @@ class Service:
             return status_pb2.Status(code=code)
         return explain(error, tag, self._log)
 
-    def _identify(self, context: _Context) -> tuple[str, Trace | None]:
+    def _identify(self, metadata: "Iterable[tuple[str, str | bytes]]") -> tuple[str, Trace | None]:
         """Return the request id and the trace that the caller sent.
 
         If the request id is missing or invalid, return a new one. A malformed trace is ignored.
         """
         request_id, trace = "", None
-        for key, value in context.invocation_metadata() or ():
+        for key, value in metadata:
             if key == _REQUEST_ID_KEY and not request_id and _REQUEST_ID.fullmatch(str(value)):
                 request_id = str(value)
             elif key == _TRACE_KEY and trace is None:
