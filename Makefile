@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -148,6 +148,14 @@ image: .image/base.tar  ## build the container image on Debian, without a regist
 	    buildah commit --quiet --rm $$base localhost/divgrpc-base
 	buildah build --isolation chroot --network host --build-arg BASE=localhost/divgrpc-base $(ARGS) \
 	    --file server/deploy/Containerfile --tag localhost/divgrpc .
+
+# atheris has no place in the locks, because only this needs it, and its wheels are for Linux alone.
+.venv/fuzzer: .venv/ready
+	$(PIP) install --no-deps atheris==3.0.0
+	touch $@
+
+fuzz: .venv/fuzzer   ## look for bytes that readers of requests and files do not expect; ARGS="query --seconds 60"
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)
 
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json

@@ -29,32 +29,34 @@ def test_answers_of_a_restored_index_equal_those_of_the_server(
     answers = {}
     stop = threading.Event()
     with Client(server.target) as client:
-        client.build("copied", _POINTS)
+        client.build("snapshot-copied", _POINTS)
 
         def write() -> None:
             number = 0
             while not stop.is_set():
                 number += 1
-                result = client.upsert("copied", [number % 50], _POINTS[[-number % _ROWS]])
-                answer = client.query("copied", _QUERIES, k=5)
+                result = client.upsert("snapshot-copied", [number % 50], _POINTS[[-number % _ROWS]])
+                answer = client.query("snapshot-copied", _QUERIES, k=5)
                 assert answer.sequence == result.sequence == number
                 answers[number] = answer
                 if number % 20 == 0:
-                    client.compact("copied")
+                    client.compact("snapshot-copied")
 
         thread = threading.Thread(target=write)
         thread.start()
         entries: list[SnapshotEntry] = []
         try:
             while len(entries) < 6:
-                (entry,) = write_snapshot(root / "copied", tmp_path / f"{len(entries)}.tar")
+                (entry,) = write_snapshot(
+                    root / "snapshot-copied", tmp_path / f"{len(entries)}.tar"
+                )
                 entries.append(entry)
         finally:
             stop.set()
             thread.join()
     for number, entry in enumerate(entries):
         restore_snapshot(tmp_path / f"{number}.tar", tmp_path / f"other-{number}")
-        index = Index.open(tmp_path / f"other-{number}" / "copied")
+        index = Index.open(tmp_path / f"other-{number}" / "snapshot-copied")
         assert index.info.generation == entry.generation
         if entry.sequence:
             same_bytes(index.query(_QUERIES, k=5), answers[entry.sequence])
@@ -63,39 +65,39 @@ def test_answers_of_a_restored_index_equal_those_of_the_server(
 def test_a_running_server_serves_what_is_restored(server: RunningServer, tmp_path: Path) -> None:
     root = server.folder / "data"
     with Client(server.target) as client:
-        client.build("kept", _POINTS)
-        client.upsert("kept", [1, _ROWS + 7], _POINTS[:2])
-        first = client.query("kept", _QUERIES, k=5)
-        write_snapshot(root / "kept", tmp_path / "kept.tar")
-        client.delete("kept", list(range(200)))
-        assert client.count("kept") == _ROWS + 1 - 200
+        client.build("snapshot-kept", _POINTS)
+        client.upsert("snapshot-kept", [1, _ROWS + 7], _POINTS[:2])
+        first = client.query("snapshot-kept", _QUERIES, k=5)
+        write_snapshot(root / "snapshot-kept", tmp_path / "kept.tar")
+        client.delete("snapshot-kept", list(range(200)))
+        assert client.count("snapshot-kept") == _ROWS + 1 - 200
         (entry,) = restore_snapshot(tmp_path / "kept.tar", root, replace=True)
         assert entry.generation == first.generation + 1
-        second = client.query("kept", _QUERIES, k=5)
+        second = client.query("snapshot-kept", _QUERIES, k=5)
         assert (second.generation, second.sequence) == (entry.generation, first.sequence)
         np.testing.assert_array_equal(first.ids, second.ids)
         np.testing.assert_array_equal(first.scores, second.scores)
-        assert client.count("kept") == _ROWS + 1
+        assert client.count("snapshot-kept") == _ROWS + 1
         # The number of the last write is that of the snapshot again.
         with pytest.raises(ConditionFailedError):
-            client.upsert("kept", [2], _POINTS[:1], if_sequence=2)
-        assert client.upsert("kept", [2], _POINTS[:1]).sequence == 2
-        client.delete_index("kept")
+            client.upsert("snapshot-kept", [2], _POINTS[:1], if_sequence=2)
+        assert client.upsert("snapshot-kept", [2], _POINTS[:1]).sequence == 2
+        client.delete_index("snapshot-kept")
         restore_snapshot(tmp_path / "kept.tar", root)
-        third = client.query("kept", _QUERIES, k=5)
+        third = client.query("snapshot-kept", _QUERIES, k=5)
         assert third.generation == first.generation
         same_bytes(first, third)
 
 
 def test_a_pipe_carries_a_snapshot(server: RunningServer, tmp_path: Path) -> None:
     with Client(server.target) as client:
-        client.build("piped", _POINTS)
+        client.build("snapshot-piped", _POINTS)
     command = [sys.executable, "-m", "divgrpc_client"]
-    folder = server.folder / "data" / "piped"
+    folder = server.folder / "data" / "snapshot-piped"
     output = subprocess.run(
         [*command, "snapshot", str(folder), "-"], capture_output=True, check=True
     )
-    assert output.stderr.decode().startswith("piped: generation 1, ")
+    assert output.stderr.decode().startswith("snapshot-piped: generation 1, ")
     restored = subprocess.run(
         [*command, "restore", "-", str(tmp_path / "other")],
         input=output.stdout,
@@ -105,5 +107,5 @@ def test_a_pipe_carries_a_snapshot(server: RunningServer, tmp_path: Path) -> Non
     assert restored.stdout == output.stderr
     same_bytes(
         Index.open(folder).query(_QUERIES, k=5),
-        Index.open(tmp_path / "other" / "piped").query(_QUERIES, k=5),
+        Index.open(tmp_path / "other" / "snapshot-piped").query(_QUERIES, k=5),
     )
