@@ -82,7 +82,7 @@ ROUNDS ?= 1000
 CRASHES := $(addprefix core/writes/test_,crash.py power_loss.py) server/test_history.py
 crash: .venv/ready   ## kill writers in many rounds, about half an hour; ROUNDS=100 is shorter
 	$(BIN)/divgrpc warm
-	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -p no:xdist $(addprefix tests/,$(CRASHES))
+	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -n 2 $(addprefix tests/,$(CRASHES))
 
 # Each integration has an environment of its own, with the wheels of the client and of the integration
 # beside its library. The server of its tests runs in .venv. divgrpc is not on PyPI, so locks leave it
