@@ -22,7 +22,13 @@ from divgrpc.backup.snapshots import PIPE
 from divgrpc.collection import Collection
 from divgrpc.errors import IndexDamagedError, invalid
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
-from divgrpc.storage.generations import Staging, read_manifest, staging, write_pointer
+from divgrpc.storage.generations import (
+    POINTER,
+    Staging,
+    read_manifest,
+    staging,
+    write_pointer,
+)
 from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import was_written
 from divgrpc.types import Progress
@@ -41,7 +47,8 @@ def restore_snapshot(
     """Make all indexes of a snapshot in a data directory; return their new states.
 
     Either all indexes are made, or none and nothing is changed. A server that runs on the data
-    directory serves them at once. An index keeps the number of its generation, unless the data
+    directory serves them at once. If root restores, the files belong to the owner of the data
+    directory. An index keeps the number of its generation, unless the data
     directory has this index with the same number or a later one: then it gets the next number,
     because the numbers of an index only grow.
 
@@ -55,6 +62,8 @@ def restore_snapshot(
     `BuildUnderWayError` and `StorageFullError`.
     """
     root = Path(folder).absolute()
+    if (root / POINTER).exists():
+        raise invalid("folder", f"must be a data directory, and {folder} is the folder of an index")
     with ExitStack() as stack:
         archive = ArchiveReader(stack.enter_context(_open(file)))
         restorations: list[_Restoration] = []
@@ -133,10 +142,22 @@ class _Restoration:
                         f"the snapshot of index {self._entry.name!r} ends with write"
                         f" {collection.sequence}, and not with {self._entry.sequence}"
                     )
+        self._give_to_owner(self._stage.folder)
         for folder, _, _ in os.walk(self._folder):
             sync_folder(Path(folder))
 
     def publish(self) -> SnapshotEntry:
         """Make the index current."""
+        root = self._stage.folder.parent
         number = self._stage.adopt(self._folder)
+        self._give_to_owner(root / self._entry.name)
         return SnapshotEntry(self._entry.name, number, self._entry.sequence, self._entry.bytes)
+
+    @staticmethod
+    def _give_to_owner(folder: Path) -> None:
+        """If this is root, let a server that is not root write to the files in a folder."""
+        if os.geteuid():
+            return
+        owner = folder.parent.stat()
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -92,7 +92,7 @@ def _new_file(file: Path | str) -> Iterator[BinaryIO]:
 def _add_index(
     archive: ArchiveWriter, index: IndexFolder, on_progress: OnProgress | None
 ) -> SnapshotEntry:
-    with capture(index) as captured:
+    with _named_damage(index.name), capture(index) as captured:
         contents = _contents(index.name, captured)
         text = contents.to_json(__version__)
         archive.add(Member(f"{index.name}/{DESCRIPTION}", len(text)), [text])
@@ -101,6 +101,14 @@ def _add_index(
             member = Member(f"{index.name}/{file.name}", file.member.size)
             archive.add(member, _metered(file, meter))
     return contents.entry
+
+
+@contextmanager
+def _named_damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except IndexDamagedError as error:
+        raise IndexDamagedError(f"index {name!r}: {error}; `divgrpc doctor` says more") from error
 
 
 def _contents(name: str, captured: Capture) -> Contents:

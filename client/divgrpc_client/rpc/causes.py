@@ -37,6 +37,12 @@ _CAUSES: Final = (
         " authority's certificate as ca (--tls-ca)",
     ),
 )
+_REFUSED: Final = "Connection refused"
+_ONE_ADDRESS_ADVICE: Final = (
+    "no server listens at the IPv6 address of {target}: start one with divgrpc-server; if one runs"
+    " at another address of this host, name that, such as 127.0.0.1:50051, to see why it does not"
+    " answer"
+)
 _CLOSED: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
 _NOT_CONNECTED: Final = "failed to connect"
 _PLAIN_ADVICE: Final = "{target} closed the connection: if it speaks TLS, pass tls (--tls-ca)"
@@ -55,6 +61,9 @@ def explain_unreachable(peer: Peer, detail: str) -> str:
 
     If the cause of the message is known, advice comes first.
     """
+    if _REFUSED in detail and "ipv6:" in detail and "[" not in peer.target:
+        # gRPC tells of one address alone, and a server may listen at another one.
+        return f"{_ONE_ADDRESS_ADVICE.format(target=peer.target)} ({detail})"
     advice = next((text for signs, text in _CAUSES if any(sign in detail for sign in signs)), "")
     if not advice and _NOT_CONNECTED in detail and any(sign in detail for sign in _CLOSED):
         advice = _advice_if_closed(peer)

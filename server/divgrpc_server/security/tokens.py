@@ -151,7 +151,7 @@ def parse(text: str, path: Path) -> tuple[Token, ...]:
             token = _parse_entry(entry)
             for earlier in tokens:
                 if token.name == earlier.name:
-                    raise invalid("name", f"{token.name!r} occurs twice")
+                    raise invalid("name", f"{token.name!r} occurs twice; each token needs its own")
                 if token.digest == earlier.digest:
                     raise invalid("hash", f"is that of {earlier.name!r}, too")
         except InvalidArgumentError as error:

@@ -104,9 +104,18 @@ class _Opening:
 class IndexCache:
     """Open indexes by name; a thread calls `on_open` when it has opened a generation."""
 
-    def __init__(self, root: Path, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        on_open: Callable[[], None],
+        on_damage: Callable[[str, str], None] = lambda _name, _reason: None,
+    ) -> None:
+        """Take the folder of the indexes.
+
+        on_damage: called with the name of an index and the damage, once for each.
+        """
         self._root = root
-        self._on_open = on_open
+        self._on_open, self._on_damage = on_open, on_damage
         self._entries: dict[str, _Entry] = {}
         # Prepared generations that are not current yet, by the name of their index.
         self._prepared: dict[str, Engine] = {}
@@ -181,7 +190,13 @@ class IndexCache:
                 if isinstance(opening.outcome, Engine):
                     self._prepared[opening.name] = opening.outcome
             elif entry is not None and entry.opening == opening.stamp:
+                self._report(opening.name, entry.error, opening.outcome)
                 entry.set(opening.stamp, opening.outcome)
+
+    def _report(self, name: str, before: Exception | None, outcome: object) -> None:
+        """Report an index that is damaged, unless the damage was reported before."""
+        if isinstance(outcome, IndexDamagedError) and str(outcome) != str(before):
+            self._on_damage(name, str(outcome))
 
     def _look(self, name: str) -> _Entry:
         """Return the entry of an index; if it is out of date, start to update it."""

@@ -175,7 +175,11 @@ class Worker:
         # last packet arrived within the time that the worker stays awake.
         self._is_single = self._is_quick = False
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._indexes = IndexCache(process.root, lambda: os.eventfd_write(self._opened, 1))
+        self._indexes = IndexCache(
+            process.root,
+            lambda: os.eventfd_write(self._opened, 1),
+            lambda name, reason: log.error("an index is damaged", index=name, reason=reason),
+        )
         self._poller = select.poll()
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._opened, select.POLLIN)

@@ -189,7 +189,7 @@ def test_a_damaged_index_is_not_copied(index: Path, tmp_path: Path) -> None:
     for file in sorted(path for path in index.rglob("*") if path.suffix in (".npy", ".wal")):
         data = file.read_bytes()
         flip(file)
-        with pytest.raises(IndexDamagedError):
+        with pytest.raises(IndexDamagedError, match="index 'points': "):
             write_snapshot(index, tmp_path / "points.tar")
         assert [path.name for path in tmp_path.iterdir()] == ["data"]
         file.write_bytes(data)
@@ -214,6 +214,26 @@ def test_arguments_are_checked(index: Path, tmp_path: Path) -> None:
     shutil.copy(index / "1" / "manifest.json", index.parent / "boots" / "1")
     with pytest.raises(IndexDamagedError, match="'boots' lacks the file CURRENT"):
         write_snapshot(index.parent, tmp_path / "all.tar")
+
+
+def test_the_folder_of_an_index_is_no_data_directory(index: Path, tmp_path: Path) -> None:
+    write_snapshot(index, tmp_path / "points.tar")
+    before = stamps(index)
+    with pytest.raises(InvalidArgumentError, match="is the folder of an index") as refusal:
+        restore_snapshot(tmp_path / "points.tar", index)
+    assert refusal.value.field == "folder"
+    assert stamps(index) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_root_restores_for_the_owner_of_the_data_directory(index: Path, tmp_path: Path) -> None:
+    write_snapshot(index, tmp_path / "points.tar")
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 12_345, 12_346)
+    restore_snapshot(tmp_path / "points.tar", other)
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in other.rglob("*")}
+    assert owners == {(12_345, 12_346)}
 
 
 def test_a_build_keeps_others_from_restoring(index: Path, tmp_path: Path) -> None:
