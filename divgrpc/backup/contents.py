@@ -18,6 +18,9 @@ DESCRIPTION: Final = "SNAPSHOT.json"
 DESCRIPTION_BYTES_MAX: Final = 64 << 20
 _FORMAT: Final = "divgrpc-snapshot"
 _FORMAT_VERSION: Final = 1
+_UNREADABLE: Final = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+)
 # No component of a name is hidden, so none is "..".
 _FILE_NAME: Final = re.compile(r"[1-9][0-9]*(\.default\.json|(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+)")
 
@@ -66,9 +69,18 @@ class Contents:
             names = ("name", "generation", "sequence", "bytes")
             entry = SnapshotEntry(*(document[name] for name in names))
             files = tuple(Member(str(name), int(size)) for name, size in document["files"])
-            is_safe = all(_FILE_NAME.fullmatch(file.name) and file.size >= 0 for file in files)
-            if is_snapshot and is_safe and INDEX_NAME.fullmatch(entry.name):
+            # The number becomes the name of a folder.
+            numbers = (entry.generation, entry.sequence, entry.bytes)
+            has_numbers = all(type(number) is int and number >= 0 for number in numbers)
+            folder = f"{entry.generation}"
+            is_safe = all(
+                _FILE_NAME.fullmatch(file.name)
+                and re.split("[./]", file.name)[0] == folder
+                and file.size >= 0
+                for file in files
+            )
+            if is_snapshot and is_safe and has_numbers and INDEX_NAME.fullmatch(entry.name):
                 return cls(entry, files)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             raise IndexDamagedError("the snapshot is damaged: a description is invalid") from error
         raise IndexDamagedError("the snapshot is damaged: a description has invalid names")

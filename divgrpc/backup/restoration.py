@@ -4,6 +4,7 @@ All indexes are made in staging folders, which a crash leaves behind and the nex
 the whole snapshot was read and its digest is right, renames make them current.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -46,7 +47,9 @@ def restore_snapshot(
 ) -> list[SnapshotEntry]:
     """Make all indexes of a snapshot in a data directory; return their new states.
 
-    Either all indexes are made, or none and nothing is changed. A server that runs on the data
+    Either all indexes are made, or none and nothing is changed; if the process is killed while it
+    renames the finished indexes, some may be made. Restore only snapshots from people you trust:
+    like the files of an index, they are searched by compiled code. A server that runs on the data
     directory serves them at once. If root restores, the files belong to the owner of the data
     directory. An index keeps the number of its generation, unless the data
     directory has this index with the same number or a later one: then it gets the next number,
@@ -69,7 +72,10 @@ def restore_snapshot(
         restorations: list[_Restoration] = []
         while (member := archive.read_member()) is not None:
             contents = _read_contents(archive, member)
-            stage = stack.enter_context(staging(root / contents.entry.name, replace=replace))
+            target = root / contents.entry.name
+            if target.exists() and not target.is_dir():
+                raise invalid("folder", f"has a file named {contents.entry.name}: move it away")
+            stage = stack.enter_context(staging(target, replace=replace))
             restorations.append(_Restoration(stage, contents))
             restorations[-1].read(archive, on_progress)
         if not restorations:
@@ -102,6 +108,19 @@ def _read_contents(archive: ArchiveReader, member: Member) -> Contents:
     return contents
 
 
+@contextmanager
+def _name_errors() -> Iterator[None]:
+    """Convert errors about names, which only a snapshot of somebody else's making can cause."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+            raise IndexDamagedError(
+                "the snapshot is damaged: names contradict one another"
+            ) from None
+        raise
+
+
 class _Restoration:
     """An index that is being made in a staging folder, which has the form of an index folder."""
 
@@ -117,7 +136,7 @@ class _Restoration:
             if archive.read_member() != expected:
                 raise IndexDamagedError("the snapshot is damaged: a file is missing")
             path = self._stage.folder / file.name
-            with full_disk_errors():
+            with full_disk_errors(), _name_errors():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as target:
                     for block in archive.read_blocks(file):
@@ -129,6 +148,8 @@ class _Restoration:
     def recover(self) -> None:
         """Apply the log, and give files room for later writes, as after a crash."""
         manifest = read_manifest(self._folder)
+        if manifest.generation != self._entry.generation:
+            raise IndexDamagedError("the snapshot is damaged: the manifest has another number")
         if was_written(self._folder):
             writes = WritesFolder(self._folder)
             info = writes.read_info()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,8 @@ def write_snapshot(
     copy of a damaged index fails.
 
     folder: a data directory, or the folder of an index.
-    file: a new file, or "-" for standard output. It appears only once it is complete.
+    file: a new file, or "-" for standard output. It appears only once it is complete, and only its
+        owner can read it.
     on_progress: called with the number of MiB that were copied of each index.
 
     Raises `InvalidArgumentError` if the folder has no index or the file exists,
@@ -76,17 +78,21 @@ def _new_file(file: Path | str) -> Iterator[BinaryIO]:
     path = Path(file).absolute()
     if path.exists():
         raise invalid("file", f"exists already: {file}")
-    draft = path.with_name(f"{path.name}.new")
+    if not path.parent.is_dir():
+        raise invalid("file", f"must be in a folder that exists, got {file}")
+    # A new file that only this user can read, as no other process names one.
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with draft.open("wb") as stream:
+        with open(descriptor, "wb") as stream:
             yield stream
             with full_disk_errors():
                 stream.flush()
                 os.fsync(stream.fileno())
         os.rename(draft, path)
         sync_folder(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
 
 
 def _add_index(

@@ -5,7 +5,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -16,7 +16,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
-Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 # Variables of the environment that stand for arguments that are not given. The names of the
 # client's certificate differ from those of the server's, so that both may be set at once.
@@ -97,7 +97,8 @@ class Peer:
 
     target: str
     tls: TLS | None = None
-    token: str | Path | None = None
+    # Not shown, because texts of objects get into logs.
+    token: str | Path | None = field(default=None, repr=False)
     is_plain: bool = True
 
     def metadata(self) -> Metadata:
@@ -214,9 +215,9 @@ def _token_in(path: Path, _stamp: object) -> str:
     return _checked(text.strip(), f" in {path}")
 
 
-def _file_stamp(path: PathLike) -> tuple[int, int, int] | None:
+def _file_stamp(path: PathLike) -> tuple[int, int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_size, status.st_ino, status.st_mtime_ns
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from divgrpc.parameters import DEFAULT_K
+from divgrpc.parameters import DEFAULT_K, INDEX_NAME
 from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc_protos.v1 import (
     diagnose_pb2,
@@ -29,6 +29,10 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_server.ipc.packets import Op
 
+# A little more than the longest name of an index.
+_NAME_CHARACTERS_MAX: Final = 80
+# Maximum number of indexes of a stream whose rows are counted apart.
+_INDEXES_MAX: Final = 100
 _SEVERAL: Final = "*"  # in place of a name, if the messages of a stream name several indexes
 
 
@@ -131,6 +135,7 @@ class StreamSubject:
             index, rows, k = self._read(message)
         except DecodeError:
             return
+        index = index[:_NAME_CHARACTERS_MAX]
         if self._index is None:
             self._index, self._k = index, k
         if self._index != index:
@@ -138,7 +143,10 @@ class StreamSubject:
         if self._k != k:
             self._k = None
         self._rows += rows or 0
-        self.rows_of_indexes[index] += rows or 0
+        # A caller may name as many indexes as it likes, and names as long as a message.
+        is_known = index in self.rows_of_indexes
+        has_room = len(self.rows_of_indexes) < _INDEXES_MAX and INDEX_NAME.fullmatch(index)
+        self.rows_of_indexes[index if is_known or has_room else _SEVERAL] += rows or 0
 
     @property
     def subject(self) -> Subject:

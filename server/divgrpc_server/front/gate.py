@@ -60,14 +60,16 @@ class Call:
     deadline: in seconds of `time.monotonic`.
     token: the token, once the call was admitted, None if the server has no tokens.
     certificate: the common name of the client's certificate, "" if there is none.
+    is_checked: whether a message of the call passed all checks.
     is_write: whether the call changes an index, or would change it.
+    refused_index: the index that the token does not cover, "" if the call was not refused for it.
     result: the outcome of a job, None until it is done.
     rows_of_indexes: the rows of the messages so far by index, None for a single message.
     """
 
     __slots__ = (
-        *("_build", "_gate", "certificate", "deadline", "is_write", "limit", "method"),
-        *("tag", "result", "rows_of_indexes", "token"),
+        *("_build", "_gate", "certificate", "deadline", "is_checked", "is_write", "limit"),
+        *("method", "refused_index", "tag", "result", "rows_of_indexes", "token"),
     )
 
     def __init__(self, gate: "Gate", method: str, tag: str, deadline: float) -> None:
@@ -79,7 +81,9 @@ class Call:
         self.token: Token | None = None
         self.certificate = ""
         self.limit: asyncio.Timeout | None = None
+        self.is_checked = False
         self.is_write = is_write(method)
+        self.refused_index = ""
         self.result: Message | None = None
         self.rows_of_indexes: Mapping[str, int] | None = None
 
@@ -115,6 +119,7 @@ class Call:
                 f" role {SETTING_DEFAULTS}"
             )
         if request.index and not token.covers(check_index_name(request.index)):
+            self.refused_index = request.index
             raise PermissionDeniedError(
                 f"the token {token.name!r} with the role {token.role} does not cover the index"
                 f" {request.index!r}"
@@ -128,7 +133,7 @@ class Call:
             self._build = await usage.begin(token, request.index)
         if self._build is not None:
             await usage.grow(token, self._build, request.rows, size)
-        elif request.rows:
+        elif request.rows or self.method == "AddAttributes":
             await usage.write(token, request.index, request.rows, size)
 
     def leave(self) -> None:
@@ -202,6 +207,8 @@ class Gate:
                     self._log.info("tokens are read again")
             except InvalidArgumentError as error:
                 self._log.warning("new tokens are not used", reason=str(error))
+            except Exception:  # noqa: BLE001  # the file must be followed whatever happens
+                self._log.exception("fault")
             for call in self._running:
                 is_valid = call.token is not None and tokens.is_valid(call.token)
                 if not is_valid and call.limit is not None and not call.limit.expired():

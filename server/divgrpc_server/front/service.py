@@ -23,6 +23,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
+from divgrpc_server.codec.subjects import Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.gate import Call, Gate
@@ -57,6 +58,10 @@ from divgrpc_server.security.roles import is_write
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 
 _T = TypeVar("_T")
+# Maximum number of bytes of a refused request that is read for the logs.
+_REFUSED_BYTES_MAX: Final = 4_096
+# Evaluations that set defaults are writes.
+_MAY_SET_DEFAULTS: Final = ("Evaluate", "EvaluateLabels")
 _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _TRACE_KEY: Final = "traceparent"
@@ -79,6 +84,7 @@ async def _check(call: Call, message: object) -> None:
     _check_size(call.method, message)
     if isinstance(message, bytes):
         await call.check(message)
+        call.is_checked = True
 
 
 def _checked_reader(call: Call, context: _Context) -> Read:
@@ -192,10 +198,10 @@ class Service:
                 await _check(call, request)
                 return await answer(request, call)
 
-            def subject(response: bytes | None) -> subjects.Subject:
+            def subject(response: bytes | None) -> Subject:
                 return self._subject(method, request, response)
 
-            return await self._run(method, context, serve, subject)
+            return await self._run(method, context, serve, subject, len(request))
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -268,7 +274,8 @@ class Service:
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
             serve = self._relay(make(request, context.write), request)
-            await self._run(method, context, serve, lambda _: self._subject(method, request))
+            size = len(request)
+            await self._run(method, context, serve, lambda _: self._subject(method, request), size)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -280,13 +287,14 @@ class Service:
             picks = PickStream(self._pool, request, call.deadline, call.tag)
             await picks.relay(context.write)
 
-        def subject(_: None) -> subjects.Subject:
+        def subject(_: None) -> Subject:
             return self._subject("DiversifyStream", request)
 
-        await self._run("DiversifyStream", context, serve, subject)
+        await self._run("DiversifyStream", context, serve, subject, len(request))
 
     def _relay(self, job: Job, request: bytes) -> Callable[[Call], Coroutine[None, None, None]]:
         async def serve(call: Call) -> None:
+            _check_size(call.method, request)
             call.is_write = call.is_write or requests.read(call.method, request).needs_admin
             await _check(call, request)
             await self._do(job, call)
@@ -300,11 +308,9 @@ class Service:
             call.result = job.result
 
     def _wants_subject(self, method: str) -> bool:
-        return self._access.enabled or is_write(method)
+        return self._access.enabled or is_write(method) or method in _MAY_SET_DEFAULTS
 
-    def _subject(
-        self, method: str, request: bytes, response: bytes | None = None
-    ) -> subjects.Subject:
+    def _subject(self, method: str, request: bytes, response: bytes | None = None) -> Subject:
         if not self._wants_subject(method):
             return subjects.NO_SUBJECT
         return subjects.read(method, request, response)
@@ -314,7 +320,8 @@ class Service:
         method: str,
         context: _Context,
         serve: Callable[[Call], Awaitable[_T]],
-        subject: Callable[[_T | None], subjects.Subject],
+        subject: Callable[[_T | None], Subject],
+        size: int = 0,
     ) -> _T:
         """Serve a call until it ends, log it, and convert errors to statuses.
 
@@ -323,6 +330,7 @@ class Service:
         serve: serves the call once the gate has admitted it.
         subject: returns the subject for the access line; it is called at the end, with the answer
             or, if the call failed, None.
+        size: the bytes of the request, 0 for a stream.
         """
         start = time.monotonic()
         self._meter.begin(method)
@@ -339,7 +347,10 @@ class Service:
         except BaseException as error:
             status = self._status(error, tag, is_late=context.time_remaining() == 0)
             code = _CODES[status.code]
-            self._record(call, code.name, status, subject(None))
+            # A large request that was refused is not read, because strangers may send many.
+            is_read = admission.is_checked or size <= _REFUSED_BYTES_MAX
+            logged_subject = subject(None) if is_read else Subject(admission.refused_index)
+            self._record(call, code.name, status, logged_subject)
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
             details = ((DETAILS_KEY, status.SerializeToString()),)
@@ -355,7 +366,7 @@ class Service:
         call: _Call,
         code: str,
         status: status_pb2.Status | None,
-        subject: subjects.Subject,
+        subject: Subject,
         answer: object = None,
     ) -> None:
         """Count and log a call that has ended, and end its span; log writes for the audit."""

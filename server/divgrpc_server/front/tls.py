@@ -27,6 +27,7 @@ class Reloader:
         self._log = log
         self._checked = time.monotonic()
         self._stamp = certificates.stamp(config)
+        self._reason = ""  # why the files are not used
         self._current = certificates.read(config)
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -50,8 +51,14 @@ class Reloader:
         try:
             new = certificates.read(self._config)
         except InvalidArgumentError as error:
-            self._log.warning("new certificates are not used", reason=str(error))
+            if isinstance(error.__cause__, OSError):
+                # It may be readable soon without a change.
+                self._stamp = ()
+            if str(error) != self._reason:
+                self._log.warning("new certificates are not used", reason=str(error))
+            self._reason = str(error)
             return None
+        self._reason = ""
         if new == self._current:
             return None
         self._current = new

@@ -60,7 +60,9 @@ class AuditLog:
         answer: object,
     ) -> None:
         """Write the line of a call that has ended or, for a stream, the lines of its indexes."""
-        parts: Mapping[str, int | None] = call.rows_of_indexes or {subject.name: subject.rows}
+        parts: dict[str, int | None] = {**(call.rows_of_indexes or {subject.name: subject.rows})}
+        if call.refused_index:
+            parts.setdefault(call.refused_index, None)
         if call.result is not None:
             # A caller may cancel a stream as soon as it has the result, and the work is done.
             code, answer = "OK", call.result

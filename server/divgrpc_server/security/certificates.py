@@ -10,8 +10,9 @@ from pathlib import Path
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_server.config import Config
 
-# Size, inode and time of change of each file, None for a file that is missing.
-Stamp = tuple[tuple[int, int, int] | None, ...]
+# Size, inode, and times of change of the content and of the rights of each file, None for a file
+# that is missing.
+Stamp = tuple[tuple[int, int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,13 @@ def stamp(config: Config) -> Stamp:
     return tuple(map(file_stamp, (config.tls_cert, config.tls_key, config.tls_client_ca)))
 
 
-def file_stamp(path: str) -> tuple[int, int, int] | None:
-    """Return the size, inode and time of change of a file, None if it is missing."""
+def file_stamp(path: str) -> tuple[int, int, int, int] | None:
+    """Return the size, inode and times of change of a file, None if it is missing."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_size, status.st_ino, status.st_mtime_ns
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def read(config: Config) -> Certificates:
@@ -68,8 +69,10 @@ def read(config: Config) -> Certificates:
 def _check_authorities(option: str, path: str, data: bytes) -> None:
     """Raise `InvalidArgumentError` unless `data` is one certificate or more."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
+            cadata=data.decode("ascii", "replace")
+        )
+    except (ssl.SSLError, ValueError) as error:
         raise _fault(option, path, "has no certificate in PEM form") from error
 
 

@@ -28,6 +28,8 @@ _HEADING: Final = re.compile(r"\s*\[\[\s*token\s*\]\]")
 # The begin of each token, by which programs that look for leaked secrets recognise it.
 _PREFIX: Final = "divgrpc_"
 _SECRET_BYTES: Final = 32
+# The stamp of no file.
+_UNREAD: Final = (-1, -1, -1, -1)
 QUOTAS: Final = ("calls", "max_indexes", "max_rows", "max_bytes")
 _KEYS: Final = ("name", "hash", "role", "indexes", "expires", *QUOTAS)
 
@@ -83,6 +85,7 @@ class TokenFile:
         self._path = Path(path)
         self._stamp = file_stamp(path)
         self._tokens = read(self._path)
+        self._reason = ""  # why the last version is not used
 
     def refresh(self) -> bool:
         """Read the file if it has changed since the last call; return whether tokens changed.
@@ -92,8 +95,16 @@ class TokenFile:
         stamp = file_stamp(str(self._path))
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
-        before, self._tokens = self._tokens, read(self._path)
+        before, self._stamp = self._tokens, stamp
+        try:
+            self._tokens, self._reason = read(self._path), ""
+        except InvalidArgumentError as error:
+            if isinstance(error.__cause__, OSError):
+                # It may be readable soon without a change.
+                self._stamp = _UNREAD
+            before_reason, self._reason = self._reason, str(error)
+            if before_reason != self._reason:
+                raise
         return before != self._tokens
 
     def find(self, secret: str) -> Token | None:
@@ -140,20 +151,24 @@ def parse(text: str, path: Path) -> tuple[Token, ...]:
     """Return the tokens of a file; raises `InvalidArgumentError`, which names `path` and a line."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Not only `TOMLDecodeError`: numbers may be too long, and lists too deep.
         raise invalid("tokens", f"names {path}, which is not TOML: {error}") from error
     entries = tables.pop("token", None)
     if tables or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise invalid("tokens", f"names {path}, which must have [[token]] tables and nothing else")
     tokens: list[Token] = []
+    names: set[str] = set()
+    owners: dict[bytes, str] = {}
     for place, entry in enumerate(entries):
         try:
             token = _parse_entry(entry)
-            for earlier in tokens:
-                if token.name == earlier.name:
-                    raise invalid("name", f"{token.name!r} occurs twice; each token needs its own")
-                if token.digest == earlier.digest:
-                    raise invalid("hash", f"is that of {earlier.name!r}, too")
+            if token.name in names:
+                raise invalid("name", f"{token.name!r} occurs twice; each token needs its own")
+            if token.digest in owners:
+                raise invalid("hash", f"is that of {owners[token.digest]!r}, too")
+            names.add(token.name)
+            owners[token.digest] = token.name
         except InvalidArgumentError as error:
             line = _line_of(text, place, error.field)
             raise invalid("tokens", f"names {path}, line {line}: {error}") from error

@@ -1,6 +1,7 @@
 """What the indexes of a token hold, compared with its quotas.
 
-Points and bytes are measured at most once a second, from the files of the indexes. What callers
+Points and bytes are measured at most once a second, from the files of the indexes, and less often
+if there are many. What callers
 send after a measurement is added to it until the next one. A build is added until its call ends,
 because its index is measured only then. So a front exceeds a quota at most by what is in
 flight at a measurement; several fronts measure for themselves.
@@ -19,6 +20,8 @@ from divgrpc_server.codec.statuses import QuotaError
 from divgrpc_server.security.tokens import Token
 
 _MEASURE_SECONDS: Final = 1.0
+# A measurement of many indexes is followed by a pause of this multiple of its duration.
+_PAUSES: Final = 10
 _ADVICE: Final = "delete points or indexes, or ask the operator for a larger quota"
 
 
@@ -46,7 +49,7 @@ class Usage:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._sizes: dict[str, Size] = {}
-        self._measured = -_MEASURE_SECONDS
+        self._next_start = 0.0
         self._measuring = asyncio.Lock()
         # What was written since the last measurement, by index.
         self._rows: Counter[str] = Counter()
@@ -84,7 +87,7 @@ class Usage:
     def end(self, build: Build) -> None:
         """Forget a build; the next check measures its index."""
         self._builds.discard(build)
-        self._measured = -_MEASURE_SECONDS
+        self._next_start = 0.0
 
     def _check(self, token: Token, rows: int, size: int, replaced: str = "") -> None:
         names = [name for name in self._sizes if name != replaced and token.covers(name)]
@@ -102,12 +105,14 @@ class Usage:
 
     async def _measure(self) -> None:
         async with self._measuring:
-            if time.monotonic() - self._measured < _MEASURE_SECONDS:
+            start = time.monotonic()
+            if start < self._next_start:
                 return
-            self._measured = time.monotonic()
             self._rows.clear()
             self._bytes.clear()
             self._sizes = await asyncio.to_thread(_sizes, self._root)
+            end = time.monotonic()
+            self._next_start = end + max(_MEASURE_SECONDS, _PAUSES * (end - start))
 
 
 def _refusal(token: Token, quota: str, limit: int, unit: str, count: int) -> QuotaError:

@@ -58,5 +58,8 @@ def expose(series: dict[Key, Values], accept: str) -> tuple[bytes, str]:
     """Return the text of a scrape, and its content type; `accept` is the header of the request."""
     registry = CollectorRegistry()
     registry.register(_Series(series))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except ValueError:  # an invalid version in the header
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type

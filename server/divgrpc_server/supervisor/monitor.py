@@ -83,6 +83,8 @@ class Monitor:
         # Held while a thread reads the files of indexes.
         self._lock = asyncio.Lock()
         self._connections = 0
+        # Connections without a request, the oldest first.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -99,17 +101,25 @@ class Monitor:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             if self._connections >= _CONNECTIONS_MAX:
-                writer.transport.abort()
-                return
+                # The oldest caller that sent no request yet makes room, so that callers who send
+                # nothing do not keep probes out.
+                oldest = next(iter(self._silent), writer)
+                self._silent.pop(oldest, None)
+                oldest.transport.abort()
+                if oldest is writer:
+                    return
             self._connections += 1
+            self._silent[writer] = None
             try:
                 async with asyncio.timeout(_REQUEST_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
+                self._silent.pop(writer, None)
                 writer.write(await self._answer(head.decode("latin-1")))
                 async with asyncio.timeout(_REQUEST_SECONDS):
                     await writer.drain()
             finally:
                 self._connections -= 1
+                self._silent.pop(writer, None)
                 writer.close()
 
     async def _answer(self, head: str) -> bytes:

@@ -66,5 +66,5 @@ def test_what_is_wrong_is_said_in_one_line(
         "divgrpc: the snapshot ends early: copy the whole file again\n"
     )
     assert not list((tmp_path / "other").iterdir())
-    assert run("snapshot", root / "boots", tmp_path / "none" / "boots.tar") == 1
-    assert "No such file or directory" in capsys.readouterr().err
+    assert run("snapshot", root / "boots", tmp_path / "none" / "boots.tar") == 2
+    assert "file must be in a folder that exists" in capsys.readouterr().err

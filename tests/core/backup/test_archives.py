@@ -11,6 +11,7 @@ import pytest
 from divgrpc.backup import restore_snapshot, write_snapshot
 from divgrpc.backup.archive import ArchiveReader, ArchiveWriter, Member
 from divgrpc.errors import IndexDamagedError, OtherFormatError
+from support.data.damaged_indexes import stamps
 
 _LONG_NAME: Final = f"{'a' * 90}/{'b' * 90}/{'c' * 90}"
 _MEMBERS: Final = {"a": b"", "b/c": b"12345", "d": bytes(range(256)) * 3, "e": bytes(512)}
@@ -122,6 +123,19 @@ def test_files_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
         (a_description(name="../points"), "invalid names"),
         (a_description(format="zip"), "invalid names"),
         (a_description(files=[["1/manifest.json", -1]]), "invalid names"),
+        (a_description(generation="../victim/1"), "invalid names"),
+        (a_description(generation="1"), "invalid names"),
+        (a_description(generation=True), "invalid names"),
+        (a_description(sequence=-1), "invalid names"),
+        (a_description(bytes=0.5), "invalid names"),
+        (a_description(files=[["2/manifest.json", 3]]), "invalid names"),
+        (a_description(files=[["2.default.json", 3]]), "invalid names"),
+        (a_description(format_version=float("inf")), "a description is invalid"),
+        ({"points/SNAPSHOT.json": b"[" * 100_000}, "a description is invalid"),
+        (
+            a_description(files=[["1/a", 0], ["1/a", 0]]) | {"points/1/a": b""},
+            "a file is missing",
+        ),
         (a_description(), "a file is missing"),
         (a_description() | {"points/1/manifest.json": b"1234"}, "a file is missing"),
         (a_description() | {"points/1/manifest.json": b"123"}, "manifest"),
@@ -136,6 +150,35 @@ def test_other_contents_are_refused(
     with pytest.raises(IndexDamagedError, match=message):
         restore_snapshot(file, tmp_path / "data")
     assert not (tmp_path / "data" / "points").exists()
+
+
+def test_names_that_contradict_one_another_are_refused(tmp_path: Path) -> None:
+    members = a_description(files=[["1/a", 0], ["1/a/b", 0]])
+    file = tmp_path / "points.tar"
+    file.write_bytes(archive_of(members | {"points/1/a": b"", "points/1/a/b": b""}))
+    with pytest.raises(IndexDamagedError, match="contradict one another"):
+        restore_snapshot(file, tmp_path / "data")
+
+
+def test_a_number_cannot_name_another_folder(index: Path, tmp_path: Path) -> None:
+    """A description whose generation is a path would rename the folder of another index."""
+    before = stamps(index)
+    for generation in ("../points/1", str(index / "1")):
+        members = a_description(name="evil", generation=generation, files=[])
+        file = tmp_path / "evil.tar"
+        file.write_bytes(archive_of({"evil/SNAPSHOT.json": members["points/SNAPSHOT.json"]}))
+        with pytest.raises(IndexDamagedError, match="invalid names"):
+            restore_snapshot(file, index.parent)
+        assert stamps(index) == before
+
+
+def test_a_manifest_of_another_number_is_refused(index: Path, tmp_path: Path) -> None:
+    text = (index / "1" / "manifest.json").read_bytes()
+    members = a_description(generation=2, files=[["2/manifest.json", len(text)]])
+    file = tmp_path / "points.tar"
+    file.write_bytes(archive_of(members | {"points/2/manifest.json": text}))
+    with pytest.raises(IndexDamagedError, match="another number"):
+        restore_snapshot(file, tmp_path / "other")
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:

@@ -216,6 +216,27 @@ def test_arguments_are_checked(index: Path, tmp_path: Path) -> None:
         write_snapshot(index.parent, tmp_path / "all.tar")
 
 
+def test_links_and_files_of_others_are_left_alone(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "points.tar.new").symlink_to(tmp_path / "victim")
+    write_snapshot(index, tmp_path / "points.tar")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "points.tar.new").is_symlink()
+    assert (tmp_path / "points.tar").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_in_the_way_keeps_all_indexes_from_being_restored(
+    index: Path, tmp_path: Path
+) -> None:
+    a_collection(index.parent / "boots", MODELS[0], "lsh_div").close()
+    write_snapshot(index.parent, tmp_path / "all.tar")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "points").write_text("a file")
+    with pytest.raises(InvalidArgumentError, match="a file named points"):
+        restore_snapshot(tmp_path / "all.tar", tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["points"]
+
+
 def test_the_folder_of_an_index_is_no_data_directory(index: Path, tmp_path: Path) -> None:
     write_snapshot(index, tmp_path / "points.tar")
     before = stamps(index)

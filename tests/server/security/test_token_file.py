@@ -32,6 +32,8 @@ def text_with(line: str, *, after: str = "indexes") -> str:
         ("[token]\nname = 'x'", None, "must have [[token]] tables"),
         ("x = 1", None, "must have [[token]] tables"),
         ("[[token]]\nname = x", None, "line 2"),
+        ("[[token]]\ncalls = " + "9" * 5_000, None, "is not TOML"),
+        ("x = " + "[" * 100_000, None, "is not TOML"),
         (text_with('role = "owner"', after="role"), 10, "must be one of reader, writer, admin"),
         (text_with("", after="role"), 7, "role is missing"),
         (text_with('hash = "sha256:00"', after="hash"), 9, "64 hexadecimal digits"),
@@ -118,6 +120,27 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
     write(path, entry("two", "two", "reader", ["*"], expires=end))
     assert file.refresh()
     assert name_of(file, "two") is None
+
+
+def test_a_file_that_could_not_be_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rights may change, or a descriptor may become free, and the file itself stays the same."""
+    path = tmp_path / "tokens.toml"
+    write(path, entry("one", "one", "reader", ["*"]))
+    tokens = TokenFile(str(path))
+    write(path, entry("two", "two", "reader", ["*"]))
+    monkeypatch.setattr(Path, "read_text", _fail)
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        tokens.refresh()
+    assert not tokens.refresh()  # the same reason is given once
+    monkeypatch.undo()
+    assert tokens.refresh()
+    assert tokens.find("two") is not None
+
+
+def _fail(*_arguments: object, **_options: object) -> str:
+    raise PermissionError(13, "Permission denied")
 
 
 def test_the_command_makes_an_entry_for_its_secret(
