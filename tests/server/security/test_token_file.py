@@ -125,7 +125,7 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
 def test_a_file_that_could_not_be_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rights may change, or a descriptor may become free, and the file itself stays the same."""
+    """Its rights may change, or a descriptor become free, while the file stays the same."""
     path = tmp_path / "tokens.toml"
     write(path, entry("one", "one", "reader", ["*"]))
     tokens = TokenFile(str(path))
