@@ -251,8 +251,8 @@ def rebuilt(path: Path) -> None:
         (
             written,
             UnsupportedError,
-            "written to since it was built, or has points without a vector:"
-            " open it with Collection.open",
+            "written to since it was built, or has points without a vector, which Build keeps as"
+            " writes: open it with Collection.open",
         ),
         (rebuilt, IndexChangedError, "was replaced meanwhile"),
     ],

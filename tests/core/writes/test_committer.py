@@ -531,7 +531,7 @@ def test_vectors_must_be_of_the_kind_of_the_points(tmp_path: Path) -> None:
     kinds: list[Points] = ["dense", "sparse"]
     for kind, other in zip(kinds, kinds[::-1], strict=True):
         with a_collection(tmp_path / kind, OLD, points=kind) as collection:
-            vectors = columns_of(POINTS[:1], other)["vectors"]
+            vectors = columns_of(POINTS[:1], other)["vectors"].copy()
             vectors.resize((1, collection.dims))
             with pytest.raises(InvalidArgumentError, match=f"must be {kind}, as the points"):
                 collection.upsert([1], vectors)

@@ -227,7 +227,7 @@ def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> N
     except AssertionError:
         tally.wrong.append("a builder is still running")
     log = server.log
-    if re.search(r"fault|Traceback|child ended", log):
+    if re.search(r"\bfault\b|Traceback|child ended", log):
         tally.wrong.append(f"the log tells of faults: {log[-4_000:]}")
 
 
