@@ -64,7 +64,7 @@ class ArchiveWriter:
         self._digest = hashlib.sha256()
 
     def add(self, member: Member, blocks: Iterable[bytes]) -> None:
-        """Write a member, whose bytes are given in blocks; raises `StorageFullError`."""
+        """Write a member from blocks of bytes; raises `StorageFullError`."""
         self._write(_header(member))
         for block in blocks:
             self._write(block)

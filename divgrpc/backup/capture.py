@@ -83,10 +83,10 @@ def capture(index: IndexFolder) -> Iterator[Capture]:
     merges follow one another too fast.
     """
     with ExitStack() as descriptors:
-        yield index.read_current(lambda folder: _capture_quietly(folder, descriptors))
+        yield index.read_current(lambda folder: _capture_generation(folder, descriptors))
 
 
-def _capture_quietly(folder: Path, descriptors: ExitStack) -> Capture:
+def _capture_generation(folder: Path, descriptors: ExitStack) -> Capture:
     """Open the files of a generation, again if a merge made a layout meanwhile."""
     for _ in range(_ATTEMPTS_MAX):
         layout = _read_layout(folder)

@@ -7,10 +7,10 @@ the whole snapshot was read and its digest is right, renames make them current.
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
 from divgrpc.backup.archive import ArchiveReader, Member
 from divgrpc.backup.contents import (
@@ -30,12 +30,9 @@ from divgrpc.storage.generations import (
     staging,
     write_pointer,
 )
-from divgrpc.storage.meter import Meter
+from divgrpc.storage.meter import Meter, OnProgress
 from divgrpc.storage.published import was_written
-from divgrpc.types import Progress
 from divgrpc.writes.layout import WritesFolder
-
-OnProgress: TypeAlias = Callable[[Progress], object]
 
 
 def restore_snapshot(
@@ -51,9 +48,9 @@ def restore_snapshot(
     renames the finished indexes, some may be made. Restore only snapshots from people you trust:
     like the files of an index, they are searched by compiled code. A server that runs on the data
     directory serves them at once. If root restores, the files belong to the owner of the data
-    directory. An index keeps the number of its generation, unless the data
-    directory has this index with the same number or a later one: then it gets the next number,
-    because the numbers of an index only grow.
+    directory. An index keeps the number of its generation, unless the data directory has this index
+    with the same number or a later one: then it gets the next number, because the numbers of an
+    index only grow.
 
     file: a file that `write_snapshot` has made, or "-" for standard input.
     folder: a data directory; it is made if it does not exist.

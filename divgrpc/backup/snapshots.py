@@ -3,10 +3,10 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final
 
 from divgrpc import __version__
 from divgrpc.backup.archive import ArchiveWriter, Member
@@ -20,10 +20,8 @@ from divgrpc.storage.generations import (
     indexes_without_pointer,
     list_indexes,
 )
-from divgrpc.storage.meter import Meter
-from divgrpc.types import Progress
+from divgrpc.storage.meter import Meter, OnProgress
 
-OnProgress: TypeAlias = Callable[[Progress], object]
 # Stands for standard output, and for standard input.
 PIPE: Final = "-"
 

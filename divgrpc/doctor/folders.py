@@ -1,11 +1,11 @@
 """Finds the indexes of a data folder, makes sure that nothing uses them, and checks each."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from divgrpc.doctor.indexes import check_index
 from divgrpc.doctor.repair import repair_index
@@ -32,11 +32,9 @@ from divgrpc.storage.generations import (
     lock_root,
     root_in_use,
 )
-from divgrpc.storage.meter import Meter
+from divgrpc.storage.meter import Meter, OnProgress
 from divgrpc.storage.published import WRITES
-from divgrpc.types import Progress
 
-OnProgress: TypeAlias = Callable[[Progress], object]
 # The check after a repair may find problems that other damage has hidden so far.
 _REPAIRS_MAX: Final = 3
 

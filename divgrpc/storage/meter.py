@@ -1,19 +1,18 @@
 """Progress of reading and writing files, in MiB."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from divgrpc.types import Progress
 
+OnProgress: TypeAlias = Callable[[Progress], object]
 _MIB: Final = 1 << 20
 
 
 class Meter:
     """Reports how many MiB of files were read or written."""
 
-    def __init__(
-        self, on_progress: Callable[[Progress], object] | None, stage: str, total_bytes: int
-    ) -> None:
+    def __init__(self, on_progress: OnProgress | None, stage: str, total_bytes: int) -> None:
         self._on_progress, self._stage = on_progress, stage
         self._total, self._bytes = total_bytes, 0
 

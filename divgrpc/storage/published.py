@@ -29,6 +29,8 @@ LOG: Final = "log"
 LOG_SUFFIX: Final = ".wal"
 LAYOUTS: Final = "layouts"
 _NUMBER_BYTES: Final = 8
+# The unit of `st_blocks`.
+_BLOCK_BYTES: Final = 512
 _NUMBERS: Final = ("sequence", "layout", "live", "rows", "unmerged", "nonzeros", "boot", "absent")
 _BOOT: Final = _NUMBERS.index("boot")
 _NO_BOOT: Final = 1
@@ -145,6 +147,17 @@ def bytes_in(log: Path) -> int:
         for file in os.scandir(log):
             with suppress(FileNotFoundError):
                 size += file.stat().st_size
+    return size
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the bytes on the disk of all files below a folder; files may go meanwhile."""
+    size = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                status = os.stat(os.path.join(path, name), follow_symlinks=False)
+                size += status.st_blocks * _BLOCK_BYTES
     return size
 
 

@@ -78,7 +78,7 @@ def test_a_running_server_serves_what_is_restored(server: RunningServer, tmp_pat
         np.testing.assert_array_equal(first.ids, second.ids)
         np.testing.assert_array_equal(first.scores, second.scores)
         assert client.count("snapshot-kept") == _ROWS + 1
-        # The number of the last write is that of the snapshot again.
+        # The last write has the number that it has in the snapshot.
         with pytest.raises(ConditionFailedError):
             client.upsert("snapshot-kept", [2], _POINTS[:1], if_sequence=2)
         assert client.upsert("snapshot-kept", [2], _POINTS[:1]).sequence == 2

@@ -50,7 +50,7 @@ class PointLines:
 
     @property
     def rows(self) -> Any:  # noqa: ANN401  # what `Client.build` takes
-        """The vectors of the points, some of which may have none; None if points keep theirs."""
+        """The vectors of the points; points may lack one. None if points keep theirs."""
         if self.has_vector is None:
             return self.vectors
         return PointVectors(self.vectors, self.has_vector)

@@ -10,6 +10,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import certificates
 from divgrpc_server.security.certificates import Certificates
+from divgrpc_server.security.watched_files import WatchedFiles
 
 _CHECK_SECONDS: Final = 1.0
 
@@ -23,19 +24,18 @@ class Reloader:
 
     def __init__(self, config: Config, log: Logger) -> None:
         """Read the files; raises `InvalidArgumentError` as `certificates.read` does."""
-        self._config = config
+        self._file = config.tls_cert
         self._log = log
         self._checked = time.monotonic()
-        self._stamp = certificates.stamp(config)
-        self._reason = ""  # why the files are not used
-        self._current = certificates.read(config)
+        paths = (config.tls_cert, config.tls_key, config.tls_client_ca)
+        self._files = WatchedFiles(paths, lambda: certificates.read(config))
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a port."""
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(self._current),
+            _configuration(self._files.value),
             self.fetch,  # type: ignore[arg-type]  # gRPC takes None, which its stubs leave out
-            require_client_authentication=self._current.client_ca is not None,
+            require_client_authentication=self._files.value.client_ca is not None,
         )
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
@@ -44,26 +44,14 @@ class Reloader:
         if now - self._checked < _CHECK_SECONDS:
             return None
         self._checked = now
-        stamp = certificates.stamp(self._config)
-        if stamp == self._stamp:
-            return None
-        self._stamp = stamp
         try:
-            new = certificates.read(self._config)
+            if not self._files.refresh():
+                return None
         except InvalidArgumentError as error:
-            if isinstance(error.__cause__, OSError):
-                # It may be readable soon without a change.
-                self._stamp = ()
-            if str(error) != self._reason:
-                self._log.warning("new certificates are not used", reason=str(error))
-            self._reason = str(error)
+            self._log.warning("new certificates are not used", reason=str(error))
             return None
-        self._reason = ""
-        if new == self._current:
-            return None
-        self._current = new
-        self._log.info("certificates are read again", file=self._config.tls_cert)
-        return _configuration(new)
+        self._log.info("certificates are read again", file=self._file)
+        return _configuration(self._files.value)
 
 
 def _configuration(new: Certificates) -> grpc.ServerCertificateConfiguration:

@@ -10,10 +10,6 @@ from pathlib import Path
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_server.config import Config
 
-# Size, inode, and times of change of the content and of the rights of each file, None for a file
-# that is missing.
-Stamp = tuple[tuple[int, int, int, int] | None, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
@@ -22,20 +18,6 @@ class Certificates:
     cert: bytes
     key: bytes
     client_ca: bytes | None
-
-
-def stamp(config: Config) -> Stamp:
-    """Return a value that changes when a file of the certificates changes."""
-    return tuple(map(file_stamp, (config.tls_cert, config.tls_key, config.tls_client_ca)))
-
-
-def file_stamp(path: str) -> tuple[int, int, int, int] | None:
-    """Return the size, inode and times of change of a file, None if it is missing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def read(config: Config) -> Certificates:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc_server.security.certificates import file_stamp
 from divgrpc_server.security.roles import ROLES
+from divgrpc_server.security.watched_files import WatchedFiles
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH: Final = re.compile(r"sha256:([0-9a-f]{64})")
@@ -28,8 +28,6 @@ _HEADING: Final = re.compile(r"\s*\[\[\s*token\s*\]\]")
 # The begin of each token, by which programs that look for leaked secrets recognise it.
 _PREFIX: Final = "divgrpc_"
 _SECRET_BYTES: Final = 32
-# The stamp of no file.
-_UNREAD: Final = (-1, -1, -1, -1)
 QUOTAS: Final = ("calls", "max_indexes", "max_rows", "max_bytes")
 _KEYS: Final = ("name", "hash", "role", "indexes", "expires", *QUOTAS)
 
@@ -60,7 +58,7 @@ class Token:
     _names: re.Pattern[str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        patterns = (re.escape(pattern).replace(r"\*", ".*") for pattern in self.indexes)
+        patterns = map(_expression, self.indexes)
         limits = (self.max_indexes, self.max_rows, self.max_bytes)
         object.__setattr__(self, "rank", ROLES.index(self.role))
         object.__setattr__(self, "covers_all", "*" in self.indexes)
@@ -77,35 +75,33 @@ class Token:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def _expression(pattern: str) -> str:
+    """Return a regular expression for a pattern.
+
+    The parts between stars are atomic, so that no name takes long: the first place at which a part
+    occurs is always good enough.
+    """
+    first, *middle = pattern.split("*")
+    if not middle:
+        return re.escape(first)
+    last = middle.pop()
+    parts = "".join(f"(?>.*?{re.escape(part)})" for part in middle)
+    return f"{re.escape(first)}{parts}.*{re.escape(last)}"
+
+
 class TokenFile:
     """The tokens of a file; if a new version is broken, the last good one stays in use."""
 
     def __init__(self, path: str) -> None:
         """Read the file; raises `InvalidArgumentError` as `parse` does."""
-        self._path = Path(path)
-        self._stamp = file_stamp(path)
-        self._tokens = read(self._path)
-        self._reason = ""  # why the last version is not used
+        self._file = WatchedFiles((path,), lambda: read(Path(path)))
 
     def refresh(self) -> bool:
         """Read the file if it has changed since the last call; return whether tokens changed.
 
         Raises `InvalidArgumentError` once for each broken version.
         """
-        stamp = file_stamp(str(self._path))
-        if stamp == self._stamp:
-            return False
-        before, self._stamp = self._tokens, stamp
-        try:
-            self._tokens, self._reason = read(self._path), ""
-        except InvalidArgumentError as error:
-            if isinstance(error.__cause__, OSError):
-                # It may be readable soon without a change.
-                self._stamp = _UNREAD
-            before_reason, self._reason = self._reason, str(error)
-            if before_reason != self._reason:
-                raise
-        return before != self._tokens
+        return self._file.refresh()
 
     def find(self, secret: str) -> Token | None:
         """Return the token, None if there is none or if it has expired.
@@ -114,7 +110,7 @@ class TokenFile:
         """
         digest = digest_of(secret)
         match: Token | None = None
-        for token in self._tokens:
+        for token in self._file.value:
             if hmac.compare_digest(token.digest, digest):
                 match = token
         if match is None or match.expires <= time.time():
@@ -123,7 +119,7 @@ class TokenFile:
 
     def is_valid(self, token: Token) -> bool:
         """Return whether a token is still in the file as it was, and has not expired."""
-        return token in self._tokens and time.time() < token.expires
+        return token in self._file.value and time.time() < token.expires
 
 
 def new_secret() -> str:
@@ -166,7 +162,7 @@ def parse(text: str, path: Path) -> tuple[Token, ...]:
             if token.name in names:
                 raise invalid("name", f"{token.name!r} occurs twice; each token needs its own")
             if token.digest in owners:
-                raise invalid("hash", f"is that of {owners[token.digest]!r}, too")
+                raise invalid("hash", f"is also the hash of {owners[token.digest]!r}")
             names.add(token.name)
             owners[token.digest] = token.name
         except InvalidArgumentError as error:

@@ -1,14 +1,12 @@
 """What the indexes of a token hold, compared with its quotas.
 
 Points and bytes are measured at most once a second, from the files of the indexes, and less often
-if there are many. What callers
-send after a measurement is added to it until the next one. A build is added until its call ends,
-because its index is measured only then. So a front exceeds a quota at most by what is in
-flight at a measurement; several fronts measure for themselves.
+if there are many. What callers send after a measurement is added to it until the next one. A build
+is added until its call ends, because its index is measured only then. So a front exceeds a quota at
+most by the calls in flight at a measurement; several fronts measure for themselves.
 """
 
 import asyncio
-import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Final, NamedTuple
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.published import bytes_below
 from divgrpc_server.codec.statuses import QuotaError
 from divgrpc_server.security.tokens import Token
 
@@ -44,7 +43,7 @@ class Build:
 
 
 class Usage:
-    """The sizes of all indexes in the folder `root`, and what is being added to them."""
+    """The sizes of all indexes in the folder `root`, with the points that calls are adding."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -131,16 +130,4 @@ def _size(folder: Path) -> Size:
         rows = IndexFolder(folder).read_info().rows
     except (DivgrpcError, OSError):
         rows = 0  # deleted meanwhile, or damaged
-    return Size(rows, _bytes_of(str(folder)))
-
-
-def _bytes_of(folder: str) -> int:
-    """Return the bytes of all files in a folder; files that go away meanwhile do not count."""
-    size = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                size += os.stat(os.path.join(path, name), follow_symlinks=False).st_size
-            except OSError:
-                continue
-    return size
+    return Size(rows, bytes_below(folder))

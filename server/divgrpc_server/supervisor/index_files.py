@@ -1,6 +1,5 @@
 """The gauges of indexes, read from their files."""
 
-import os
 import shutil
 import time
 from contextlib import suppress
@@ -9,6 +8,7 @@ from typing import Final
 
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.published import bytes_below
 from divgrpc.types import IndexInfo
 from divgrpc_server.monitoring.page import INDEXES_MAX, OTHER, Key, Values, accumulate
 
@@ -45,7 +45,7 @@ class IndexFiles:
     def _data_bytes(self) -> int:
         now = time.monotonic()
         if now - self._size_time >= _SIZE_SECONDS:
-            self._size, self._size_time = _bytes_below(self._root), now
+            self._size, self._size_time = bytes_below(self._root), now
         return self._size
 
 
@@ -65,13 +65,3 @@ def _gauges(name: str, info: IndexInfo) -> dict[Key, Values]:
         ("divgrpc_index_sequence", name): [writes.sequence if writes else 0],
         ("divgrpc_index_log_bytes", name): [writes.log_bytes if writes else 0],
     }
-
-
-def _bytes_below(folder: Path) -> int:
-    """Return the bytes that all files below a folder occupy; files may go meanwhile."""
-    size = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                size += os.stat(os.path.join(path, name)).st_blocks * 512
-    return size

@@ -8,12 +8,13 @@ server, which is fine for measuring the cost per call. Open loops are in `divgrp
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
-from grpc import StatusCode, aio
+from grpc import ChannelCredentials, StatusCode, aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.harness.programs import Program
@@ -21,6 +22,7 @@ from divgrpc.types import IntArray
 from divgrpc_protos.v1 import query_pb2
 
 Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
@@ -59,16 +61,24 @@ async def check(name: str, program: Program, request: bytes, ids: IntArray) -> i
 
 
 @asynccontextmanager
-async def _calls(program: Program, channels: int, method: str) -> AsyncIterator[Iterator[Call]]:
+async def _calls(
+    program: Program,
+    channels: int,
+    method: str,
+    credentials: ChannelCredentials | None,
+    metadata: Metadata,
+) -> AsyncIterator[Iterator[Callable[..., Awaitable[Any]]]]:
     """Open `channels` connections and distribute calls over them in turn."""
+
+    def connect() -> aio.Channel:
+        if credentials is None:
+            return aio.insecure_channel(program.address, options=OWN_CONNECTION)
+        return aio.secure_channel(program.address, credentials, options=OWN_CONNECTION)
+
     async with AsyncExitStack() as stack:
-        connections = [
-            await stack.enter_async_context(
-                aio.insecure_channel(program.address, options=OWN_CONNECTION)
-            )
-            for _ in range(channels)
-        ]
-        yield itertools.cycle([channel.unary_unary(method) for channel in connections])
+        connections = [await stack.enter_async_context(connect()) for _ in range(channels)]
+        methods: list[Call] = [channel.unary_unary(method) for channel in connections]
+        yield itertools.cycle([partial(call, metadata=metadata) for call in methods])
 
 
 async def unary(
@@ -79,9 +89,11 @@ async def unary(
     *,
     channels: int = 1,
     method: str = QUERY,
+    credentials: ChannelCredentials | None = None,
+    metadata: Metadata = (),
 ) -> Load:
     """Call a method in a closed loop, after a warm-up that is not measured."""
-    async with _calls(program, channels, method) as calls:
+    async with _calls(program, channels, method, credentials, metadata) as calls:
         source = itertools.cycle(requests)
 
         async def one(histogram: HdrHistogram, stop: float) -> None:

@@ -1,7 +1,7 @@
 """A snapshot of an index that is written to, merged and replaced has one of its states."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -92,46 +92,40 @@ def test_snapshots_while_an_index_is_written_to(tmp_path: Path, durability: Dura
         check_vectors(tmp_path / f"other-{number}" / "points", sequence)
 
 
-def test_a_merge_during_the_capture(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A merge between the first and the last opened file makes the capture start again."""
-    begin = _Opener._add_log
-    merges: list[int] = []
+def merge(collection: Collection) -> None:
+    write(collection, LAST + 1)
+    collection.compact()
 
-    def merge_first(self: _Opener, info: LayoutInfo) -> int:
-        if not merges:
-            merges.append(info.number)
+
+def vacuum(collection: Collection) -> None:
+    collection.compact(vacuum=True)
+
+
+@pytest.mark.parametrize(("change", "state"), [(merge, (1, LAST + 1)), (vacuum, (2, LAST))])
+def test_a_change_between_the_first_and_the_last_opened_file(
+    index: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Collection], None],
+    state: tuple[int, int],
+) -> None:
+    """The capture starts again, and has the later state."""
+    begin = _Opener._add_log
+    numbers: list[int] = []
+
+    def change_first(self: _Opener, info: LayoutInfo) -> int:
+        numbers.append(info.number)
+        if len(numbers) == 1:
             with Collection.open(index) as collection:
-                write(collection, LAST + 1)
-                collection.compact()
+                change(collection)
         return begin(self, info)
 
-    monkeypatch.setattr(_Opener, "_add_log", merge_first)
+    monkeypatch.setattr(_Opener, "_add_log", change_first)
     (entry,) = write_snapshot(index, tmp_path / "points.tar")
-    assert entry.sequence == LAST + 1
+    assert (entry.generation, entry.sequence) == state
+    assert len(numbers) == 2
     restore_snapshot(tmp_path / "points.tar", tmp_path / "other")
-    check_state(tmp_path / "other" / "points", LAST + 1)
-
-
-def test_a_generation_that_is_replaced_during_the_capture(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = _Opener._add_log
-    vacuums: list[int] = []
-
-    def vacuum_first(self: _Opener, info: LayoutInfo) -> int:
-        if not vacuums:
-            vacuums.append(info.number)
-            with Collection.open(index) as collection:
-                collection.compact(vacuum=True)
-        return begin(self, info)
-
-    monkeypatch.setattr(_Opener, "_add_log", vacuum_first)
-    (entry,) = write_snapshot(index, tmp_path / "points.tar")
-    assert (entry.generation, entry.sequence) == (2, LAST)
-    restore_snapshot(tmp_path / "points.tar", tmp_path / "other")
-    check_state(tmp_path / "other" / "points", LAST)
+    check_state(tmp_path / "other" / "points", entry.sequence)
 
 
 def test_endless_merges_end_the_capture(

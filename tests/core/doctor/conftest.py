@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from divgrpc.types import HashFamily, Points
 from divgrpc.writes import log as log_module
-from support.data.damaged_indexes import LAST, MERGED, MODELS, write, written_index
+from support.data.damaged_indexes import LAST, MERGED, MODELS, requested_index, write
 from support.data.written_points import a_collection
 
 
@@ -21,13 +20,8 @@ def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Return the folder of an index with writes that are merged, and with later ones.
-
-    The parameter of the fixture, if there is one, is the hash family and the kind of the points.
-    """
-    default: tuple[HashFamily, Points] = ("cells", "dense")
-    family, kind = getattr(request, "param", default)
-    return written_index(tmp_path / "data" / "points", family, kind)
+    """Return the folder of an index with writes; see `requested_index`."""
+    return requested_index(tmp_path, request)
 
 
 @pytest.fixture

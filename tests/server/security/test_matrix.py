@@ -1,4 +1,4 @@
-"""Every call, role and pattern: what is permitted is what the page Security says."""
+"""Calls of every method, role and pattern are permitted as the page Security says."""
 
 import re
 from collections.abc import Iterator

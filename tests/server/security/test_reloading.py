@@ -16,7 +16,7 @@ from support.processes.running_server import RunningServer, eventually
 
 
 def put(pair: Pair, place: Pair) -> None:
-    """Replace the files of a certificate, each in one step."""
+    """Rename new files of a certificate into the place of the old ones."""
     for source, target in ((pair.cert, place.cert), (pair.key, place.key)):
         draft = target.with_suffix(".draft")
         shutil.copy(source, draft)

@@ -1,4 +1,4 @@
-"""The file of tokens: what is in it, what is wrong in it, and the command that makes entries."""
+"""The file of tokens, its faults, and the command that makes entries."""
 
 import time
 from pathlib import Path
@@ -49,7 +49,7 @@ def text_with(line: str, *, after: str = "indexes") -> str:
         (
             text_with(GOOD.splitlines()[2], after="hash"),
             9,
-            "is that",
+            "is also the hash of",
         ),
     ],
 )

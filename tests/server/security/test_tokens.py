@@ -43,7 +43,7 @@ class Guarded:
         return Client(self.server.target, token=token, timeout=30)
 
     def put(self, *entries: str) -> None:
-        """Replace all tokens but that of the administrator, and wait until they are in use."""
+        """Replace all tokens except the administrator's, and wait until they are in use."""
         write(self.file, ADMIN, *entries)
         time.sleep(1.3)
 

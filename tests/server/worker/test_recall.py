@@ -155,7 +155,7 @@ def test_one_sample_at_a_time_is_kept_and_then_the_worker_rests(folder: Path, pa
         sampler.step()
     spent = time.monotonic() - start
     assert page.read()["divgrpc_sampled_recall", "sampled"][1] == 1.0
-    # The rest is nineteen times as long as the work, of which a little is not timed.
+    # The worker rests nineteen times as long as it works. The sampler times most of the work.
     assert sampler._next_time - time.monotonic() > 10 * sampler._spent_seconds
     assert sampler._spent_seconds <= spent
     offer(sampler, index)

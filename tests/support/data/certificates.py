@@ -25,7 +25,7 @@ def tls_options(pair: Pair) -> tuple[str, ...]:
 
 
 class Authority:
-    """A certification authority of its own in a folder."""
+    """A certification authority, whose files are in a folder."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder

@@ -76,6 +76,16 @@ def written_index(path: Path, family: HashFamily, kind: Points) -> Path:
     return path
 
 
+def requested_index(folder: Path, request: pytest.FixtureRequest) -> Path:
+    """Make the index `points` in a data folder within `folder`; return its folder.
+
+    The parameter of the fixture, if there is one, is the hash family and the kind of the points.
+    """
+    default: tuple[HashFamily, Points] = ("cells", "dense")
+    family, kind = getattr(request, "param", default)
+    return written_index(folder / "data" / "points", family, kind)
+
+
 def check_state(index: Path, number: int) -> None:
     """Check that an index has the points after a write, and is written to again."""
     with Collection.open(index) as collection:
