@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2
 
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.storage.generations import IndexFolder
+from divgrpc_server.front.audit import AuditLog
 from divgrpc_server.front.catalog import (
     CONNECTION_IDLE_MS,
     HANDSHAKE_MS,
@@ -36,7 +37,6 @@ from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
-from divgrpc_server.security.audit import AuditLog
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0

@@ -25,6 +25,7 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.codec.subjects import Subject
 from divgrpc_server.config import Config
+from divgrpc_server.front import audit
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.gate import Call, Gate
 from divgrpc_server.front.jobs import (
@@ -52,7 +53,7 @@ from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
 from divgrpc_server.logging.logs import AccessLog, Logger
-from divgrpc_server.security import audit, requests
+from divgrpc_server.security import requests
 from divgrpc_server.security.roles import is_write
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from divgrpc.storage.generations import POINTER
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.config import Config
+from divgrpc_server.front.audit import AuditLog
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.gate import Gate
 from divgrpc_server.front.jobs import Jobs
@@ -30,7 +31,6 @@ from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog
-from divgrpc_server.security.audit import AuditLog
 from support.checks.status_details import Details, details_of_status
 
 TEXT = "secret /path/to/somewhere"

@@ -7,16 +7,14 @@ they are dropped and counted while nobody reads a full pipe, because a call must
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from divgrpc_protos.v1 import index_pb2, writes_pb2
 from divgrpc_server.codec.subjects import Subject
 from divgrpc_server.config import Config
+from divgrpc_server.front.gate import Call
 from divgrpc_server.logging.logs import wants_json
 from divgrpc_server.logging.nonblocking_pipe import LogSink
-
-if TYPE_CHECKING:
-    from divgrpc_server.front.gate import Call
 
 _STDERR: Final = 2
 _NAME_CHARACTERS_MAX: Final = 80
@@ -51,7 +49,7 @@ class AuditLog:
 
     def add_call(
         self,
-        call: "Call",
+        call: Call,
         code: str,
         *,
         request_id: str,
