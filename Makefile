@@ -80,9 +80,10 @@ test-fast: .venv/ready  ## run the unit tests alone, about a minute
 
 ROUNDS ?= 1000
 CRASHES := $(addprefix core/writes/test_,crash.py power_loss.py) server/test_history.py
-crash: .venv/ready   ## kill writers in many rounds, about half an hour; ROUNDS=100 is shorter
+crash: .venv/ready   ## kill processes of all roles in many rounds, about an hour; ROUNDS=100 is shorter
 	$(BIN)/divgrpc warm
 	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -n 2 $(addprefix tests/,$(CRASHES))
+	PYTHONPATH=tests $(BIN)/python -m support.loads.kill_rounds --rounds $(ROUNDS) $(ARGS)
 
 # Each integration has an environment of its own, with the wheels of the client and of the integration
 # beside its library. The server of its tests runs in .venv. divgrpc is not on PyPI, so locks leave it

@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from divgrpc.types import WriteMode, WriteResult
 from divgrpc.types.filters import Condition
 from support.data.written_points import Model, Point, passing
 
+# A generation that is smaller than all others.
+_UNKNOWN: Final = 0
 Test = tuple[Condition, Callable[[Point], bool]]
 
 
@@ -83,9 +85,18 @@ class History:
         with self._lock:
             self.latest = max(self.latest, version)
 
-    def add(self, write: Write, floor: Version, result: WriteResult) -> None:
-        """Add a write that was acknowledged."""
-        self.see(floor, Version(result.generation, result.sequence))
+    def add(
+        self, write: Write, floor: Version, result: WriteResult, *, is_repeated: bool = False
+    ) -> None:
+        """Add a write that was acknowledged, perhaps not when it was sent for the first time.
+
+        The result of a repeated write has a generation at or after the one in which it was made.
+        """
+        if is_repeated:
+            assert result.sequence > floor.sequence
+            result = replace(result, generation=_UNKNOWN)
+        else:
+            self.see(floor, Version(result.generation, result.sequence))
         with self._lock:
             # Two writes never have the same number.
             assert self.writes.setdefault(result.sequence, (write, result))[0] is write
@@ -110,8 +121,9 @@ class History:
             assert not write.is_refused(before, sequence - 1)
             rows = len(write.deleted(before)) if write.kind == "deletion" else len(write.points)
             assert result.rows == rows
-            assert result.generation >= generation
-            generation = result.generation
+            if result.generation != _UNKNOWN:
+                assert result.generation >= generation
+                generation = result.generation
             self._models.append(write.after(before))
         for write, first, last, error in self._refused:
             numbers = range(first, min(last, len(self.writes)) + 1)
@@ -126,4 +138,5 @@ class History:
             # The write may be older than the generation, which a vacuum has made since.
             assert self.writes[version.sequence][1].generation <= version.generation
         if version.sequence < len(self.writes):
-            assert self.writes[version.sequence + 1][1].generation >= version.generation
+            generation = self.writes[version.sequence + 1][1].generation
+            assert generation == _UNKNOWN or generation >= version.generation
