@@ -31,6 +31,7 @@ from divgrpc.types.records import Attribute, Record, Records
 if TYPE_CHECKING:
     from divgrpc_client.client import AsyncClient, Client
     from divgrpc_client.messages.responses import ServerInfo
+    from divgrpc_client.messages.stream_items import Withdrawal
     from divgrpc_client.messages.write_streams import Delete, Upsert
     from divgrpc_client.rpc.errors import ClientStateError, RpcError
     from divgrpc_client.rpc.security import TLS
@@ -59,6 +60,7 @@ __all__ = [
     "RpcError",
     "ServerInfo",
     "Upsert",
+    "Withdrawal",
 ]
 
 
@@ -73,6 +75,7 @@ _HOMES: Final = {
     "ServerInfo": "messages.responses",
     "TLS": "rpc.security",
     "Upsert": "messages.write_streams",
+    "Withdrawal": "messages.stream_items",
 }
 
 

@@ -308,16 +308,23 @@ async def pipe(
     call: RpcCall,
     pipeline: Pipeline[ItemT, Any, ResultT],
     items: Iterable[ItemT] | AsyncIterable[ItemT],
-) -> AsyncGenerator[ResultT, None]:
+    *,
+    return_errors: bool = False,
+) -> AsyncGenerator[ResultT | Any, None]:
     """Send the items of a stream, and yield their results in the order of the items.
 
-    At most `pipeline.in_flight` items await results at the same time.
+    At most `pipeline.in_flight` items await results at the same time. `return_errors` says whether
+    the error of an item is yielded and not raised.
     """
     window = link.stack.Window(pipeline.in_flight)
     has_ended = False
 
     async def messages() -> AsyncIterator[Any]:
         async for item in link.stack.iterate(items):
+            message = pipeline.aside(item)
+            if message is not None:
+                yield message
+                continue
             await window.acquire()
             if has_ended:
                 return
@@ -328,9 +335,12 @@ async def pipe(
             async for response in responses:
                 for outcome in pipeline.accept(response):
                     window.release()
-                    if isinstance(outcome, Status):
+                    if not isinstance(outcome, Status):
+                        yield outcome
+                    elif return_errors:
+                        yield call.refused(outcome)
+                    else:
                         raise call.refused(outcome)
-                    yield outcome
         finally:
             has_ended = True
             window.release()

@@ -13,6 +13,7 @@ from divgrpc_client import calls
 from divgrpc_client.messages import arguments, batches, filters
 from divgrpc_client.messages.options import PredictOptions, QueryOptions, spelled_out
 from divgrpc_client.messages.quotas import quota_fields
+from divgrpc_client.messages.stream_items import StreamItem
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
@@ -175,7 +176,7 @@ class QueryMethods:
     def query_stream(
         self,
         name: str,
-        queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
+        queries: Iterable[StreamItem] | AsyncIterable[StreamItem],
         *,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
@@ -183,21 +184,29 @@ class QueryMethods:
         group_by: GroupBy | None = None,
         on_infeasible: OnInfeasible = "fail",
         in_flight: int = 64,
+        time_limit: float | None = None,
+        return_errors: bool = False,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
-    ) -> Iterator[QueryResult]:
+    ) -> Iterator[QueryResult | Any]:  # Any is an RpcError, which few callers want
         """Yield the result of each item of `queries`, in the order of the items, over one stream.
 
         queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
+            A `Withdrawal` withdraws an earlier item, and has no result.
         filter, exclude_ids, quotas, group_by, on_infeasible: as in `query`, for all items.
         in_flight: maximum number of items that await results at the same time, at least 1.
+        time_limit: seconds after which an item fails with DEADLINE_EXCEEDED, from the moment at
+            which the server reads it. Default: the items have no limit of their own.
+        return_errors: whether the `RpcError` of an item that fails is yielded in place of its
+            result, and the stream goes on. Otherwise the error is raised, and the stream ends.
 
-        gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
-        item fails, its error is raised in place of its result and the stream ends.
+        gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task.
         """
         call = RpcCall("QueryStream", self._peer, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
         fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
-        pipeline = batches.QueryPipeline(name, options, restriction | fields, in_flight)
-        return self._stack.run_iterator(calls.pipe(self._link(), call, pipeline, queries))
+        fields |= restriction
+        pipeline = batches.QueryPipeline(name, options, fields, in_flight, time_limit)
+        results = calls.pipe(self._link(), call, pipeline, queries, return_errors=return_errors)
+        return self._stack.run_iterator(results)

@@ -18,6 +18,8 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 # Schemes of addresses that gRPC resolves.
 _GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 _PORT_MAX: Final = 65_535
+# The field of the message has 32 bits.
+_TIME_LIMIT_SECONDS_MAX: Final = (2**32 - 1) // 1000
 _HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in brackets"
 
 
@@ -80,6 +82,17 @@ def duration(field: str, value: object) -> float:
     if number <= 0:
         raise invalid(field, f"must be above 0 seconds, got {value!r}")
     return number
+
+
+def time_limit_ms(value: object) -> int | None:
+    """Return a time limit in seconds as milliseconds, rounded up; None for an infinite one."""
+    number = duration("time_limit", value)
+    if number == math.inf:
+        return None
+    if number > _TIME_LIMIT_SECONDS_MAX:
+        most = f"{_TIME_LIMIT_SECONDS_MAX:,} seconds"
+        raise invalid("time_limit", f"must be at most {most}, or infinite, got {value!r}")
+    return math.ceil(number * 1000)
 
 
 def request_id(value: object) -> str:

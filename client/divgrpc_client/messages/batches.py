@@ -24,6 +24,7 @@ from divgrpc.types import IndexInfo, LabelResult, QueryResult
 from divgrpc.types.records import IdsOf
 from divgrpc_client.messages import arguments, filters, requests, responses
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
+from divgrpc_client.messages.stream_items import StreamItem, Withdrawal
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, row_ends
 from divgrpc_protos.arrays import Matrix, row_count
 from divgrpc_protos.records import from_message
@@ -205,6 +206,10 @@ class Pipeline(ABC, Generic[ItemT, RequestT, AnyT]):
     def message(self, number: int, item: ItemT) -> RequestT:
         """Return the message for an item; raises `InvalidArgumentError`."""
 
+    def aside(self, _: object) -> RequestT | None:
+        """Return the message for an item that has no result, or None if the item has one."""
+        return None
+
     @abstractmethod
     def result(self, answer: Any) -> AnyT:  # noqa: ANN401  # a message with a correlation_id
         """Return the result in an answer that is not an error."""
@@ -234,21 +239,40 @@ class Pipeline(ABC, Generic[ItemT, RequestT, AnyT]):
             yield answer.error if is_error else self.result(answer)
 
 
-class QueryPipeline(Pipeline[VectorsLike, query_pb2.QueryStreamRequest, QueryResult]):
+class QueryPipeline(Pipeline[StreamItem, query_pb2.QueryStreamRequest, QueryResult]):
     """The state of one call of `query_stream`; it raises the same errors as `query_batch`."""
 
     def __init__(
-        self, name: str, options: QueryOptions, restriction: Mapping[str, Any], in_flight: int
+        self,
+        name: str,
+        options: QueryOptions,
+        restriction: Mapping[str, Any],
+        in_flight: int,
+        time_limit: float | None,
     ) -> None:
         super().__init__(in_flight)
         self._fields = {**requests.query_fields(name, options), **restriction}
         self._room = _room(query_pb2.QueryRequest(**self._fields))
+        self._time_limit_ms = None if time_limit is None else arguments.time_limit_ms(time_limit)
 
-    def message(self, number: int, item: VectorsLike) -> query_pb2.QueryStreamRequest:
+    def aside(self, item: object) -> query_pb2.QueryStreamRequest | None:
+        """Return the message for a withdrawal.
+
+        Raises `InvalidArgumentError` if no query of this number was sent.
+        """
+        if not isinstance(item, Withdrawal):
+            return None
+        number = arguments.not_negative("number", item.number)
+        if number >= self._sent:
+            raise invalid("number", f"must be of one of {self._sent} queries so far, got {number}")
+        return query_pb2.QueryStreamRequest(correlation_id=number, withdraw=True)
+
+    def message(self, number: int, item: StreamItem) -> query_pb2.QueryStreamRequest:
         """Return the message for one or more rows.
 
         Raises `InvalidArgumentError` if the item is not a matrix or is too large for one message.
         """
+        assert not isinstance(item, Withdrawal)  # noqa: S101  # `aside` takes it
         matrix = as_matrix("queries", item, one_row=True)
         rows = row_count(matrix)
         if row_ends(matrix, self._room)[:1] not in ([], [rows]):
@@ -256,7 +280,9 @@ class QueryPipeline(Pipeline[VectorsLike, query_pb2.QueryStreamRequest, QueryRes
                 "queries", f"an item of a stream must fit one message, got {rows} rows; use query"
             )
         return query_pb2.QueryStreamRequest(
-            correlation_id=number, query=requests.query(self._fields, matrix, 0, rows)
+            correlation_id=number,
+            query=requests.query(self._fields, matrix, 0, rows),
+            time_limit_ms=self._time_limit_ms,
         )
 
     def result(self, answer: query_pb2.QueryStreamResponse) -> QueryResult:

@@ -54,6 +54,7 @@ from divgrpc.types.records import (
     ShownLike,
 )
 from divgrpc_client.messages.labels import LabelsLike, ModelLike
+from divgrpc_client.messages.stream_items import StreamItem
 from divgrpc_client.messages.vectors import VectorsLike
 
 __all__ = [
@@ -158,6 +159,7 @@ _OF_CALLS: Final = {
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
+    StreamItem: "StreamItem",
     LabelsLike: "LabelsLike",
     IdsLike: "IdsLike",
     IdsOf: "IdsLike",

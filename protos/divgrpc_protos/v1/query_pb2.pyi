@@ -656,7 +656,11 @@ class QueryStreamRequest(Message):
 
     CORRELATION_ID_FIELD_NUMBER: int
     QUERY_FIELD_NUMBER: int
+    TIME_LIMIT_MS_FIELD_NUMBER: int
+    WITHDRAW_FIELD_NUMBER: int
     correlation_id: int
+    time_limit_ms: int
+    withdraw: bool
     @property
     def query(self) -> QueryRequest: ...
     def __init__(
@@ -664,9 +668,12 @@ class QueryStreamRequest(Message):
         *,
         correlation_id: int = ...,
         query: QueryRequest | None = ...,
+        time_limit_ms: int | None = ...,
+        withdraw: bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["query", b"query"]) -> bool: ...
-    def ClearField(self, field_name: Literal["correlation_id", b"correlation_id", "query", b"query"]) -> None: ...
+    def HasField(self, field_name: Literal["_time_limit_ms", b"_time_limit_ms", "query", b"query", "time_limit_ms", b"time_limit_ms"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_time_limit_ms", b"_time_limit_ms", "correlation_id", b"correlation_id", "query", b"query", "time_limit_ms", b"time_limit_ms", "withdraw", b"withdraw"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["_time_limit_ms", b"_time_limit_ms"]) -> Literal["time_limit_ms"] | None: ...
 
 @final
 class QueryStreamResponse(Message):

@@ -105,6 +105,15 @@ class LateError(errors.DivgrpcError):
     reason = "LATE"
 
 
+class WithdrawnError(errors.DivgrpcError):
+    """The caller has withdrawn a query of a stream."""
+
+    reason = "WITHDRAWN"
+
+    def __init__(self) -> None:
+        super().__init__("the query was withdrawn")
+
+
 class PoisonError(errors.DivgrpcError):
     """The request recently killed two workers, so it is refused."""
 
@@ -149,6 +158,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.UnauthenticatedError: Meaning(code_pb2.UNAUTHENTICATED),
     errors.PermissionDeniedError: Meaning(code_pb2.PERMISSION_DENIED),
     LateError: Meaning(code_pb2.DEADLINE_EXCEEDED),
+    WithdrawnError: Meaning(code_pb2.CANCELLED),
     PoisonError: Meaning(code_pb2.INTERNAL),
     errors.DivgrpcError: Meaning(code_pb2.INTERNAL),
 }

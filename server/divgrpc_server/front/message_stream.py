@@ -1,23 +1,29 @@
 """The front's side of a call that answers many messages: QueryStream or WriteStream.
 
 One task reads messages and submits them. The task of the call writes answers as they arrive. A
-message is in flight from the moment it is read until its answer is written. The window is the
-maximum number of messages in flight. While the window or the front's queue is full, no message is
-read, so gRPC's flow control slows down a caller that sends too fast or reads too slowly. So no
-message of a stream is refused for lack of room.
+message is in flight from the moment it is submitted until its answer is written. The window is the
+maximum number of messages in flight. While the window or the front's queue is full, one message
+waits and no further message is read, so gRPC's flow control slows down a caller that sends too fast
+or reads too slowly. So no message of a stream is refused for lack of room.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.front.jobs import Read, RefusedError, Write
 
+ItemT = TypeVar("ItemT")
 
-class MessageStream(ABC):
-    """One call. A subclass submits the messages, and appends an answer for each of them."""
+
+class MessageStream(ABC, Generic[ItemT]):
+    """One call. A subclass submits the messages, and appends an answer for each of them.
+
+    `ItemT` is a message in the form in which the subclass submits it.
+    """
 
     def __init__(
         self,
@@ -47,7 +53,11 @@ class MessageStream(ABC):
         self._draining = False
 
     @abstractmethod
-    def _submit(self, message: bytes) -> None:
+    def _open(self, message: bytes) -> ItemT | None:
+        """Return a message that was read as an item; None if it needs no answer of its own."""
+
+    @abstractmethod
+    def _submit(self, item: ItemT) -> None:
         """Begin to answer a message."""
 
     @abstractmethod
@@ -91,21 +101,31 @@ class MessageStream(ABC):
 
     async def _read_messages(self) -> None:
         while True:
-            while self._in_flight >= self._window:
-                self._has_room.clear()
-                await self._has_room.wait()
             message = await self._read()
             if not isinstance(message, bytes):  # aio.EOF
                 return
-            self._in_flight += 1
+            item = self._open(message)
+            if item is None:
+                continue
             self._on_message(message)
             try:
-                await self._wait_for_room(len(message))
+                await self._wait_for_turn(item, len(message))
             except asyncio.CancelledError:
                 if self._draining:
-                    self._submit(message)
+                    self._begin(item)
                 raise
-            self._submit(message)
+            self._begin(item)
+
+    async def _wait_for_turn(self, _: ItemT, size: int) -> None:
+        """Wait until an item, which has `size` bytes, may be submitted."""
+        while self._in_flight >= self._window:
+            self._has_room.clear()
+            await self._has_room.wait()
+        await self._wait_for_room(size)
+
+    def _begin(self, item: ItemT) -> None:
+        self._in_flight += 1
+        self._submit(item)
 
     def _answer(self, answer: bytes) -> None:
         """Write an answer when its turn comes."""

@@ -86,6 +86,8 @@ class WorkerLink:
         # the batch ends. Otherwise it is 0.
         self.loan = 0
         self.outstanding: dict[int, PoolCall] = {}
+        # Calls whose withdrawal did not fit the socket's buffer, by id.
+        self.unsent_withdrawals: list[int] = []
         self.life_time = time.monotonic()
         self.is_blocked = False
         self.is_reported = False
@@ -226,9 +228,15 @@ class Pool:
         elif worker is not None and number in worker.outstanding:
             del worker.outstanding[number]
             self._release(call)
-            cancel = Request(number, 0.0, Op.CANCEL, "", b"")
-            self._send(worker, packets.pack_request(cancel))
+            self._send_withdrawals(worker, [number])
             self._dispatch()
+
+    def _send_withdrawals(self, worker: WorkerLink, numbers: list[int]) -> None:
+        """Tell a worker to drop calls; keep those for later for which its socket has no room."""
+        for number in numbers:
+            cancel = Request(number, 0.0, Op.CANCEL, "", b"")
+            if not self._send(worker, packets.pack_request(cancel)):
+                worker.unsent_withdrawals.append(number)
 
     async def prepare(self, generation: bytes) -> None:
         """Wait until every running worker has opened a generation, or has died.
@@ -368,6 +376,9 @@ class Pool:
             return
         worker.life_time = time.monotonic()
         worker.is_blocked = False
+        if worker.unsent_withdrawals:
+            numbers, worker.unsent_withdrawals = worker.unsent_withdrawals, []
+            self._send_withdrawals(worker, numbers)
         small, large, loan = packets.unpack_credits(packet)
         worker.credits["small"] += small
         worker.credits["large"] += large

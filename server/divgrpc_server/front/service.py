@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 from google.rpc import code_pb2, status_pb2
@@ -138,7 +138,7 @@ class Service:
         self._log = log
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._streams: set[MessageStream] = set()
+        self._streams: set[MessageStream[Any]] = set()
 
     def registered_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
         """Return the handlers of the methods that are called thousands of times per second."""
@@ -225,7 +225,7 @@ class Service:
         return reply.payload
 
     def _stream(
-        self, method: str, make: Callable[..., MessageStream]
+        self, method: str, make: Callable[..., MessageStream[Any]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(_: object, context: _Context) -> None:
             messages = subjects.StreamSubject(method)

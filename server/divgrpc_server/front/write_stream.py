@@ -48,7 +48,7 @@ class _Batch:
         self.call: PoolCall | None = None
 
 
-class WriteStream(MessageStream):
+class WriteStream(MessageStream[_Message]):
     """One WriteStream call; several messages are a call of the pool."""
 
     def __init__(
@@ -90,11 +90,14 @@ class WriteStream(MessageStream):
         for message in messages:
             self._writer.release(len(message.body), is_answered=False)
 
-    def _submit(self, message: bytes) -> None:
+    def _open(self, message: bytes) -> _Message:
+        return _Message(message)
+
+    def _submit(self, item: _Message) -> None:
         if not self._is_broken:
-            self._writer.take(len(message))
-            self._waiting.append(_Message(message))
-            self._messages.append(self._waiting[-1])
+            self._writer.take(len(item.body))
+            self._waiting.append(item)
+            self._messages.append(item)
             self._send()
 
     def _send(self) -> None:

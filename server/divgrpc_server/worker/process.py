@@ -14,6 +14,7 @@ same time. A front with requests in this worker receives a packet at least once 
 otherwise it would consider the worker dead.
 """
 
+import contextlib
 import gc
 import os
 import select
@@ -48,6 +49,9 @@ _ALIVE_SECONDS: Final = 1.0
 # The worker reads packets at most this many times before it answers. Fewer reads are enough to
 # receive all packets that the credits of a front allow.
 _READS_MAX: Final = 16
+# During a packet, new packets are read at most this many seconds apart, so that the queries behind
+# the current one can be withdrawn.
+_LOOK_SECONDS: Final = 0.008
 # While this worker answers more than this number of a front's batches in slices, it returns no
 # small credits to the front. The next small packets then wait at the front, where another worker
 # can take them.
@@ -270,6 +274,12 @@ class Worker:
             batch.is_withdrawn = True
 
     def _read(self, front: FrontLink) -> None:
+        self._follow(front)
+        if front.is_gone:
+            self._detach(front)
+
+    def _follow(self, front: FrontLink) -> None:
+        """Read a packet of a front, and do what it says unless it has queries."""
         for note in front.read():
             if note.op == Op.CANCEL:
                 front.withdraw(note.id)
@@ -281,8 +291,12 @@ class Worker:
                 self._refresh(note.payload.decode())
             elif note.op == Op.RECHECK:
                 self._indexes.recheck(note.payload.decode())
-        if front.is_gone:
-            self._detach(front)
+
+    def _look(self, front: FrontLink) -> None:
+        """Read the packets that a front has sent meanwhile."""
+        with contextlib.suppress(BlockingIOError):
+            while not front.is_gone:
+                self._follow(front)
 
     def _refresh(self, name: str) -> None:
         """Close the generations of an index that are not current."""
@@ -294,7 +308,13 @@ class Worker:
         self._is_single = len(packet) == 1
         is_large = is_large_packet(packet)
         is_over = True
+        look_time = time.monotonic() + _LOOK_SECONDS
         for request in packet:
+            if time.monotonic() > look_time:
+                self._look(front)
+                look_time = time.monotonic() + _LOOK_SECONDS
+            if front.is_gone:
+                break
             if front.pending.pop(request.id, None) is None:
                 continue  # withdrawn
             batch = _parse(request, self._log)

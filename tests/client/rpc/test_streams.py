@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import AsyncClient, Client, Progress, QueryResult, RpcError
+from divgrpc_client import AsyncClient, Client, Progress, QueryResult, RpcError, Withdrawal
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos import arrays
-from support.checks.refusals import failing
+from support.checks.refusals import failing, refused
 from support.processes.both_clients import Stack
 from support.processes.scripted_server import ScriptedIndex
 
@@ -80,6 +80,58 @@ def test_a_refused_query_ends_the_stream(call: Stack, script: ScriptedIndex) -> 
     with failing(grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError, field="k"):
         call("query_stream", "images", queries, on_result=results.append)
     assert len(results) == 2
+
+
+def test_errors_of_items_may_take_the_place_of_results(call: Stack, script: ScriptedIndex) -> None:
+    """The stream goes on after a refused query, and each error has all its details."""
+    queries = [[1.0, 0], [-1.0, 0], [-2.0, 0], [4.0, 0]]
+    results = call("query_stream", "images", queries, return_errors=True)
+    assert [isinstance(result, RpcError) for result in results] == [False, True, True, False]
+    assert isinstance(results[1], InvalidArgumentError)
+    assert results[1].field == "k"
+    assert results[3].ids[0, 0] == 40
+    assert script.time_limits == [0] * 4
+
+
+def test_a_time_limit_is_sent_with_each_query(call: Stack, script: ScriptedIndex) -> None:
+    """It is rounded up to milliseconds, and an infinite limit is none."""
+    for seconds in (0.25, 1e-9, 4_294_967, float("inf")):
+        call("query_stream", "images", rows(1), time_limit=seconds)
+    assert script.time_limits == [250, 1, 4_294_967_000, 0]
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), "1", True, 4_294_968])
+def test_wrong_time_limits_are_refused(call: Stack, script: ScriptedIndex, limit: object) -> None:
+    with refused("time_limit"):
+        call("query_stream", "images", rows(1), time_limit=limit)
+    assert script.calls["QueryStream"] == 0
+
+
+def test_a_withdrawal_ends_its_query_alone(call: Stack, script: ScriptedIndex) -> None:
+    """The server answers after three queries; the first one is withdrawn before."""
+    script.turn_round = 3
+    items = [*rows(2), Withdrawal(0), *rows(3)]
+    first, *results = call("query_stream", "images", items, return_errors=True)
+    assert isinstance(first, RpcError)
+    assert (first.code, first.reason) == (grpc.StatusCode.CANCELLED, "WITHDRAWN")
+    assert [result.ids[0, 0] for result in results] == [10, 0, 10, 20]
+    with failing(grpc.StatusCode.CANCELLED, reason="WITHDRAWN"):
+        call("query_stream", "images", [*rows(2), Withdrawal(0), *rows(3)])
+
+
+def test_withdrawals_are_sent_though_no_query_may_be(call: Stack, script: ScriptedIndex) -> None:
+    """The server answers nothing before the end of the requests but withdrawals."""
+    script.turn_round = 100
+    items = [*rows(3), Withdrawal(1), Withdrawal(0), Withdrawal(2)]
+    results = call("query_stream", "images", items, in_flight=3, return_errors=True)
+    assert [result.reason for result in results] == ["WITHDRAWN"] * 3
+
+
+@pytest.mark.parametrize("number", [2, -1, 0.5, "0", True])
+def test_withdrawals_of_later_queries_are_refused(call: Stack, number: object) -> None:
+    items = [*rows(2), Withdrawal(number)]  # type: ignore[arg-type]  # that is the point
+    with refused("number"):
+        call("query_stream", "images", items)
 
 
 def test_errors_of_the_queries_reach_the_caller(call: Stack) -> None:

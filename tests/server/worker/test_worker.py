@@ -15,9 +15,11 @@ from google.rpc import code_pb2
 
 from divgrpc import Index
 from divgrpc.builder.builder import IndexBuilder
+from divgrpc.engine import Engine
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage.generations import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult
+from divgrpc.vectors import Rows
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import results
@@ -27,7 +29,7 @@ from divgrpc_server.ipc import packets as frames
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker import index_cache
+from divgrpc_server.worker import batches, index_cache
 from divgrpc_server.worker import process as worker
 from support.data.served_index import DIMS, random_points
 from support.processes.fake_front import Front, code_of
@@ -124,6 +126,72 @@ def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
     front.send(Request(3, 0.0, Op.CANCEL, "", b""))
     front.send(query(4))
     assert front.hear_until(1)[-1] == 1
+
+
+def test_a_query_withdrawn_while_its_packet_is_answered(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker looks for withdrawals every 8 ms, so at most that much work is done for nothing.
+
+    Each query takes 10 ms. The worker has begun the first when the others are withdrawn.
+    """
+    starts = slow_down(monkeypatch, 0.01)
+    front.send(*(query(number) for number in range(1, 20)))
+    starts.wait(1)
+    for number in range(2, 20):
+        front.send(Request(number, 0.0, Op.CANCEL, "", b""))
+    packet = front.hear_credit()
+    assert (packet.small, packet.large) == (1, 0)
+    assert len(packet.replies) <= 3
+    assert packet.replies[0].id == 1
+
+
+@pytest.mark.parametrize("row_seconds", [0.0001, 0.003])
+def test_a_withdrawn_batch_frees_its_worker_after_one_slice(
+    front: Front, monkeypatch: pytest.MonkeyPatch, row_seconds: float
+) -> None:
+    """A slice takes 8 ms or, if that is longer, the time of 8 rows."""
+    starts = slow_down(monkeypatch, row_seconds)
+    front.send(query(1, 10_000))
+    starts.wait(4)
+    time.sleep(0.02)
+    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    start = time.monotonic()
+    packet = front.hear_credit()
+    seconds = time.monotonic() - start
+    assert (packet.large, packet.replies) == (1, [])
+    slices = len(starts.times)
+    assert sum(moment > start for moment in starts.times) <= 1
+    # The machine may be busy, so the time has a wide margin; the batch would take a second or more.
+    assert seconds < max(0.008, 8 * row_seconds) + 0.3
+    front.send(query(2))
+    assert front.hear_until(2) == [2]
+    assert len(starts.times) == slices + 1
+
+
+class Starts:
+    """The times at which a worker began to answer rows."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def wait(self, count: int) -> None:
+        """Wait until rows were begun so many times."""
+        while len(self.times) < count:
+            time.sleep(0.0005)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, row_seconds: float) -> Starts:
+    """Let each row of a query take so long, and return the times at which rows are begun."""
+    starts, answer = Starts(), batches.QueryBatch._answer
+
+    def slow(batch: batches.QueryBatch, index: Engine, rows: Rows, start: int) -> QueryResult:
+        starts.times.append(time.monotonic())
+        time.sleep(row_seconds * len(rows))
+        return answer(batch, index, rows, start)
+
+    monkeypatch.setattr(batches.QueryBatch, "_answer", slow)
+    return starts
 
 
 def test_a_request_past_its_deadline_is_not_started(front: Front) -> None:

@@ -102,6 +102,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self.peers: set[str] = set()  # the connections of queries
         self.seconds_left = 0.0
         self.queries: list[query_pb2.QueryRequest] = []
+        self.time_limits: list[int] = []  # of the queries of streams
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
         self.write_ids: list[str] = []
@@ -157,12 +158,25 @@ class ScriptedIndex(DiverseIndexServicer):
         self._begin("QueryStream", context)
         requests: list[query_pb2.QueryStreamRequest] = []
         for request in request_iterator:
+            if request.withdraw:
+                withdrawn = [
+                    item for item in requests if item.correlation_id == request.correlation_id
+                ]
+                requests = [item for item in requests if item not in withdrawn]
+                yield from map(self._withdrawn, withdrawn)
+                continue
             self.queries.append(request.query)
+            self.time_limits.append(request.time_limit_ms)
             requests.append(request)
             if len(requests) == self.turn_round:
                 yield from map(self._outcome, reversed(requests))
                 requests = []
         yield from map(self._outcome, reversed(requests))
+
+    def _withdrawn(self, request: query_pb2.QueryStreamRequest) -> query_pb2.QueryStreamResponse:
+        info = error_details_pb2.ErrorInfo(reason="WITHDRAWN", domain="divgrpc")
+        error = status(code_pb2.CANCELLED, "withdrawn", info)
+        return query_pb2.QueryStreamResponse(correlation_id=request.correlation_id, error=error)
 
     def _outcome(self, request: query_pb2.QueryStreamRequest) -> query_pb2.QueryStreamResponse:
         response = query_pb2.QueryStreamResponse(correlation_id=request.correlation_id)

@@ -160,12 +160,13 @@ def _query_words() -> dict[str, query_pb2.QueryRequest]:
 
 
 def _query_stream() -> Calls:
-    """Return a stream of three queries; the server refuses one of them."""
+    """Return a stream of three queries, of which the server refuses one, and a withdrawal."""
     queries = [query("cells", k=2), query("nobody"), query("labels", k=3, diversity=0.0)]
     stream: list[Message] = [
-        query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)
+        query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query, time_limit_ms=60_000)
         for number, query in enumerate(queries)
     ]
+    stream.append(query_pb2.QueryStreamRequest(correlation_id=99, withdraw=True))
     return {"query stream": ("QueryStream", stream)}
 
 

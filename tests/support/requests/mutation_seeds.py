@@ -23,6 +23,8 @@ _TRAINING_PLAN: Final = labels_pb2.LabelPlan(
 _REFLECTION: Final = reflection_pb2.ServerReflectionRequest(
     host="here", file_containing_symbol="divgrpc.v1.DiverseIndex"
 )
+# Share of the messages of a QueryStream that withdraw the query before.
+_WITHDRAWALS: Final = 0.05
 
 
 class Seeds:
@@ -48,8 +50,11 @@ class Seeds:
 
     def item(self, draw: Draw, number: int) -> query_pb2.QueryStreamRequest:
         """Return a valid message of a QueryStream."""
+        if number and draw.random() < _WITHDRAWALS:
+            return query_pb2.QueryStreamRequest(correlation_id=number - 1, withdraw=True)
+        limit = draw.choice((None, 1, 50, 2**32 - 1))
         return query_pb2.QueryStreamRequest(
-            correlation_id=number, query=self.request("Query", draw)
+            correlation_id=number, query=self.request("Query", draw), time_limit_ms=limit
         )
 
     def steps(self, method: str, draw: Draw) -> list[Message]:

@@ -172,19 +172,29 @@ class Caller:
             whole = draw.random() < 0.4
             payloads.append(item.SerializeToString() if whole else mutated(draw, item))
         answers = self._exchange(_SERVICE + "QueryStream", payloads)
+        items = [query_pb2.QueryStreamRequest.FromString(payload) for payload in payloads]
+        withdrawals = sum(map(_is_withdrawal, items))
+        asked_for = {"CANCELLED"} if withdrawals else set()
+        if any(item.time_limit_ms for item in items):
+            asked_for.add("DEADLINE_EXCEEDED")
         for answer in answers:
-            self._note_item(number, answer)
-        for _ in range(len(payloads) - len(answers)):
+            self._note_item(number, answer, asked_for)
+        for _ in range(abs(len(payloads) - withdrawals - len(answers))):
             self._tally.note(number, "QueryStream, items", "unanswered")
 
-    def _note_item(self, number: int, answer: bytes) -> None:
+    def _note_item(self, number: int, answer: bytes, asked_for: set[str]) -> None:
         try:
             message = query_pb2.QueryStreamResponse.FromString(answer)
         except DecodeError:
             self._tally.note(number, "QueryStream, items", "UNKNOWN", "an answer cannot be parsed")
             return
         code = next(c for c in grpc.StatusCode if c.value[0] == message.error.code)
-        self._tally.note(number, "QueryStream, items", code.name, message.error.message)
+        status = f"{code.name}, asked for" if code.name in asked_for else code.name
+        self._tally.note(number, "QueryStream, items", status, message.error.message)
+
+
+def _is_withdrawal(item: query_pb2.QueryStreamRequest) -> bool:
+    return item.withdraw and not item.HasField("query") and not item.HasField("time_limit_ms")
 
 
 def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) -> Tally:
