@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash simulate simulate-mutants fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -84,6 +84,20 @@ crash: .venv/ready   ## kill processes of all roles in many rounds, about an hou
 	$(BIN)/divgrpc warm
 	DIVGRPC_CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q -n 2 $(addprefix tests/,$(CRASHES))
 	PYTHONPATH=tests $(BIN)/python -m support.loads.kill_rounds --rounds $(ROUNDS) $(ARGS)
+
+SEEDS ?= 1000
+SIMULATE = PYTHONPATH=tests $(BIN)/python -m simulation
+simulate: .venv/ready  ## run the write path under SEEDS=1000 seeds; ARGS="--seed 7" repeats one and prints its history
+	$(BIN)/divgrpc warm
+	$(SIMULATE) --seeds $(SEEDS) $(ARGS)
+
+simulate-mutants: .venv/ready  ## look for each known defect of the write path with the simulator
+	$(BIN)/divgrpc warm
+	$(SIMULATE) --mutants --seeds $(SEEDS) $(ARGS)
+
+# A defect that a release had: the reverse of its fix.
+simulate-issue-%: .venv/ready
+	$(SIMULATE) --mutant issue-$* --seeds $(SEEDS) $(ARGS)
 
 # Each integration has an environment of its own, with the wheels of the client and of the integration
 # beside its library. The server of its tests runs in .venv. divgrpc is not on PyPI, so locks leave it

@@ -75,12 +75,13 @@ def is_a_write(stamps: Stamps, write: Write) -> bool:
 def stamps_of(index: Index) -> Stamps:
     """Return the stamps of all points; each point must be whole."""
     stamps: Stamps = {}
+    kind, optional = kind_of(index), is_optional(index)
     for page in index.scroll(with_vectors=True):
         for record in page:
             stamp = int(record.payload)
             assert record.attributes["stamp"] == stamp
-            expected = vectors_of([int(record.id)], stamp, kind_of(index))
-            if is_optional(index) and not has_vector(int(record.id), stamp):
+            expected = vectors_of([int(record.id)], stamp, kind)
+            if optional and not has_vector(int(record.id), stamp):
                 assert record.vector is None
             elif isinstance(record.vector, SparseVector):
                 np.testing.assert_array_equal(record.vector.indices, expected.indices)

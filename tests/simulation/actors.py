@@ -1,0 +1,289 @@
+"""The processes of a run: the writer with its callers, readers, a builder, snapshots."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from divgrpc import Collection, Index
+from divgrpc.backup import restore_snapshot, write_snapshot
+from divgrpc.engine import Engine
+from divgrpc.errors import (
+    BuildUnderWayError,
+    ConditionFailedError,
+    DivgrpcError,
+    IndexChangedError,
+    IndexDamagedError,
+    MergesBehindError,
+    StorageInUseError,
+)
+from divgrpc.storage import generations
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.types import Durability, WriteResult
+from divgrpc.writes.committer import Committer
+from divgrpc.writes.opening import open_engine, open_index
+from divgrpc.writes.replica import Replica
+from simulation.history import Lineage, Op, Version
+from simulation.scheduler import Ended, Process, Task
+from simulation.world import INDEX, World
+from support.data.stamped_points import IDS, columns_of, is_optional, written_vectors_of
+from support.data.written_points import kind_of
+
+# What the code under test may raise after an error of the disk.
+_ERRORS: Final = (DivgrpcError, OSError)
+# Seconds between the calls of one caller, on average.
+_CALL_SECONDS: Final = 0.01
+_RESTARTS_MAX: Final = 40
+_ATTEMPTS_MAX: Final = 30
+
+
+class ServedCollection(Collection):
+    """A collection as the writer of a server has it: without queries, and without waits."""
+
+    def __init__(self, engine: Engine, *, durability: Durability = "sync") -> None:
+        assert engine.folder is not None
+        options = {"has_queries": False, "waits_for_merges": False}
+        self._committer = Committer(engine, engine.folder, durability, **options)
+        Index.__init__(self, engine)
+
+
+def _is_over(runner: Process | Task) -> bool:
+    return runner.is_over
+
+
+def serve(world: World, _process: Process) -> None:
+    """Recover the index, start readers and others, and a writer as long as there is work."""
+    recover(world)
+    options = world.options
+    for number in range(options.readers):
+        world.process(f"reader {number}", partial(_read, world))
+    if options.builds:
+        world.process("builder", partial(_build, world))
+    if options.snapshots:
+        world.process("snapshots", partial(_copy, world))
+    for _ in range(_RESTARTS_MAX):
+        if not (world.ops or world.renewals):
+            break
+        process = world.process("writer", partial(_write_all, world))
+        world.scheduler.wait_until(partial(_is_over, process))
+        world.rest(_CALL_SECONDS)
+    world.history.check(not world.ops, "the writer has not made all writes after many starts")
+
+
+def recover(world: World) -> None:
+    """Do what a server does before it serves, in a process that may end."""
+
+    def main(_process: Process) -> None:
+        generations.sweep(world.root)
+        for name in generations.indexes_to_recover(world.root):
+            Collection.open(world.root / name).close()
+
+    for _ in range(_RESTARTS_MAX):
+        process = world.process("recovery", partial(_try, world, "recovery", main))
+        world.scheduler.wait_until(partial(_is_over, process))
+        if process.is_alive and not generations.indexes_to_recover(world.root):
+            return
+    world.history.check(False, "the index is not recovered after many starts")
+
+
+def _try(world: World, name: str, function: Callable[[Process], object], process: Process) -> bool:
+    """Call a function that may fail after an error of the disk; return whether it did not."""
+    try:
+        function(process)
+    except IndexDamagedError as error:
+        world.history.check(False, f"{name}: {error!r}")
+    except _ERRORS as error:
+        world.history.note(f"{name}: {type(error).__name__}: {error}")
+        return False
+    return True
+
+
+# The writer and its callers.
+
+
+def _write_all(world: World, process: Process) -> None:
+    """Open the index for writing, and serve callers until the work is done or it must be opened."""
+    _try(world, "writer", partial(_serve_callers, world), process)
+    # The threads of a process end with it.
+    world.scheduler.kill(process)
+
+
+def _serve_callers(world: World, process: Process) -> None:
+    options, floor = world.options, world.history.latest
+    kind = ServedCollection if options.is_served else Collection
+    collection = kind.open(world.path, durability=options.durability)
+    world.history.note(f"the writer opens {collection.generation}.{collection.sequence}")
+    if not options.is_served:
+        world.check_index(Index(collection.engine), floor, "the writer")
+    tasks = [
+        world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection))
+        for n in range(options.clients)
+    ]
+    renewing = partial(_renew_all, world, collection)
+    tasks.append(world.scheduler.spawn(process, "renewals", renewing))
+    for task in tasks:
+        world.scheduler.wait_until(partial(_is_over, task))
+    if world.rng.random() < 0.7:
+        collection.close()
+        world.history.note("the writer closes")
+
+
+def _call(world: World, collection: Collection) -> None:
+    """Make writes, one after another."""
+    while world.ops:
+        op = world.ops.popleft()
+        if not _make(world, collection, op):
+            world.ops.appendleft(op)
+            return
+        world.rest(_CALL_SECONDS)
+
+
+def _make(world: World, collection: Collection, op: Op) -> bool:
+    """Make a write; return whether the caller is done with it and need not open the index again."""
+    history = world.history
+    for _ in range(_ATTEMPTS_MAX):
+        floor = history.begin(op)
+        try:
+            result = _send(collection, op)
+        except Ended:
+            history.abandon(op)
+            world.ops.appendleft(op)
+            raise
+        except ConditionFailedError as error:
+            history.refuse(op, error, floor)
+            return True
+        except _ERRORS as error:
+            history.fail(op, error)
+            if isinstance(error, IndexDamagedError):
+                history.check(False, f"{op.name}: {error!r}")
+            if isinstance(error, IndexChangedError | StorageInUseError) or "read-only" in str(
+                error
+            ):
+                return False
+            if not isinstance(error, MergesBehindError | BuildUnderWayError):
+                return world.rng.random() < 0.5
+            world.rest(_CALL_SECONDS)
+        else:
+            history.acknowledge(op, result, floor)
+            world.keep_answer()
+            _check_own_write(world, collection, result)
+            return True
+    return False
+
+
+def _check_own_write(world: World, collection: Collection, result: WriteResult) -> None:
+    """Check what a query of the writer shows after a write, sometimes.
+
+    It may show a generation that was replaced meanwhile, until the writer notices.
+    """
+    if not world.options.is_served and world.rng.random() < 0.2:
+        floor = Version(result.generation, result.sequence)
+        world.check_index(Index(collection.engine), floor, "a caller")
+
+
+def _send(collection: Collection, op: Op) -> WriteResult:
+    write, sequence = op.write, collection.sequence if op.if_latest else None
+    if write.is_deletion:
+        return collection.delete(write.ids, if_sequence=sequence, write_id=op.name)
+    vectors = written_vectors_of(
+        write.ids, write.stamp, kind_of(collection), is_optional=is_optional(collection)
+    )
+    columns = columns_of([write.stamp] * len(write.ids))
+    return collection.upsert(
+        write.ids, vectors, mode=op.mode, if_sequence=sequence, write_id=op.name, **columns
+    )
+
+
+def _renew_all(world: World, collection: Collection) -> None:
+    """Merge, vacuum and retrain, as often as the options say."""
+    while world.renewals:
+        world.rest(4 * _CALL_SECONDS)
+        if not world.renewals:
+            return
+        name = world.renewals.popleft()
+        begin = world.history.latest
+        try:
+            is_done = getattr(collection.committer, name)()
+        except IndexDamagedError as error:
+            world.history.check(False, f"{name}: {error!r}")
+        except _ERRORS as error:
+            world.history.note(f"{name} fails: {type(error).__name__}: {error}")
+            if isinstance(error, IndexChangedError | StorageInUseError):
+                return
+        else:
+            version = Version(collection.generation, begin.sequence)
+            world.history.note(f"{name} returns {is_done}, {version}")
+            if begin.generation == version.generation or name != "merge":
+                _note_renewal(world, begin, version)
+
+
+def _note_renewal(world: World, begin: Version, version: Version) -> None:
+    """Note that what was seen before a merge or a new generation is durable after it."""
+    lineages = world.history.lineages
+    if lineages[begin.generation] is lineages[version.generation]:
+        world.history.see(max(version, world.history.latest))
+        world.keep(version)
+
+
+# Readers.
+
+
+def _read(world: World, process: Process) -> None:
+    """Ask questions as a worker does, which opens the index again when CURRENT changes."""
+    folder, index, opened = IndexFolder(world.path), None, None
+    while world.ops or world.renewals:
+        world.rest(_CALL_SECONDS)
+        floor = world.history.latest
+        for _ in range(_ATTEMPTS_MAX):
+            stamp = folder.pointer_stamp()
+            if index is None or stamp != opened:
+                index, opened = open_index(world.path), stamp
+            try:
+                engine = index.follow() if isinstance(index, Replica) else index
+                break
+            except (IndexDamagedError, FileNotFoundError):
+                if folder.pointer_stamp() == opened:
+                    raise
+        version = world.check_index(Index(engine), floor, process.name)
+        world.history.see(version)
+
+
+# Builders, and snapshots.
+
+
+def _build(world: World, process: Process) -> None:
+    """Replace all points by a new build."""
+    for number in range(world.options.builds):
+        world.rest(8 * _CALL_SECONDS)
+        stamp = 10**6 + number
+        ids = list(range(0, IDS, 2))
+        lineage = Lineage(dict.fromkeys(ids, stamp))
+        world.building[world.scheduler.task] = lineage, None
+
+        def build(_process: Process, stamp: int = stamp, ids: list[int] = ids) -> None:
+            index = world.options.kind.build(world.path, stamp, ids, replace=True)
+            version = Version(index.generation, 0)
+            world.history.note(f"a build makes {version}")
+            world.history.see(version)
+            world.keep(version)
+
+        _try(world, "build", build, process)
+
+
+def _copy(world: World, process: Process) -> None:
+    """Make a snapshot while writes go on, restore it elsewhere, and compare the points."""
+    for number in range(world.options.snapshots):
+        world.rest(8 * _CALL_SECONDS)
+        copies = world.root.parent / f"{world.root.name}-copies-{number}"
+
+        def copy(_process: Process, copies: Path = copies) -> None:
+            floor = world.history.latest
+            write_snapshot(world.root, copies.with_suffix(".tar"))
+            (entry,) = restore_snapshot(copies.with_suffix(".tar"), copies)
+            engine = open_engine(copies / INDEX)
+            version = Version(engine.generation, engine.sequence)
+            same = (entry.generation, entry.sequence) == version
+            world.history.check(same, f"a snapshot of {entry} has {version}")
+            world.check_index(Index(engine), floor, "a snapshot")
+
+        _try(world, "snapshot", copy, process)

@@ -1,0 +1,127 @@
+"""Faults at failpoints: errors, short writes, delays, the death of a process, a loss of power."""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from simulation.scheduler import Scheduler
+
+# Error: the call fails, and half of what was to be written may be there. Short: half is written,
+# and the call says so. Delay: other tasks run. Before, after, half: the process ends, or the power.
+Kind = Literal["error", "short", "delay", "before", "after", "half"]
+KINDS: Final = get_args(Kind)
+_WRITES: Final = ("write", "pwrite")
+_DELAYS_SECONDS: Final = (0.001, 0.03, 0.2)
+_ERRORS: Final = {
+    "fsync": (errno.EIO, errno.ENOSPC),
+    "fdatasync": (errno.EIO, errno.ENOSPC),
+    "write": (errno.ENOSPC, errno.EIO),
+    "pwrite": (errno.ENOSPC, errno.EIO),
+    "posix_fallocate": (errno.ENOSPC,),
+    "open": (errno.ENOSPC, errno.EMFILE, errno.EIO),
+    "mkdir": (errno.ENOSPC, errno.EIO),
+    "link": (errno.EPERM, errno.EIO),
+}
+
+
+@dataclass
+class Fault:
+    """A fault that happens once.
+
+    count: at which call: of the failpoint `name`, or of all failpoints if it is "".
+    takes_power: whether the power is lost where a process would end.
+    """
+
+    kind: Kind
+    count: int
+    name: str = ""
+    takes_power: bool = False
+    half: bool = False
+    choice: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}{' of power' * self.takes_power} at {self.name or 'any'} {self.count}"
+
+
+class Faults:
+    """The faults of one run.
+
+    log: the faults that have happened.
+    lose_power: ends all processes.
+    """
+
+    def __init__(self, scheduler: Scheduler, faults: list[Fault]) -> None:
+        self._scheduler, self.waiting = scheduler, faults
+        self.log: list[str] = []
+        self.lose_power: Callable[[], None] = lambda: None
+
+    def call(
+        self, name: str, call: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:  # noqa: ANN401  # as of `function`
+        """Call a function of the system, unless a fault happens."""
+        fault = self._fault_at(name)
+        if fault is None:
+            return function(*arguments)
+        task = self._scheduler.task
+        assert task is not None
+        self.log.append(f"{fault.kind} {name} {call} in {task.process.name}, {task.name}")
+        if fault.kind == "delay" or (call == "store" and fault.kind in ("error", "short")):
+            # A store to memory does not fail.
+            self._scheduler.sleep(_DELAYS_SECONDS[fault.choice % len(_DELAYS_SECONDS)])
+            return function(*arguments)
+        if fault.kind in ("short", "error") or (fault.kind == "half" and call in _WRITES):
+            return self._fail(fault, call, function, arguments)
+        if fault.kind == "after":
+            function(*arguments)
+        return self._end(fault)
+
+    def _fail(
+        self, fault: Fault, call: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:  # noqa: ANN401  # as of `function`
+        """Write half, or nothing; then return, raise an error, or end."""
+        count = None
+        if call in _WRITES and (fault.kind != "error" or fault.half):
+            descriptor, data, *rest = arguments
+            data = bytes(data)
+            if len(data) > 1:
+                count = function(descriptor, data[: len(data) // 2], *rest)
+        if fault.kind == "half":
+            return self._end(fault)
+        if fault.kind == "short":
+            return function(*arguments) if count is None else count
+        numbers = _ERRORS.get(call, (errno.EIO,))
+        number = numbers[fault.choice % len(numbers)]
+        raise OSError(number, os.strerror(number))
+
+    def _end(self, fault: Fault) -> None:
+        if fault.takes_power:
+            self.lose_power()
+        task = self._scheduler.task
+        assert task is not None
+        self._scheduler.kill(task.process)
+
+    def _fault_at(self, name: str) -> Fault | None:
+        for fault in self.waiting:
+            if fault.name in ("", name):
+                fault.count -= 1
+                if fault.count == 0:
+                    self.waiting.remove(fault)
+                    return fault
+        return None
+
+
+def draw_faults(rng: random.Random, names: list[str], *, power: bool) -> list[Fault]:
+    """Return some faults: at any call, or at a failpoint, rare ones as often as others."""
+    faults = []
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
+        kind: Kind = rng.choice(KINDS)
+        name, count = rng.choice(names), rng.randint(1, 4)
+        if rng.random() < 0.5:
+            name, count = "", rng.randint(1, 600)
+        takes_power = power and kind in ("before", "after", "half") and rng.random() < 0.7
+        fault = Fault(kind, count, name, takes_power, rng.random() < 0.5, rng.randrange(6))
+        faults.append(fault)
+    return faults

@@ -1,0 +1,276 @@
+"""Known defects of the write path. The simulator must find each of them within 1,000 seeds."""
+
+from typing import Final
+
+from simulation.mutation import Mutant
+
+_LIST: Final = (
+    Mutant(
+        name="log-without-sync",
+        module="divgrpc.writes.log",
+        old="""
+            sync_data(self._descriptor)
+        """,
+        new="",
+        reason="a write returns before it is on the disk",
+    ),
+    Mutant(
+        name="ack-before-sync",
+        module="divgrpc.writes.committer",
+        old="""
+            if is_synced and results:
+                self._sync()
+        """,
+        new="""
+            if is_synced and results:
+                self._publish()
+        """,
+        reason="queries see a write, and its caller gets its number, before it is synced",
+    ),
+    Mutant(
+        name="layout-renamed-unsynced",
+        module="divgrpc.writes.layout",
+        old="""
+            for name in (LAYOUTS, PARTS, LOG):
+                sync_folder(self.path / name)
+            os.rename(draft, self.path / LAYOUT)
+        """,
+        new="""
+            os.rename(draft, self.path / LAYOUT)
+        """,
+        reason="LAYOUT names folders that are not on the disk",
+    ),
+    Mutant(
+        name="layout-folder-unsynced",
+        module="divgrpc.writes.layout",
+        old="""
+            os.rename(draft, self.path / LAYOUT)
+            sync_folder(self.path)
+        """,
+        new="""
+            os.rename(draft, self.path / LAYOUT)
+        """,
+        reason="the log is dropped before the new LAYOUT is on the disk",
+    ),
+    Mutant(
+        name="torn-tail-kept",
+        module="divgrpc.writes.log",
+        old="""
+            write_at(self._descriptor, bytes(end.rest), end.offset)
+        """,
+        new="",
+        reason="records that were not kept may follow a later record",
+    ),
+    Mutant(
+        name="log-file-unsynced",
+        module="divgrpc.writes.log",
+        old="""
+            os.rename(draft, path)
+            sync_folder(path.parent)
+        """,
+        new="""
+            os.rename(draft, path)
+        """,
+        reason="the name of a new file of the log may be lost",
+    ),
+    Mutant(
+        name="log-dropped-early",
+        module="divgrpc.writes.committer",
+        old="""
+            target.folder.log.drop(min(kept, source.sequence))
+        """,
+        new="""
+            target.folder.log.drop(target.state.sequence)
+        """,
+        reason="a merge drops records that were written meanwhile",
+    ),
+    Mutant(
+        name="followed-sequence-forgotten",
+        module="divgrpc.writes.committer",
+        old="""
+            self._followed_sequence = renewal.source.sequence
+        """,
+        new="""
+            self._followed_sequence = None
+        """,
+        reason="a merge drops records that a new generation has to follow",
+    ),
+    Mutant(
+        name="catch-up-missed",
+        module="divgrpc.writes.committer",
+        old="""
+            target.apply(state, tail.read(target.state.sequence))
+        """,
+        new="",
+        reason="a merge loses the records that were written meanwhile",
+    ),
+    Mutant(
+        name="renewal-follows-too-late",
+        module="divgrpc.writes.committer",
+        old="""
+            follow(tail.read(self._sequence))
+            successor.log.sync()
+            successor.publish(self._sequence)
+        """,
+        new="""
+            successor.log.sync()
+            successor.publish(self._sequence)
+        """,
+        reason="a new generation lacks the last records",
+    ),
+    Mutant(
+        name="successor-unsynced",
+        module="divgrpc.writes.committer",
+        old="""
+            follow(tail.read(self._sequence))
+            successor.log.sync()
+            successor.publish(self._sequence)
+        """,
+        new="""
+            follow(tail.read(self._sequence))
+            successor.publish(self._sequence)
+        """,
+        reason="a new generation becomes current before its log is on the disk",
+    ),
+    Mutant(
+        name="pointer-without-generation",
+        module="divgrpc.storage.generations",
+        old="""
+            sync_folder(self._target)
+            write_pointer(self._target, number)
+        """,
+        new="""
+            write_pointer(self._target, number)
+        """,
+        reason="CURRENT names a generation that is not on the disk",
+    ),
+    Mutant(
+        name="arrays-unsynced",
+        module="divgrpc.storage.arrays",
+        old="""
+            self._file.truncate(HEADER_BYTES + entry.bytes)
+            os.fsync(self._file.fileno())
+        """,
+        new="""
+            self._file.truncate(HEADER_BYTES + entry.bytes)
+        """,
+        reason="a layout or a generation has arrays that are not on the disk",
+    ),
+    Mutant(
+        name="named-write-made-twice",
+        module="divgrpc.writes.target",
+        old="""
+            if request.write_id in state.requests:
+                return first_result(request, state)
+        """,
+        new="",
+        reason="a write that is sent again is made again",
+    ),
+    Mutant(
+        name="names-forgotten",
+        module="divgrpc.writes.layout",
+        old="""
+            requests=source.requests,
+        """,
+        new="",
+        reason="a merge forgets the names of writes",
+    ),
+    Mutant(
+        name="lock-of-writers-ignored",
+        module="divgrpc.writes.target",
+        old="""
+            if not lock_exclusively(self._lock_file):
+        """,
+        new="""
+            if not lock_exclusively(self._lock_file) and False:
+        """,
+        reason="two processes write to one generation",
+    ),
+    Mutant(
+        name="build-lets-writers-go-on",
+        module="divgrpc.writes.committer",
+        old="""
+            if stamp is None or stamp != self._stamp:
+        """,
+        new="""
+            if stamp is None:
+        """,
+        reason="a writer does not notice that a build has replaced its generation",
+    ),
+    Mutant(
+        name="published-before-append",
+        module="divgrpc.writes.target",
+        old="""
+            # Readers find the vectors of each record of the log.
+            self._put_vectors(state, record)
+            sequence = log.append(body)
+        """,
+        new="""
+            sequence = log.append(body)
+            self._published.publish(sequence, layout=state.layout.info.number)
+            self._put_vectors(state, record)
+        """,
+        reason="readers see a record before its vectors and before its sync",
+    ),
+    Mutant(
+        name="error-of-sync-forgotten",
+        module="divgrpc.writes.log",
+        old="""
+                self._synced = last
+            except OSError as error:
+                self.error = error
+                self._check()
+        """,
+        new="""
+                self._synced = last
+            except OSError:
+                raise
+        """,
+        reason="after a failed sync, later writes are acknowledged",
+    ),
+    Mutant(
+        name="sync-flag-set-late",
+        module="divgrpc.writes.log",
+        old="""
+            self._is_synced, last = True, self.sequence
+            try:
+                sync_data(self._descriptor)
+                self._synced = last
+        """,
+        new="""
+            last = self.sequence
+            try:
+                sync_data(self._descriptor)
+                self._synced = last
+                self._is_synced = True
+        """,
+        reason="a record that is appended during a sync counts as synced",
+    ),
+    Mutant(
+        name="vectors-not-recovered",
+        module="divgrpc.writes.target",
+        old="""
+            self._put_vectors(state, record)
+            state.apply(sequence, record)
+            self.log_bytes += len(body)
+        """,
+        new="""
+            state.apply(sequence, record)
+            self.log_bytes += len(body)
+        """,
+        reason="vectors that a loss of power has taken are not written again",
+    ),
+    Mutant(
+        name="recovered-log-unsynced",
+        module="divgrpc.writes.target",
+        old="""
+            # No query sees a record that a loss of power could remove.
+            self._log.sync()
+        """,
+        new="""
+            pass
+        """,
+        reason="queries see a record of the log that a loss of power may remove",
+    ),
+)
+MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

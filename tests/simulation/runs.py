@@ -1,0 +1,215 @@
+"""Runs of seeds: what a seed decides, the lives of the index, and the outcome."""
+
+import os
+import random
+import shutil
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.doctor import check_folder
+from divgrpc.storage import generations
+from divgrpc.writes.opening import open_engine
+from simulation.actors import serve
+from simulation.failpoints import FailpointMap
+from simulation.faults import draw_faults
+from simulation.history import Op, Version, ViolationError
+from simulation.scheduler import DeadlockError
+from simulation.world import INDEX, KINDS, Options, World
+from support.data.stamped_points import IDS, Write, check_answers, stamps_of
+
+_LIVES_MAX: Final = 4
+# Folders that a loss of power may leave, for each one.
+_LEFT_FOLDERS: Final = 2
+# Folders that a loss of power might have left at other moments of a life.
+_OTHER_FOLDERS: Final = 3
+
+
+@dataclass
+class Outcome:
+    """The outcome of a run.
+
+    failure: why the run failed; "" if it did not.
+    history: what happened.
+    counts: how often each failpoint was reached.
+    faults: the faults that happened.
+    """
+
+    seed: int
+    failure: str = ""
+    history: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    unnamed: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+
+
+def make_templates(folder: Path) -> None:
+    """Build an index of each kind, which runs copy."""
+    for kind in KINDS:
+        kind.build(folder / kind.name / INDEX, 0, list(range(IDS)))
+
+
+def draw_options(seed: int, names: list[str]) -> Options:
+    """Return what a seed decides."""
+    rng = random.Random(f"options {seed}")
+    has_power = rng.random() < 0.5
+    return Options(
+        kind=rng.choice(KINDS),
+        durability=rng.choice(("sync", "sync", "interval", "process")),
+        is_served=rng.random() < 0.4,
+        has_power=has_power,
+        share=rng.choice((0.02, 0.1, 0.4)),
+        clients=rng.randint(1, 3),
+        readers=rng.choice((0, 1, 1, 2)),
+        writes=rng.randint(8, 24),
+        renewals=[
+            rng.choice(("merge", "merge", "vacuum", "retrain")) for _ in range(rng.randint(0, 3))
+        ],
+        builds=int(rng.random() < 0.2),
+        snapshots=int(rng.random() < 0.15),
+        log_bytes=rng.choice((1_024, 4_096)),
+        merged_rows=rng.choice((6, 25, 10**9)),
+        faults=draw_faults(rng, names, power=has_power),
+    )
+
+
+def _draw_ops(rng: random.Random, count: int) -> list[Op]:
+    ops = []
+    for stamp in range(1, count + 1):
+        ids = rng.sample(range(IDS), rng.randint(1, 4))
+        write = Write(rng.random() < 0.3, ids, stamp)
+        mode: Any = rng.choice(("upsert",) * 6 + ("insert_only", "update_only"))
+        ops.append(Op(write, "upsert" if write.is_deletion else mode, rng.random() < 0.1))
+    return ops
+
+
+def run_seed(seed: int, templates: Path, folder: Path, failpoints: FailpointMap) -> Outcome:
+    """Run a seed in an empty folder."""
+    outcome = Outcome(seed)
+    start = time.process_time()
+    options = draw_options(seed, failpoints.names)
+    shutil.copytree(templates / options.kind.name, folder / "life-0")
+    world = World(seed, options, folder / "life-0", failpoints)
+    world.ops.extend(_draw_ops(world.rng, options.writes))
+    world.ops_by_name = {op.name: op for op in world.ops}
+    world.history.note(str(options))
+    try:
+        _live(world, folder)
+    except (Exception, ViolationError, DeadlockError) as error:  # noqa: BLE001  # it is reported
+        lines = traceback.format_exception(error)
+        is_violation = isinstance(error, ViolationError)
+        outcome.failure = str(error) if is_violation else "".join(lines[-12:])
+    world.history.note(f"ends after {world.scheduler.pauses} pauses")
+    # The name of the folder differs from run to run.
+    outcome.history = [line.replace(str(folder), "") for line in world.history.lines]
+    outcome.counts, outcome.faults = world.system.counts, world.faults.log
+    outcome.unnamed = world.system.unnamed
+    outcome.seconds = time.process_time() - start
+    return outcome
+
+
+def _live(world: World, folder: Path) -> None:
+    """Let the index live until its processes have done their work, or most lives are over."""
+    for number in range(_LIVES_MAX):
+        with pytest.MonkeyPatch.context() as patch:
+            world.patch(patch)
+            world.lost_event = None
+            world.processes.clear()
+            world.process("server", partial(serve, world))
+            world.scheduler.run()
+            _check_other_folders(world, folder, number)
+            if world.lost_event is None:
+                _without_faults(world, partial(_check_end, world))
+                return
+            _lose_power(world, folder, number + 1)
+
+
+def _without_faults(world: World, check: Callable[[], object]) -> None:
+    """Call a function in a process, while no fault happens."""
+    waiting, world.faults.waiting = world.faults.waiting, []
+    world.process("check", lambda _: check())
+    world.scheduler.run()
+    world.faults.waiting = waiting
+
+
+def _check_end(world: World) -> None:
+    """Check what is there after all processes have ended, none of them by a loss of power."""
+    floor = world.history.latest
+    generations.sweep(world.root)
+    world.check_index(Index(open_engine(world.path)), floor, "a reader at the end")
+    with Collection.open(world.path) as collection:
+        world.check_index(Index(collection.engine), floor, "a writer at the end")
+        if world.rng.random() < 0.2:
+            check_answers(collection, stamps_of(collection))
+    (report,) = check_folder(world.path)
+    damage = f"the doctor finds {report.findings}"
+    world.history.check(report.verdict in ("ok", "repairable"), damage)
+
+
+def _lose_power(world: World, folder: Path, life: int) -> None:
+    """Check folders that the loss of power may leave; the last one is what the next life has."""
+    assert world.disk is not None
+    assert world.lost_event is not None
+    world.boot += 1
+    for number in range(_LEFT_FOLDERS):
+        path = folder / f"life-{life}{'-other' * (number < _LEFT_FOLDERS - 1)}"
+        version = _check_left(world, path, world.lost_event)
+    world.root = path
+    world.history.truncate(version)
+
+
+def _check_other_folders(world: World, folder: Path, life: int) -> None:
+    if world.disk is None:
+        return
+    rng, disk = world.rng, world.disk
+    world.boot += 1
+    for number in range(_OTHER_FOLDERS):
+        event = rng.randint(0, disk.event)
+        if disk.renames and rng.random() < 0.5:
+            event = rng.choice(disk.renames)
+        _check_left(world, folder / f"left-{life}-{number}", event)
+    world.boot -= 1
+
+
+def _check_left(world: World, path: Path, event: int) -> Version:
+    """Check a folder that a loss of power may leave; return its version."""
+    assert world.disk is not None
+    world.disk.leave(path, event, np.random.default_rng(world.rng.randrange(2**32)))
+    versions: list[Version] = []
+    _without_faults(world, lambda: versions.append(_check_recovered(world, path, event)))
+    return versions[0]
+
+
+def _check_recovered(world: World, path: Path, event: int) -> Version:
+    """Recover the index in a folder that a loss of power may leave, and return its version."""
+    (report,) = check_folder(path / INDEX)
+    damage = f"after a loss of power, the doctor finds {report.findings}"
+    is_synced = world.options.durability == "sync"
+    world.history.check(report.verdict in ("ok", "repairable") or not is_synced, damage)
+    generations.sweep(path)
+    for name in generations.indexes_to_recover(path):
+        Collection.open(path / name).close()
+    index = Index(open_engine(path / INDEX))
+    version = Version(index.engine.generation, index.engine.sequence)
+    reader = f"after event {event}, a reader"
+    world.history.check_answer(version, stamps_of(index), world.floor_at(event), reader)
+    return version
+
+
+def run_in_folder(seed: int, templates: Path, folder: Path, failpoints: FailpointMap) -> Outcome:
+    """Run a seed in a new folder, and remove it."""
+    path = folder / f"seed-{seed}-{os.getpid()}"
+    path.mkdir()
+    try:
+        return run_seed(seed, templates, path, failpoints)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

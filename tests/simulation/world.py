@@ -1,0 +1,271 @@
+"""One run of the simulator: an index, its processes, and the code with its system replaced."""
+
+import io
+import itertools
+import random
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from divgrpc import Index, parallel
+from divgrpc.backup import snapshots
+from divgrpc.builder import progress
+from divgrpc.storage import generations, published
+from divgrpc.types import Durability, HashFamily, Points
+from divgrpc.writes import backlog, committer, log, replica, target
+from divgrpc.writes.renewal import Renewal
+from simulation.failpoints import FailpointMap
+from simulation.faults import Fault, Faults
+from simulation.history import History, Lineage, Op, Version
+from simulation.scheduler import Process, Scheduler, clock, threads
+from simulation.system import System
+from support.data.lost_power import Disk
+from support.data.stamped_points import (
+    IDS,
+    columns_of,
+    stamps_of,
+    vectors_of,
+    written_vectors_of,
+)
+from support.data.written_points import kind_of
+from support.processes.crashing_writer import SMALL
+
+# Seconds of the wall clock at the start of a run.
+_START_SECONDS: Final = 1.7e9
+INDEX: Final = "points"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of points, and the family of hash functions that finds them."""
+
+    points: Points
+    family: HashFamily
+    is_optional: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the folder with an index of this kind."""
+        return f"{self.points}-{self.family}-{self.is_optional}"
+
+    def build(self, path: Path, stamp: int, ids: list[int], *, replace: bool = False) -> Index:
+        """Build an index of points that all have one stamp."""
+        return Index.build(
+            written_vectors_of(ids, stamp, self.points, is_optional=self.is_optional),
+            ids=ids,
+            vectors_optional=self.is_optional,
+            path=path,
+            metric="euclidean",
+            hash_family=self.family,
+            replace=replace,
+            **columns_of([stamp] * len(ids)),
+        )
+
+
+KINDS: Final = (
+    Kind("dense", "cells", is_optional=False),
+    Kind("dense", "lsh_div", is_optional=True),
+    Kind("sparse", "cells", is_optional=False),
+)
+
+
+@dataclass
+class Options:
+    """What happens in a run, beside the faults."""
+
+    kind: Kind
+    durability: Durability
+    is_served: bool
+    has_power: bool
+    share: float
+    clients: int
+    readers: int
+    writes: int
+    renewals: list[str]
+    builds: int
+    snapshots: int
+    log_bytes: int
+    merged_rows: int
+    faults: list[Fault]
+
+
+class World:
+    """What the processes of a run share.
+
+    root: the folder of the data; a loss of power leaves another one.
+    ops: the writes that nobody has made yet.
+    renewals: the merges, vacuums and retrainings that nobody has made yet.
+    """
+
+    def __init__(self, seed: int, options: Options, root: Path, failpoints: FailpointMap) -> None:
+        self.options, self.root = options, root
+        self.rng = random.Random(f"world {seed}")
+        self.scheduler = Scheduler(seed, options.share)
+        self.faults = Faults(self.scheduler, options.faults)
+        self.faults.lose_power = self.lose_power
+        self.system = System(self.scheduler, self.faults, failpoints, root.parent)
+        self.history = History(dict.fromkeys(range(IDS), 0), self.scheduler.fail)
+        self.history.clock = lambda: self.scheduler.now
+        self.ops = deque[Op]()
+        self.ops_by_name: dict[str, Op] = {}
+        self.renewals = deque(options.renewals)
+        self.processes: list[Process] = []
+        self.disk: Disk | None = None
+        # Events of the disk, with the version that was durable from then on.
+        self.floors: list[tuple[int, Version]] = []
+        self.boot = 2
+        self.lost_event: int | None = None
+        self.building: dict[object, tuple[Lineage, int | None]] = {}
+        self._synced: dict[Process, Version] = {}
+
+    @property
+    def path(self) -> Path:
+        """The folder of the index."""
+        return self.root / INDEX
+
+    def process(self, name: str, main: Callable[[Process], object]) -> Process:
+        """Start a process."""
+        process = Process(name)
+        self.processes.append(process)
+        self.scheduler.spawn(process, "main", partial(main, process))
+        return process
+
+    def lose_power(self) -> None:
+        """End all processes; the one that calls ends last."""
+        assert self.disk is not None
+        self.lost_event = self.disk.event
+        task = self.scheduler.task
+        assert task is not None
+        self.history.note("the power is lost")
+        for process in self.processes:
+            if process is not task.process and not process.is_over:
+                self.scheduler.kill(process)
+
+    def rest(self, mean_seconds: float) -> None:
+        """Wait for a random time."""
+        self.scheduler.sleep(self.rng.expovariate(1 / mean_seconds))
+
+    # What is durable.
+
+    def keep(self, version: Version) -> None:
+        """Note a version that no later loss of power may lose."""
+        self.history.durable = max(self.history.durable, version)
+        if self.disk is not None:
+            self.floors.append((self.disk.event, self.history.durable))
+
+    def keep_answer(self) -> None:
+        """Note what is durable when a write returns."""
+        if self.options.durability == "sync":
+            self.keep(self.history.latest)
+
+    def floor_at(self, event: int) -> Version:
+        """Return the version that was durable at an event of the disk."""
+        return max(version for time, version in self.floors if time <= event)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep; the thread that syncs the log has synced what was there when it woke up."""
+        task = self.scheduler.task
+        is_regular = seconds == committer._INTERVAL_SECONDS
+        if is_regular and task is not None:
+            failed = any("LogWriter.sync" in line for line in self.faults.log)
+            if task.process in self._synced and not failed:
+                self.keep(self._synced[task.process])
+        self.scheduler.sleep(seconds)
+        if is_regular and task is not None:
+            self._synced[task.process] = self.history.latest
+
+    # What the code under test calls.
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """Replace disk, clock, threads and chance until `patch` is undone."""
+        if self.options.has_power:
+            self.disk = Disk(self.root)
+            self.floors = [(0, self.history.durable)]
+            self.disk.record(patch)
+        else:
+            for name in ("fsync", "fdatasync"):
+                patch.setattr(f"os.{name}", lambda _: None)
+        self.system.patch(patch)
+        for module, name, value in SMALL:
+            patch.setattr(module, name, value)
+        patch.setattr(log, "FILE_BYTES", self.options.log_bytes)
+        patch.setattr(backlog, "_MERGED_ROWS_MIN", self.options.merged_rows)
+        for module in (committer, log):
+            patch.setattr(module, "threading", threads(self.scheduler))
+        times = clock(self.scheduler, _START_SECONDS)
+        times.sleep = self._sleep
+        for module in (committer, generations, progress):
+            patch.setattr(module, "time", times)
+        for module in (target, replica):
+            patch.setattr(module, "Published", published.Published)
+        patch.setattr(published, "boot_number", lambda: self.boot)
+        patch.setattr(parallel, "_thread", SimpleNamespace(busy=True))
+        numbers = itertools.count()
+        names = (f"{number:08}" for number in itertools.count())
+        patch.setattr(secrets, "token_hex", lambda _: f"{next(numbers):016}")
+        patch.setattr(tempfile, "_name_sequence", names)
+        # This module calls the function `open`; other modules open files by the method of a path.
+        patch.setattr(snapshots, "open", io.open, raising=False)
+        self._observe(patch)
+
+    def _observe(self, patch: pytest.MonkeyPatch) -> None:
+        """Note which write gets which number, and what a generation consists of."""
+        history, ops = self.history, self.ops_by_name
+        write, make_current = target.WriteTarget.write, generations.Staging._make_current
+        publish = Renewal.publish
+
+        def noted_write(self_: target.WriteTarget, request: Any) -> tuple[int, int]:  # noqa: ANN401  # a request
+            state = self_.state
+            if request.write_id not in state.requests:
+                generation = self_.engine.generation
+                op = ops[request.write_id]
+                history.propose(generation, state.sequence + 1, op)
+            return write(self_, request)
+
+        def noted_renewal(self_: Renewal, *arguments: Any) -> Any:  # noqa: ANN401  # of `publish`
+            number = self_.generation.manifest.generation
+            model = history.models[number] if self_.keeps_model else None
+            self.building[self_.stage] = history.lineages[number], model
+            return publish(self_, *arguments)
+
+        def noted_generation(self_: Any, folder: Path, number: int) -> Path:  # noqa: ANN401  # a Staging
+            if self_._target == self.path:
+                task = self.scheduler.task
+                lineage, model = self.building.get(self_) or self.building[task]
+                history.lineages[number] = lineage
+                history.models[number] = number if model is None else model
+            return make_current(self_, folder, number)
+
+        patch.setattr(target.WriteTarget, "write", noted_write)
+        patch.setattr(Renewal, "publish", noted_renewal)
+        patch.setattr(generations.Staging, "_make_current", noted_generation)
+
+    # Answers.
+
+    def check_index(self, index: Index, floor: Version, reader: str) -> Version:
+        """Check all points of an index, and the bytes of answers; return its version."""
+        version = Version(index.engine.generation, index.engine.sequence)
+        stamps = stamps_of(index)
+        self.history.check_answer(version, stamps, floor, reader)
+        self._check_bytes(index, version)
+        return version
+
+    def _check_bytes(self, index: Index, version: Version) -> None:
+        queries = vectors_of([90, 91], 5, kind_of(index))
+        options: Any = {"k": 5, "keep_duplicates": True, "selector": "nearest"}
+        model = self.history.models[version.generation]
+        for key, search in (
+            (("exact",), {"search": "exact"}),
+            (("tables", model), {"search": "tables", "n_probes": 2, "hash_limit": 0}),
+        ):
+            result = index.query(queries, **options | search)
+            digest = result.ids.tobytes() + result.scores.tobytes() + result.counts.tobytes()
+            self.history.check_digest(version.generation, (*key, version.sequence), digest)
