@@ -32,7 +32,7 @@ from divgrpc_protos.v1 import (
 CORE_BUILD = {"path"}
 # Values of an enum that Query and PredictLabels share, but that Query refuses.
 OF_LABELS = {"hierarchy"}
-CLIENT_CALL = {"timeout", "request_id", "in_flight", "time_limit", "return_errors"}
+CLIENT_CALL = {"timeout", "request_id", "in_flight", "time_limit", "on_error"}
 # Arguments of a call that restrict the points, beside its parameters.
 FILTER: dict[str, object] = {"filter": None}
 OF_QUERY: dict[str, object] = {"filter": None, "exclude_ids": None}

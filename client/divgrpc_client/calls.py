@@ -1,5 +1,6 @@
 """Coroutines that make the calls: single requests, builds, query streams and evaluations."""
 
+import itertools
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.diagnose import diagnosis_of
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.options import OnProgress
+from divgrpc_client.messages.stream_items import OnError
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
@@ -309,14 +311,15 @@ async def pipe(
     pipeline: Pipeline[ItemT, Any, ResultT],
     items: Iterable[ItemT] | AsyncIterable[ItemT],
     *,
-    return_errors: bool = False,
-) -> AsyncGenerator[ResultT | Any, None]:
+    on_error: OnError = None,
+) -> AsyncGenerator[ResultT, None]:
     """Send the items of a stream, and yield their results in the order of the items.
 
-    At most `pipeline.in_flight` items await results at the same time. `return_errors` says whether
-    the error of an item is yielded and not raised.
+    At most `pipeline.in_flight` items await results at the same time. `on_error` is called
+    with the number and the error of an item that fails; without it, the error is raised.
     """
     window = link.stack.Window(pipeline.in_flight)
+    numbers = itertools.count()
     has_ended = False
 
     async def messages() -> AsyncIterator[Any]:
@@ -333,14 +336,14 @@ async def pipe(
     async with _stream(link, call, messages(), lambda: pipeline.due) as (responses, feed):
         try:
             async for response in responses:
-                for outcome in pipeline.accept(response):
+                for outcome, number in zip(pipeline.accept(response), numbers, strict=False):
                     window.release()
                     if not isinstance(outcome, Status):
                         yield outcome
-                    elif return_errors:
-                        yield call.refused(outcome)
-                    else:
+                    elif on_error is None:
                         raise call.refused(outcome)
+                    else:
+                        on_error(number, call.refused(outcome))
         finally:
             has_ended = True
             window.release()

@@ -13,7 +13,7 @@ from divgrpc_client import calls
 from divgrpc_client.messages import arguments, batches, filters
 from divgrpc_client.messages.options import PredictOptions, QueryOptions, spelled_out
 from divgrpc_client.messages.quotas import quota_fields
-from divgrpc_client.messages.stream_items import StreamItem
+from divgrpc_client.messages.stream_items import OnError, StreamItem
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
@@ -185,11 +185,11 @@ class QueryMethods:
         on_infeasible: OnInfeasible = "fail",
         in_flight: int = 64,
         time_limit: float | None = None,
-        return_errors: bool = False,
+        on_error: OnError = None,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
-    ) -> Iterator[QueryResult | Any]:  # Any is an RpcError, which few callers want
+    ) -> Iterator[QueryResult]:
         """Yield the result of each item of `queries`, in the order of the items, over one stream.
 
         queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
@@ -198,8 +198,8 @@ class QueryMethods:
         in_flight: maximum number of items that await results at the same time, at least 1.
         time_limit: seconds after which an item fails with DEADLINE_EXCEEDED, from the moment at
             which the server reads it. Default: the items have no limit of their own.
-        return_errors: whether the `RpcError` of an item that fails is yielded in place of its
-            result, and the stream goes on. Otherwise the error is raised, and the stream ends.
+        on_error: called with the number, from 0, and the `RpcError` of an item that fails and so
+            has no result; the stream goes on. Without it, the error is raised, and the stream ends.
 
         gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task.
         """
@@ -208,5 +208,5 @@ class QueryMethods:
         fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
         fields |= restriction
         pipeline = batches.QueryPipeline(name, options, fields, in_flight, time_limit)
-        results = calls.pipe(self._link(), call, pipeline, queries, return_errors=return_errors)
+        results = calls.pipe(self._link(), call, pipeline, queries, on_error=on_error)
         return self._stack.run_iterator(results)

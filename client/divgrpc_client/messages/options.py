@@ -54,7 +54,7 @@ from divgrpc.types.records import (
     ShownLike,
 )
 from divgrpc_client.messages.labels import LabelsLike, ModelLike
-from divgrpc_client.messages.stream_items import StreamItem
+from divgrpc_client.messages.stream_items import OnError, StreamItem
 from divgrpc_client.messages.vectors import VectorsLike
 
 __all__ = [
@@ -160,6 +160,7 @@ _OF_CALLS: Final = {
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     StreamItem: "StreamItem",
+    OnError: "OnError",
     LabelsLike: "LabelsLike",
     IdsLike: "IdsLike",
     IdsOf: "IdsLike",

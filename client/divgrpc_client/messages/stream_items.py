@@ -1,7 +1,8 @@
 """The items of `query_stream`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from divgrpc_client.messages.vectors import VectorsLike
 
@@ -20,3 +21,6 @@ class Withdrawal:
 
 
 StreamItem: TypeAlias = VectorsLike | Withdrawal
+# A function that is called with the number and the `RpcError` of an item. This package may not
+# import the class of the error.
+OnError: TypeAlias = Callable[[int, Any], object] | None

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 import grpc
 import numpy as np
@@ -82,14 +83,24 @@ def test_a_refused_query_ends_the_stream(call: Stack, script: ScriptedIndex) -> 
     assert len(results) == 2
 
 
-def test_errors_of_items_may_take_the_place_of_results(call: Stack, script: ScriptedIndex) -> None:
-    """The stream goes on after a refused query, and each error has all its details."""
+def test_a_stream_goes_on_after_an_error(call: Stack, script: ScriptedIndex) -> None:
+    """The errors of refused queries have all their details, and come in order."""
+    events: list[Any] = []
     queries = [[1.0, 0], [-1.0, 0], [-2.0, 0], [4.0, 0]]
-    results = call("query_stream", "images", queries, return_errors=True)
-    assert [isinstance(result, RpcError) for result in results] == [False, True, True, False]
-    assert isinstance(results[1], InvalidArgumentError)
-    assert results[1].field == "k"
-    assert results[3].ids[0, 0] == 40
+    results = call(
+        "query_stream",
+        "images",
+        queries,
+        on_result=events.append,
+        on_error=lambda *pair: events.append(pair),
+    )
+    first, (place, error), (next_place, _), last = events
+    assert [first, last] == results
+    assert (place, next_place) == (1, 2)
+    assert isinstance(error, InvalidArgumentError)
+    assert isinstance(error, RpcError)
+    assert error.field == "k"
+    assert last.ids[0, 0] == 40
     assert script.time_limits == [0] * 4
 
 
@@ -111,9 +122,10 @@ def test_a_withdrawal_ends_its_query_alone(call: Stack, script: ScriptedIndex) -
     """The server answers after three queries; the first one is withdrawn before."""
     script.turn_round = 3
     items = [*rows(2), Withdrawal(0), *rows(3)]
-    first, *results = call("query_stream", "images", items, return_errors=True)
-    assert isinstance(first, RpcError)
-    assert (first.code, first.reason) == (grpc.StatusCode.CANCELLED, "WITHDRAWN")
+    errors: dict[int, RpcError] = {}
+    results = call("query_stream", "images", items, on_error=errors.__setitem__)
+    assert [(number, error.reason) for number, error in errors.items()] == [(0, "WITHDRAWN")]
+    assert errors[0].code is grpc.StatusCode.CANCELLED
     assert [result.ids[0, 0] for result in results] == [10, 0, 10, 20]
     with failing(grpc.StatusCode.CANCELLED, reason="WITHDRAWN"):
         call("query_stream", "images", [*rows(2), Withdrawal(0), *rows(3)])
@@ -123,8 +135,10 @@ def test_withdrawals_are_sent_though_no_query_may_be(call: Stack, script: Script
     """The server answers nothing before the end of the requests but withdrawals."""
     script.turn_round = 100
     items = [*rows(3), Withdrawal(1), Withdrawal(0), Withdrawal(2)]
-    results = call("query_stream", "images", items, in_flight=3, return_errors=True)
-    assert [result.reason for result in results] == ["WITHDRAWN"] * 3
+    errors: dict[int, RpcError] = {}
+    on_error = errors.__setitem__
+    assert call("query_stream", "images", items, in_flight=3, on_error=on_error) == []
+    assert [error.reason for error in errors.values()] == ["WITHDRAWN"] * 3
 
 
 @pytest.mark.parametrize("number", [2, -1, 0.5, "0", True])

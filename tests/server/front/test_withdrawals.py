@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from divgrpc_client import Client, QueryResult, RpcError, Withdrawal
+from divgrpc_client import Client, RpcError, Withdrawal
 from divgrpc_client.messages.stream_items import StreamItem
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.front.query_stream import QueryStream
@@ -309,7 +309,10 @@ def test_a_withdrawn_batch_frees_its_worker(client: Client, served_index: Served
     start = time.monotonic()
 
     items: list[StreamItem] = [*[batch] * 20, *map(Withdrawal, range(20)), batch[:100]]
-    results = list(client.query_stream(served_index.name, items, return_errors=True, timeout=120))
-    assert all(isinstance(result, RpcError) for result in results[:20])
-    assert isinstance(results[20], QueryResult)
+    errors: dict[int, RpcError] = {}
+    name, on_error = served_index.name, errors.__setitem__
+    [result] = client.query_stream(name, items, on_error=on_error, timeout=120)
+    assert list(errors) == list(range(20))
+    assert {error.reason for error in errors.values()} == {"WITHDRAWN"}
+    assert len(result.ids) == 100
     assert time.monotonic() - start < 10 * batch_seconds
