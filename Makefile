@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash simulate simulate-mutants fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash soak mutations simulate simulate-mutants fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -99,6 +99,11 @@ simulate-mutants: .venv/ready  ## look for each known defect of the write path w
 simulate-issue-%: .venv/ready
 	$(SIMULATE) --mutant issue-$* --seeds $(SEEDS) $(ARGS)
 
+MINUTES ?= 30
+soak: .venv/ready    ## load a server with reads, writes, builds, cancellations and kills; MINUTES=10 is shorter
+	$(BIN)/divgrpc warm
+	PYTHONPATH=tests $(BIN)/python -m support.loads.soak --minutes $(MINUTES)
+
 # Each integration has an environment of its own, with the wheels of the client and of the integration
 # beside its library. The server of its tests runs in .venv. divgrpc is not on PyPI, so locks leave it
 # out.
@@ -171,6 +176,13 @@ image: .image/base.tar  ## build the container image on Debian, without a regist
 
 fuzz: .venv/fuzzer   ## look for bytes that readers of requests and files do not expect; ARGS="query --seconds 60"
 	PYTHONPATH=tests $(BIN)/python -m fuzzing $(ARGS)
+
+# Requests to a running server, and frames between its processes.
+REQUESTS ?= 200000
+mutations: .venv/ready  ## send 200,000 changed requests to a server, and read as many changed frames; REQUESTS=1000 is shorter
+	$(BIN)/divgrpc warm
+	PYTHONPATH=tests $(BIN)/python -m fuzzing.mutants --count $$(($(REQUESTS) / 5))
+	PYTHONPATH=tests $(BIN)/python -m support.requests.mutations --requests $(REQUESTS) $(ARGS)
 
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json

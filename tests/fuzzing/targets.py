@@ -1,10 +1,11 @@
-"""What is fuzzed: readers of requests, of files and of other texts from outside.
+"""What is fuzzed: readers of requests, of files, of frames between processes and of other texts.
 
 A target reads bytes. It may refuse them with an error that the caller or the operator understands;
 any other error is a defect. Inputs that once led to a defect are kept in `corpus/<target>`.
 """
 
 import json
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from divgrpc_client.formats import json_lines, sparse_text
 from divgrpc_protos.v1 import diversify_pb2, predict_pb2, query_pb2
 from divgrpc_server.codec import requests, subjects
 from divgrpc_server.codec.statuses import expected
+from divgrpc_server.ipc import job_frames, packets, write_batches
+from divgrpc_server.ipc.errors import FrameError
+from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.ipc.tags import parse_traceparent
 from divgrpc_server.security import requests as security_requests
 from divgrpc_server.security import tokens
@@ -127,6 +132,54 @@ def _is_token_error(error: Exception) -> bool:
     return isinstance(error, DivgrpcError | UnicodeDecodeError)
 
 
+# Frames between processes of a server.
+
+
+def _requests(data: bytes) -> None:
+    packets.unpack_requests(memoryview(data), -1)
+
+
+def _replies(data: bytes) -> None:
+    packets.unpack_credits(memoryview(data))
+    packets.unpack_replies(memoryview(data), -1)
+
+
+def _write_messages(data: bytes) -> None:
+    list(write_batches.unpack_messages(data))
+
+
+def _write_outcomes(data: bytes) -> None:
+    list(write_batches.unpack_outcomes(data))
+
+
+def _job_frames(data: bytes) -> None:
+    near, far = job_frames.pair()
+    with near, far:
+        near.sendall(data)
+        near.shutdown(socket.SHUT_WR)
+        try:
+            while True:
+                job_frames.peek(far)
+                kind, payload = job_frames.receive(far)
+                if kind == Frame.STAGED:
+                    StagedGeneration.unpack(payload)
+        except EOFError:
+            pass  # the end of the data
+
+
+def _is_frame_error(error: Exception) -> bool:
+    return isinstance(error, FrameError)
+
+
+def _job_seed() -> bytes:
+    near, far = job_frames.pair()
+    with near, far:
+        job_frames.send(near, Frame.MESSAGE, b"message")
+        job_frames.send(near, Frame.STAGED, StagedGeneration("name", "folder").pack())
+        job_frames.send(near, Frame.PUBLISH)
+        return far.recv(1_000)
+
+
 # Files of an index.
 
 
@@ -196,6 +249,24 @@ _QUERY.queries.dense.rows = 1
 _QUERY.queries.dense.cols = 4
 _QUERY.queries.dense.data = np.ones(4, np.float32).tobytes()
 
+_REQUESTS: Final = (
+    packets.pack_request(Request(1, 2.5, Op.QUERY, "tag", b"query"))
+    + packets.pack_request(Request(2, 3.5, Op.WRITES, "", b"")),
+    packets.pack_request(Request(3, 0.0, Op.UPSERT, "other", b"large"), in_memfd=True),
+)
+_REPLIES: Final = (
+    packets.pack_credits(1, 0, 1)
+    + packets.pack_reply(Reply(1, Outcome.ANSWER, b"answer"))
+    + packets.pack_reply(Reply(2, Outcome.PART, b"")),
+    packets.pack_credits(0, 1) + packets.pack_reply(Reply(3, 0, b"large"), in_memfd=True),
+)
+_OUTCOMES: Final = (
+    write_batches.pack_outcomes(
+        [write_batches.WriteOutcome(kind, b"x" * kind) for kind in write_batches.Kind]
+    ),
+)
+# The targets that read frames between processes.
+FRAMES: Final = ("requests", "replies", "write_messages", "write_outcomes", "job_frames")
 TARGETS: Final[Mapping[str, Target]] = {
     "query": Target(
         _query, (_QUERY.SerializeToString(), *_golden(query_pb2.QueryRequest)), _has_status
@@ -211,6 +282,13 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "page_token": Target(_page_token, (b"AAAA",), _is_of_divgrpc),
     "tokens": Target(_tokens, (_TOKENS,), _is_token_error),
+    "requests": Target(_requests, _REQUESTS, _is_frame_error),
+    "replies": Target(_replies, _REPLIES, _is_frame_error),
+    "write_messages": Target(
+        _write_messages, (write_batches.pack_messages([b"one", b"", b"three"]),), _is_frame_error
+    ),
+    "write_outcomes": Target(_write_outcomes, _OUTCOMES, _is_frame_error),
+    "job_frames": Target(_job_frames, (_job_seed(),), _is_frame_error),
     "log": Target(_log, (_log_seed(),), lambda error: isinstance(error, IndexDamagedError)),
     "archive": Target(_archive, (_archive_seed(),), _is_of_divgrpc),
     "manifest": Target(Manifest.from_json, tuple(_manifest_seeds()), _is_of_divgrpc),

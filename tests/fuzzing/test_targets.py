@@ -3,15 +3,10 @@
 `make fuzz` runs the targets with atheris, which looks for inputs that reach new code.
 """
 
-import random
-from typing import Final
-
 import pytest
 
-from fuzzing.targets import TARGETS, Target, corpus_of
-from support.requests.mutators import change_bytes
-
-_MUTANTS: Final = 600
+from fuzzing.mutants import run
+from fuzzing.targets import FRAMES, TARGETS, Target, corpus_of
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -25,13 +20,11 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     target = TARGETS[name]
     for data in (*target.seeds, b""):
         target.run(data)
-    draw = random.Random(name)
-    pool = [*target.seeds, *corpus_of(name)]
-    for _ in range(_MUTANTS):
-        data = draw.choice(pool)
-        for _ in range(draw.choice((1, 1, 2, 4))):
-            data = change_bytes(draw, data)
-        target.run(data)
+    run(name, count=600, seed=0)
+
+
+def test_frames_are_targets() -> None:
+    assert set(FRAMES) < TARGETS.keys()
 
 
 def test_seeds_are_valid() -> None:

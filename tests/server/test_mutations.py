@@ -7,6 +7,7 @@ import pytest
 from divgrpc_protos.v1 import query_pb2
 from support.requests.mutations import FORBIDDEN, SHARES, Tally, report, run
 from support.requests.mutators import mutated
+from support.requests.named_requests import METHODS
 
 
 def test_a_thousand_mutated_requests() -> None:
@@ -14,7 +15,8 @@ def test_a_thousand_mutated_requests() -> None:
     tally = run(sum(SHARES.values()), seed=1)
     assert tally.wrong == []
     table = report(tally)
-    assert all(method in table for method in SHARES)
+    assert all(f"| {method} |" in table for method in SHARES)
+    assert set(SHARES) >= set(METHODS)
 
 
 def test_requests_are_drawn_by_their_number() -> None:
@@ -35,3 +37,12 @@ def test_a_forbidden_status_is_reported(status: str) -> None:
     tally.note(18, "Query", "OK")
     assert tally.wrong == [f"request 17, Query: {status} why"]
     assert "| Query" in report(tally)
+
+
+def test_slow_calls_are_sent_again() -> None:
+    tally = Tally()
+    tally.time(1, "Query", 0.9)
+    tally.time(2, "Query", 1.1)
+    tally.time(3, "Build", 1.1)
+    assert tally.slow == [2]
+    assert tally.seconds == {"Query": 1.1, "Build": 1.1}

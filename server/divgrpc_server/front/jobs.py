@@ -44,8 +44,11 @@ from divgrpc_server.codec.subjects import NO_SUBJECT, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import control, job_frames, packets
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
+# The frames that the process of a job sends.
+_EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS)
 # Returns the next message of the caller as bytes, or `aio.EOF` at the end.
 Read = Callable[[], Awaitable[object]]
 Write = Callable[[bytes], Awaitable[None]]
@@ -392,6 +395,8 @@ class _Relay:
                 kind, payload = await job_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
                 raise _DeathError from None
+            if kind not in _EVENTS:
+                raise FrameError(f"the process of a job sent a frame {kind.name}")
             if kind == Frame.STATUS:
                 raise RefusedError(payload)
             if kind == Frame.COMMIT:

@@ -35,6 +35,7 @@ from divgrpc_server.front.admission import Admission, Kind, kind_of
 from divgrpc_server.front.meter import PoolMeter
 from divgrpc_server.front.quarantine import Quarantine
 from divgrpc_server.ipc import packets
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.ipc.tags import log_fields
 from divgrpc_server.logging.logs import Logger
@@ -374,32 +375,41 @@ class Pool:
         if not packet:
             self._lose(worker)
             return
+        try:
+            replies = packets.unpack_replies(packet, memfd)
+            small, large, loan = packets.unpack_credits(packet)
+        except FrameError:
+            self._log.exception("fault")
+            self._lose(worker)
+            return
         worker.life_time = time.monotonic()
         worker.is_blocked = False
         if worker.unsent_withdrawals:
             numbers, worker.unsent_withdrawals = worker.unsent_withdrawals, []
             self._send_withdrawals(worker, numbers)
-        small, large, loan = packets.unpack_credits(packet)
         worker.credits["small"] += small
         worker.credits["large"] += large
         worker.loan += loan
-        for reply in packets.unpack_replies(packet, memfd):
-            if reply.outcome == Outcome.PART:
-                if streamed := worker.outstanding.get(reply.id):
-                    streamed.deliver(reply)
-                continue
-            call = worker.outstanding.pop(reply.id, None)
-            if call is None:
-                continue
-            self._release(call, is_answered=True)
-            if self._meter is not None:
-                self._meter.add_answered(worker.life_time - call.sent_time)
-            if reply.outcome != Outcome.LOST:
-                call.deliver(reply)
-            else:
-                error = OutOfMemoryError("the server has no descriptor left to take an answer with")
-                call.deliver(self._status(call, error))
+        for reply in replies:
+            self._take_reply(worker, reply)
         self._dispatch()
+
+    def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
+        if reply.outcome == Outcome.PART:
+            if streamed := worker.outstanding.get(reply.id):
+                streamed.deliver(reply)
+            return
+        call = worker.outstanding.pop(reply.id, None)
+        if call is None:
+            return
+        self._release(call, is_answered=True)
+        if self._meter is not None:
+            self._meter.add_answered(worker.life_time - call.sent_time)
+        if reply.outcome != Outcome.LOST:
+            call.deliver(reply)
+        else:
+            error = OutOfMemoryError("the server has no descriptor left to take an answer with")
+            call.deliver(self._status(call, error))
 
     def _fail(self, call: PoolCall, error: Exception) -> None:
         """End a call that is no longer queued or held by a worker."""

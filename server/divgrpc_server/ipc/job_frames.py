@@ -11,7 +11,11 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from divgrpc_server.ipc.errors import FrameError
+
 _HEAD: Final = struct.Struct("<IB3x")
+# Four times as many bytes as a front takes in one message (`RECEIVED_BYTES_MAX`).
+_BYTES_MAX: Final = 2**26
 
 
 class Frame(IntEnum):
@@ -34,6 +38,9 @@ class Frame(IntEnum):
     DIAGNOSE = 15  # to an evaluator: a DiagnoseRequest
 
 
+_KINDS: Final = frozenset(Frame)
+
+
 class StagedGeneration(NamedTuple):
     """A complete generation that is not published yet: the name of its index, and its folder."""
 
@@ -46,8 +53,12 @@ class StagedGeneration(NamedTuple):
 
     @classmethod
     def unpack(cls, payload: bytes) -> "StagedGeneration":
-        """Read the payload of a STAGED frame."""
-        return cls(*payload.decode().split("/"))
+        """Read the payload of a STAGED frame; raises `FrameError`."""
+        try:
+            name, folder = payload.decode().split("/")
+        except ValueError as error:
+            raise FrameError("a staged generation must be the names of two folders") from error
+        return cls(name, folder)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -62,20 +73,20 @@ def send(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
 
 
 def receive(link: socket.socket) -> tuple[Frame, bytes]:
-    """Wait for a frame; raises EOFError if the peer has closed the socket."""
-    length, kind = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
-    return Frame(kind), _receive_exactly(link, length)
+    """Wait for a frame; raises EOFError if the peer has closed the socket, and `FrameError`."""
+    kind, length = _unpack(_receive_exactly(link, _HEAD.size))
+    return kind, _receive_exactly(link, length)
 
 
 def peek(link: socket.socket) -> Frame:
     """Wait for a frame and return its kind; the frame stays for `receive`.
 
-    Raises EOFError if the peer has closed the socket.
+    Raises EOFError if the peer has closed the socket, and `FrameError`.
     """
     head = link.recv(_HEAD.size, socket.MSG_PEEK | socket.MSG_WAITALL)
     if len(head) < _HEAD.size:
         raise EOFError
-    return Frame(_HEAD.unpack(head)[1])
+    return _unpack(head)[0]
 
 
 async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
@@ -87,8 +98,16 @@ async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> 
 
 async def receive_async(link: socket.socket) -> tuple[Frame, bytes]:
     """Wait for a frame in an event loop, as `receive` does; `link` must be non-blocking."""
-    length, kind = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
-    return Frame(kind), await _receive_exactly_async(link, length)
+    kind, length = _unpack(await _receive_exactly_async(link, _HEAD.size))
+    return kind, await _receive_exactly_async(link, length)
+
+
+def _unpack(head: bytes) -> tuple[Frame, int]:
+    """Return the kind of a frame, and the length of its payload."""
+    length, number = _HEAD.unpack(head)
+    if number not in _KINDS or length > _BYTES_MAX:
+        raise FrameError(f"a frame has the kind {number} and {length} bytes")
+    return Frame(number), length
 
 
 def _receive_exactly(link: socket.socket, length: int) -> bytes:

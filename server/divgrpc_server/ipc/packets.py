@@ -29,6 +29,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from divgrpc_server.ipc.errors import FrameError
+
 PACKET_BYTES: Final = 64 * 1024
 SMALL_CREDITS: Final = 2
 LARGE_CREDITS: Final = 1
@@ -74,6 +76,9 @@ class Outcome(IntEnum):
     STATUS = 1  # the payload is the google.rpc.Status of an error
     LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
     PART = 3  # the payload is a message of a stream, and more replies follow
+
+
+_OUTCOMES: Final = frozenset(Outcome)
 
 
 class Request(NamedTuple):
@@ -171,20 +176,27 @@ def request_bytes(request: Request) -> int:
     return _REQUEST.size + len(request.tag) + len(request.payload)
 
 
-def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
-    """Yield the items of a request packet; closes `memfd`."""
-    at = 0
-    while at < len(packet):
-        number, deadline, length, op, tag_length = _REQUEST.unpack_from(packet, at)
-        at += _REQUEST.size + tag_length
-        tag = str(packet[at - tag_length : at], "ascii")
-        if op & _IN_MEMFD and memfd < 0:
-            yield Request(number, deadline, Op.LOST, tag, b"")
-        elif op & _IN_MEMFD:
-            yield Request(number, deadline, op & ~_IN_MEMFD, tag, read_memfd(memfd, length))
-        else:
-            yield Request(number, deadline, op, tag, bytes(packet[at : at + length]))
-            at += length
+def unpack_requests(packet: memoryview, memfd: int) -> list[Request]:
+    """Return the items of a request packet; closes `memfd`.
+
+    Raises `FrameError` if an item cannot be read, or does not end with the packet.
+    """
+    with _reading(memfd):
+        requests: list[Request] = []
+        at = 0
+        while at < len(packet):
+            number, deadline, length, op, tag_length = _REQUEST.unpack_from(packet, at)
+            at += _REQUEST.size + tag_length
+            tag = str(packet[at - tag_length : at], "ascii")
+            if op & _IN_MEMFD:
+                payload = b"" if memfd < 0 else read_memfd(memfd, length)
+                op = Op.LOST if memfd < 0 else op & ~_IN_MEMFD
+            else:
+                payload = bytes(packet[at : at + length])
+                at += length
+            requests.append(Request(number, deadline, op, tag, payload))
+        _check_end(packet, at)
+    return requests
 
 
 def pack_credits(small: int, large: int, loan: int = 0) -> bytes:
@@ -204,24 +216,55 @@ def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
 
 
 def unpack_credits(packet: memoryview) -> tuple[int, int, int]:
-    """Return `small`, `large` and `loan` of a reply packet, as given to `pack_credits`."""
+    """Return `small`, `large` and `loan` of a reply packet, as given to `pack_credits`.
+
+    Raises `FrameError`.
+    """
+    if len(packet) < CREDITS_BYTES:
+        raise FrameError("a packet of replies has no credits")
     small, large, loan = _CREDITS.unpack_from(packet)
     return small, large, loan
 
 
-def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:
-    """Yield the items of a reply packet; closes `memfd`."""
-    at = CREDITS_BYTES
-    while at < len(packet):
-        number, length, outcome = _REPLY.unpack_from(packet, at)
-        at += _REPLY.size
-        if outcome & _IN_MEMFD and memfd < 0:
-            yield Reply(number, Outcome.LOST, b"")
-        elif outcome & _IN_MEMFD:
-            yield Reply(number, outcome & ~_IN_MEMFD, read_memfd(memfd, length))
-        else:
-            yield Reply(number, outcome, bytes(packet[at : at + length]))
-            at += length
+def unpack_replies(packet: memoryview, memfd: int) -> list[Reply]:
+    """Return the items of a reply packet; closes `memfd`.
+
+    Raises `FrameError` if an item has an unknown outcome, or does not end with the packet.
+    """
+    with _reading(memfd):
+        replies: list[Reply] = []
+        at = CREDITS_BYTES
+        while at < len(packet):
+            number, length, outcome = _REPLY.unpack_from(packet, at)
+            at += _REPLY.size
+            if outcome & _IN_MEMFD:
+                payload = b"" if memfd < 0 else read_memfd(memfd, length)
+                outcome = Outcome.LOST if memfd < 0 else outcome & ~_IN_MEMFD
+            else:
+                payload = bytes(packet[at : at + length])
+                at += length
+            if outcome not in _OUTCOMES:
+                raise FrameError("a packet has a reply of an unknown kind")
+            replies.append(Reply(number, outcome, payload))
+        _check_end(packet, at)
+    return replies
+
+
+@contextlib.contextmanager
+def _reading(memfd: int) -> Iterator[None]:
+    """Close a memfd, if there is one; an error of a reader becomes `FrameError`."""
+    try:
+        yield
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"a packet cannot be read: {error}") from error
+    finally:
+        if memfd >= 0:
+            os.close(memfd)
+
+
+def _check_end(packet: memoryview, at: int) -> None:
+    if at != len(packet):
+        raise FrameError("the last item of a packet is longer than the packet")
 
 
 @contextlib.contextmanager
@@ -238,12 +281,12 @@ def memory_file(payload: bytes) -> Iterator[int]:
 
 
 def read_memfd(memfd: int, length: int) -> bytes:
-    """Return the first `length` bytes of a memfd and close it.
+    """Return the first `length` bytes of a memfd; raises `FrameError` if it has fewer.
 
     The memfd is read rather than mapped. If its writer truncated a mapped file, SIGBUS would kill
     this process.
     """
-    try:
-        return os.pread(memfd, length, 0)
-    finally:
-        os.close(memfd)
+    payload = os.pread(memfd, length, 0) if length <= os.fstat(memfd).st_size else b""
+    if len(payload) != length:
+        raise FrameError("a memory file is shorter than its item")
+    return payload

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from divgrpc_server.ipc.errors import FrameError
+
 _LENGTH: Final = struct.Struct("<I")
 _OUTCOME: Final = struct.Struct("<BI")
 
@@ -19,6 +21,9 @@ class Kind(IntEnum):
     ANSWER = 0  # the payload is a WriteStreamResponse
     PUT_OFF = 1  # nothing was done for lack of room; the message is to be sent again
     STATUS = 2  # the payload is the google.rpc.Status of a message that cannot be parsed
+
+
+_KINDS: Final = frozenset(Kind)
 
 
 class WriteOutcome(NamedTuple):
@@ -34,12 +39,9 @@ def pack_messages(messages: Iterable[bytes]) -> bytes:
 
 
 def unpack_messages(payload: bytes) -> Iterator[bytes]:
-    """Yield the messages of `pack_messages`."""
-    start = 0
-    while start < len(payload):
-        (length,) = _LENGTH.unpack_from(payload, start)
-        start += _LENGTH.size + length
-        yield payload[start - length : start]
+    """Yield the messages of `pack_messages`; raises `FrameError`."""
+    for (_,), message in _unpack(_LENGTH, payload):
+        yield message
 
 
 def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> bytes:
@@ -50,9 +52,21 @@ def pack_outcomes(outcomes: Iterable[WriteOutcome]) -> bytes:
 
 
 def unpack_outcomes(payload: bytes) -> Iterator[WriteOutcome]:
-    """Yield the outcomes of `pack_outcomes`."""
+    """Yield the outcomes of `pack_outcomes`; raises `FrameError`."""
+    for (kind, _), outcome in _unpack(_OUTCOME, payload):
+        if kind not in _KINDS:
+            raise FrameError("a batch has an outcome of an unknown kind")
+        yield WriteOutcome(kind, outcome)
+
+
+def _unpack(head: struct.Struct, payload: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield the numbers of each head, the last of which is a length, and the bytes behind it."""
     start = 0
     while start < len(payload):
-        kind, length = _OUTCOME.unpack_from(payload, start)
-        start += _OUTCOME.size + length
-        yield WriteOutcome(kind, payload[start - length : start])
+        if len(payload) - start < head.size:
+            raise FrameError("a batch ends within a length")
+        numbers = head.unpack_from(payload, start)
+        start += head.size + numbers[-1]
+        if start > len(payload):
+            raise FrameError("a batch ends within a message")
+        yield numbers, payload[start - numbers[-1] : start]

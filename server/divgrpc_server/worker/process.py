@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 from divgrpc.engine import Engine
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
@@ -83,12 +84,15 @@ class FrontLink:
         self._send_time = time.monotonic()
 
     def read(self) -> list[Request]:
-        """Read a packet and queue its queries; return its requests if they are not queries."""
+        """Read a packet and queue its queries; return its requests if they are not queries.
+
+        Raises `FrameError`.
+        """
         packet, memfd = self.link.receive()
         if not packet:
             self.is_gone = True
             return []
-        requests = list(packets.unpack_requests(packet, memfd))
+        requests = packets.unpack_requests(packet, memfd)
         if requests[0].op not in _QUERIES:
             return requests  # a packet contains either queries or other requests
         self.packets.append(requests)
@@ -280,23 +284,30 @@ class Worker:
 
     def _follow(self, front: FrontLink) -> None:
         """Read a packet of a front, and do what it says unless it has queries."""
-        for note in front.read():
-            if note.op == Op.CANCEL:
-                front.withdraw(note.id)
-            elif note.op == Op.PREPARE:
-                generation = StagedGeneration.unpack(note.payload)
-                self._preparing[generation.folder] = (front, note)
-                self._indexes.prepare(generation.name, generation.folder)
-            elif note.op == Op.REFRESH:
-                self._refresh(note.payload.decode())
-            elif note.op == Op.RECHECK:
-                self._indexes.recheck(note.payload.decode())
+        try:
+            for note in front.read():
+                self._take_note(front, note)
+        except (FrameError, UnicodeDecodeError):
+            self._log.exception("fault")
+            front.is_gone = True  # other fronts are served
 
     def _look(self, front: FrontLink) -> None:
         """Read the packets that a front has sent meanwhile."""
         with contextlib.suppress(BlockingIOError):
             while not front.is_gone:
                 self._follow(front)
+
+    def _take_note(self, front: FrontLink, note: Request) -> None:
+        if note.op == Op.CANCEL:
+            front.withdraw(note.id)
+        elif note.op == Op.PREPARE:
+            generation = StagedGeneration.unpack(note.payload)
+            self._preparing[generation.folder] = (front, note)
+            self._indexes.prepare(generation.name, generation.folder)
+        elif note.op == Op.REFRESH:
+            self._refresh(note.payload.decode())
+        elif note.op == Op.RECHECK:
+            self._indexes.recheck(note.payload.decode())
 
     def _refresh(self, name: str) -> None:
         """Close the generations of an index that are not current."""

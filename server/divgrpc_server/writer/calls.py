@@ -15,6 +15,7 @@ from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec import writes
 from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc import packets
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 from divgrpc_server.ipc.write_batches import Kind, WriteOutcome, pack_outcomes, unpack_messages
 from divgrpc_server.logging.logs import Logger
@@ -98,7 +99,7 @@ class StreamCall(Call):
         try:
             request = writes_pb2.WriteStreamRequest.FromString(payload)
         except DecodeError as error:
-            super().fail(error)
+            self.give_up(error)
             return
         self._response.correlation_id = request.correlation_id
         name = request.WhichOneof("write")
@@ -109,6 +110,10 @@ class StreamCall(Call):
             self._take(_STREAM_OPS[name], getattr(request, name))
         except Exception as error:  # noqa: BLE001  # becomes the answer
             self.fail(error)
+
+    def give_up(self, error: Exception) -> None:
+        """End the stream with an error, because the message cannot be parsed."""
+        super().fail(error)
 
     def answer(self, response: Any) -> None:  # noqa: ANN401  # the response of the write
         """Answer the message."""
@@ -131,13 +136,17 @@ def calls_of(request: packets.Request, log: Logger) -> Sequence[Call]:
         call = Call(request.tag, log)
         call.parse(request.op, request.payload)
         return [call]
-    calls: list[Call] = []
-    for message in unpack_messages(request.payload):
+    calls: list[StreamCall] = []
+    try:
+        for message in unpack_messages(request.payload):
+            calls.append(StreamCall(request.tag, log))
+            calls[-1].parse(request.op, message)
+            outcome = calls[-1].outcome
+            if outcome is not None and outcome.kind == Kind.STATUS:
+                break
+    except FrameError as error:
         calls.append(StreamCall(request.tag, log))
-        calls[-1].parse(request.op, message)
-        outcome = calls[-1].outcome
-        if outcome is not None and outcome.kind == Kind.STATUS:
-            break
+        calls[-1].give_up(error)
     return calls
 
 

@@ -338,3 +338,17 @@ def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> N
 def answer_to(front: Front, number: int, k: int = 10) -> query_pb2.QueryResponse:
     front.send(query(number, k=k))
     return query_pb2.QueryResponse.FromString(front.answer().payload)
+
+
+@pytest.mark.parametrize("packet", [b"x", b"x" * 40, b"\xff" * 200])
+def test_a_front_that_sends_nonsense_costs_itself_alone(
+    channel: control.Channel, front: Front, packet: bytes
+) -> None:
+    """The worker closes its link, and answers other fronts."""
+    other = Front(channel)
+    other.link.send(packet)
+    assert select.select([other.link], [], [], 20)[0]
+    assert len(other.link.receive()[0]) == 0
+    other.link.close()
+    front.send(query(1))
+    assert front.hear_until(1)

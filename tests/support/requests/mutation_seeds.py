@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2, writes_pb2
 from support.requests.golden_writes import calls
 from support.requests.mutators import Draw
 
@@ -44,6 +44,10 @@ class Seeds:
         message.CopyFrom(seed)
         if method in ("BuildOnce", "DeleteIndex"):
             message.index = draw.choice(_SCRATCH)
+        if method in ("Upsert", "Delete") and draw.random() < 0.8:
+            # Most recorded writes are the first ones to their index.
+            message.ClearField("if_sequence")
+            message.write_id = str(draw.randrange(1_000)) if draw.random() < 0.2 else ""
         if method == "BuildOnce" and message.HasField("label_plan") and draw.random() < 0.5:
             _train(message.label_plan, message.label_chunk)
         return message
@@ -56,6 +60,15 @@ class Seeds:
         return query_pb2.QueryStreamRequest(
             correlation_id=number, query=self.request("Query", draw), time_limit_ms=limit
         )
+
+    def write(self, draw: Draw, number: int) -> writes_pb2.WriteStreamRequest:
+        """Return a valid message of a WriteStream, without a condition on other writes."""
+        message = writes_pb2.WriteStreamRequest(correlation_id=number)
+        if draw.random() < 0.5:
+            message.upsert.CopyFrom(self.request("Upsert", draw))
+        else:
+            message.delete.CopyFrom(self.request("Delete", draw))
+        return message
 
     def steps(self, method: str, draw: Draw) -> list[Message]:
         """Return the messages of a valid Build or AddAttributes, in order."""

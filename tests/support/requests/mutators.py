@@ -98,7 +98,8 @@ def _change_repeated(draw: Draw, owner: Message, field: FieldDescriptor) -> None
             place = draw.randrange(len(items))
             items[place] = _extreme(draw, field, items[place])
         case _:
-            items.append(_extreme(draw, field, items[0] if items else 0))
+            absent = b"" if field.type == FieldDescriptor.TYPE_BYTES else 0
+            items.append(_extreme(draw, field, items[0] if items else absent))
     del values[:]
     values.extend(items)
 

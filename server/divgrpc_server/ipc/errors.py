@@ -1,0 +1,8 @@
+"""The error of bytes that another process of the server should not have sent."""
+
+
+class FrameError(Exception):
+    """A packet, a frame or a batch has not the form that its reader expects.
+
+    Only a defect leads to such bytes. The reader drops their sender, and serves others.
+    """
