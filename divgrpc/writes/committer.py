@@ -10,8 +10,8 @@ records that were written meanwhile, the last few of them while writes wait.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ from divgrpc.writes.additions import Addition, PresentPoints
 from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
+from divgrpc.writes.pending import Pending
 from divgrpc.writes.renewal import Renewal, extension_of, retraining_of, vacuum_of
 from divgrpc.writes.requests import check_durability
 from divgrpc.writes.snapshot import Snapshot
@@ -50,19 +51,6 @@ _FREE_ROUNDS: Final = 3
 _HELD_SECONDS: Final = 0.05
 _RELEASED_SECONDS: Final = 0.02
 _RECORDS_BEHIND: Final = 64
-
-
-class _Pending:
-    """A request that waits to be committed."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.result: WriteResult | None = None
-        self.error: Exception | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.result is not None or self.error is not None
 
 
 class Committer:
@@ -92,7 +80,7 @@ class Committer:
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
         self._merge_lock = threading.Lock()
-        self._queue: deque[_Pending] = deque()
+        self._queue: deque[Pending] = deque()
         self._merging: threading.Thread | None = None
         self._merge_error: Exception | None = None
         self._snapshot: Engine = engine
@@ -142,7 +130,7 @@ class Committer:
 
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
         """Make several writes with one sync of the log; return a result or an error of each."""
-        batch = [_Pending(request) for request in requests]
+        batch = [Pending(request) for request in requests]
         self._queue.extend(batch)
         return [self._outcome(pending) for pending in batch]
 
@@ -158,7 +146,7 @@ class Committer:
             raise outcome
         return outcome
 
-    def _outcome(self, pending: _Pending) -> WriteResult | Exception:
+    def _outcome(self, pending: Pending) -> WriteResult | Exception:
         """Commit the requests that wait until a request is done."""
         while not pending.is_done:
             with self._commit_lock:
@@ -198,7 +186,8 @@ class Committer:
                 # A layout never has a record that the log may lose.
                 self._sync()
                 source, merged_bytes = state.source(), self._target.log_bytes
-            self._merge(source)
+            with self._removal_errors():
+                self._merge(source)
             with self._commit_lock:
                 self._target.log_bytes -= merged_bytes
         if on_progress is not None:
@@ -280,14 +269,9 @@ class Committer:
         path = self._index.path / str(engine.generation)
         self._target = WriteTarget(engine, path)
         try:
-            self._target.open(is_synced=self._durability == "sync")
-            self._check_current()
-        except (FileNotFoundError, IndexDamagedError) as error:
-            is_current = self._is_current
-            self._target.close()
-            if is_current:
-                raise
-            raise self._replaced() from error
+            with self._removal_errors():
+                self._target.open(is_synced=self._durability == "sync")
+                self._check_current()
         except BaseException:
             self._target.close()
             raise
@@ -305,13 +289,23 @@ class Committer:
         if not self._is_current:
             raise self._replaced()
 
+    @contextmanager
+    def _removal_errors(self) -> Iterator[None]:
+        """Raise `IndexChangedError` for files that are missing because the index was replaced."""
+        try:
+            yield
+        except (FileNotFoundError, IndexDamagedError) as error:
+            if self._is_current:
+                raise
+            raise self._replaced() from error
+
     def _replaced(self) -> IndexChangedError:
         return IndexChangedError(f"index {self._index.name!r} was replaced; open it again")
 
     def _commit_queue(self) -> None:
         """Commit the requests that wait, up to the first one that lacks room."""
         batch = [self._queue.popleft() for _ in range(len(self._queue))]
-        rest: list[_Pending] = []
+        rest: list[Pending] = []
         try:
             rest = self._commit(batch)
         except Exception as error:  # noqa: BLE001  # each caller gets it
@@ -323,7 +317,7 @@ class Committer:
                     item.error = UnavailableError("the thread that wrote was interrupted")
         self._queue.extendleft(reversed(rest))
 
-    def _merge_for(self, pending: _Pending) -> None:
+    def _merge_for(self, pending: Pending) -> None:
         """Make room for a request that waits; no lock is held."""
         try:
             self.merge()
@@ -333,7 +327,7 @@ class Committer:
                     self._queue.remove(pending)
                     pending.error = error
 
-    def _commit(self, batch: list[_Pending]) -> list[_Pending]:
+    def _commit(self, batch: list[Pending]) -> list[Pending]:
         """Commit requests up to the first one that lacks room; return this one and all after it."""
         check_writes(self._index.path)
         self._check_open()
@@ -344,8 +338,8 @@ class Committer:
         if is_synced and self._has_queries:
             # While the log is synced, queries see what was there before.
             self.snapshot()
-        results: list[tuple[_Pending, WriteResult]] = []
-        rest: list[_Pending] = []
+        results: list[tuple[Pending, WriteResult]] = []
+        rest: list[Pending] = []
         for place, pending in enumerate(batch):
             try:
                 with self._state_lock:
@@ -367,7 +361,7 @@ class Committer:
         self._merge_if_due()
         return rest
 
-    def _put_off(self, batch: list[_Pending], error: MergesBehindError) -> list[_Pending]:
+    def _put_off(self, batch: list[Pending], error: MergesBehindError) -> list[Pending]:
         """Begin a merge; return the requests that wait for it, or give them the error.
 
         The first one lacks room. No other one overtakes it.
@@ -409,7 +403,8 @@ class Committer:
 
     def _begin(self) -> None:
         """Make the first layout, from the arrays of Build."""
-        self._target.begin()
+        with self._removal_errors():
+            self._target.begin()
         with self._state_lock:
             self._use()
         # Readers look for writes when the pointer changes.

@@ -90,12 +90,19 @@ def _try(world: World, name: str, function: Callable[[Process], object], process
     """Call a function that may fail after an error of the disk; return whether it did not."""
     try:
         function(process)
-    except IndexDamagedError as error:
-        world.history.check(False, f"{name}: {error!r}")
     except _ERRORS as error:
         world.history.note(f"{name}: {type(error).__name__}: {error}")
+        _check_error(world, name, error)
         return False
     return True
+
+
+def _check_error(world: World, name: str, error: Exception) -> None:
+    """Fail for damage, and for an error of the system where no fault has caused one."""
+    is_caused = any(line.startswith("error") for line in world.faults.log)
+    text = f"{name} fails without a cause: {error!r}"
+    is_expected = isinstance(error, DivgrpcError) and not isinstance(error, IndexDamagedError)
+    world.history.check(is_expected or (isinstance(error, OSError) and is_caused), text)
 
 
 # The writer and its callers.
@@ -154,8 +161,7 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
             return True
         except _ERRORS as error:
             history.fail(op, error)
-            if isinstance(error, IndexDamagedError):
-                history.check(False, f"{op.name}: {error!r}")
+            _check_error(world, op.name, error)
             if isinstance(error, IndexChangedError | StorageInUseError) or "read-only" in str(
                 error
             ):
@@ -204,10 +210,9 @@ def _renew_all(world: World, collection: Collection) -> None:
         begin = world.history.latest
         try:
             is_done = getattr(collection.committer, name)()
-        except IndexDamagedError as error:
-            world.history.check(False, f"{name}: {error!r}")
         except _ERRORS as error:
             world.history.note(f"{name} fails: {type(error).__name__}: {error}")
+            _check_error(world, name, error)
             if isinstance(error, IndexChangedError | StorageInUseError):
                 return
         else:

@@ -272,5 +272,17 @@ _LIST: Final = (
         """,
         reason="queries see a record of the log that a loss of power may remove",
     ),
+    Mutant(
+        name="issue-1",
+        module="divgrpc.writes.committer",
+        old="""
+            with self._removal_errors():
+                self._target.begin()
+        """,
+        new="""
+            self._target.begin()
+        """,
+        reason="a first write during a build says that the index is damaged",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

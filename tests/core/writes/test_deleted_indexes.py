@@ -47,7 +47,7 @@ def test_an_index_that_is_deleted_during_a_merge_stays_deleted(
         return write_layout(*arguments)
 
     monkeypatch.setattr(layout.WritesFolder, "merge", late)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(IndexNotFoundError, match="there is no index 'points'"):
         collection.compact()
     collection.close()
     assert list(path.parent.iterdir()) == []

@@ -9,6 +9,7 @@ from divgrpc import Collection, Index
 from divgrpc.errors import BuildUnderWayError, IndexChangedError
 from divgrpc.storage.build_locks import build_lock, build_lock_path
 from divgrpc.types import Progress
+from divgrpc.writes.layout import LayoutInfo, WritesFolder
 
 VECTORS = np.random.default_rng(6).standard_normal((300, 8)).astype(np.float32)
 
@@ -39,6 +40,28 @@ def test_writes_are_refused_from_the_end_of_the_upload_on(path: Path) -> None:
         assert faults == {"a build is about to replace index 'points'; write to it after the build"}
         with pytest.raises(IndexChangedError):
             collection.upsert([5], VECTORS[:1])
+    with Collection.open(path) as collection:
+        assert (len(collection), collection.upsert([5], VECTORS[:1]).sequence) == (100, 1)
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_build_may_end_while_a_layout_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """The first write makes a layout, and so does a merge; then its folder is gone."""
+    publish = WritesFolder._publish
+
+    def build_and_publish(self: WritesFolder, info: LayoutInfo) -> None:
+        if self.path.parent.parent == path and self.path.parent.name == "1":
+            Index.build(VECTORS[:100], path=path, replace=True)
+        publish(self, info)
+
+    with Collection.build(VECTORS, path=path) as collection:
+        for _ in range(writes):
+            collection.upsert([5], VECTORS[:1])
+        monkeypatch.setattr(WritesFolder, "_publish", build_and_publish)
+        with pytest.raises(IndexChangedError, match="open it again"):
+            collection.upsert([5], VECTORS[:1]) if not writes else collection.compact()
     with Collection.open(path) as collection:
         assert (len(collection), collection.upsert([5], VECTORS[:1]).sequence) == (100, 1)
 
