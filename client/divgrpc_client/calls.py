@@ -97,7 +97,7 @@ async def ask_all(
         request = next(exchange)
         while True:
             try:
-                answer = await link.stack.result(call.start(link.method(call), request))
+                answer = await _answer(link, call, request)
             except grpc.RpcError as error:
                 failure = _failed(call, error)
                 seconds = _pause(link, call, request, failure)
@@ -112,6 +112,20 @@ async def ask_all(
     if result is None:
         raise call.unsettled()
     return result
+
+
+async def _answer(link: Link, call: RpcCall, request: object) -> Any:  # noqa: ANN401  # of any method
+    """Send a request and return its answer, when the connection has a place for the call.
+
+    Raises `RpcError` if it has none in time.
+    """
+    places = link.connection.places
+    if not await places.acquire_within(call.seconds_to_wait()):
+        raise call.overloaded("too many calls of this client wait for answers")
+    try:
+        return await link.stack.result(call.start(link.method(call), request))
+    finally:
+        places.release()
 
 
 def _pause(link: Link, call: RpcCall, request: object, failure: RpcError) -> float | None:

@@ -57,7 +57,12 @@ class Config:
         low=1,
         high=1024,
     )
-    fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
+    fronts: int = _option(
+        max(1, _cores() // 4),
+        "processes that speak gRPC, sharing the port; by default one for each four cores",
+        low=1,
+        high=256,
+    )
     tls_cert: str = _option("", "PEM file of the server's certificate, read again when it changes")
     tls_key: str = _option("", "PEM file of the key of tls_cert, without a passphrase")
     tls_client_ca: str = _option(
@@ -105,7 +110,7 @@ class Config:
         64 * 2**20, "bytes of queries that a front queues; further ones are refused", low=1
     )
     pending_calls: int = _option(
-        20_000, "calls that gRPC queues for a busy front; it ends further calls as CANCELLED", low=1
+        64, "calls that gRPC queues for a busy front; it ends further calls as CANCELLED", low=1
     )
     stream_window: int = _option(
         256,

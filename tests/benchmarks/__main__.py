@@ -34,6 +34,7 @@ _SERVER_RUNS: Final = (
     "writes",
     "write_streams",
     "monitoring",
+    "overload",
     "security",
 )
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):

@@ -136,6 +136,10 @@ def test_grids_equal_the_code(page: str, kind: Any) -> None:  # noqa: ANN401
             assert cell == ", ".join(map(_as_text, values)), field.name
 
 
+# Defaults that depend on the machine.
+OF_MACHINE = {"--workers": "cores \u2212 1, at least 1", "--fronts": "cores / 4, at least 1"}
+
+
 def test_options_of_the_server_equal_the_code() -> None:
     rows = _by_name("configuration.md", "Options", "option")
     assert f"`{ENVIRONMENT_PREFIX}DATA_DIR`" in _section(
@@ -146,9 +150,8 @@ def test_options_of_the_server_equal_the_code() -> None:
     assert set(rows) == set(fields)
     for option, field in fields.items():
         row, limits = rows[option], field.metadata
-        # The default of `workers` depends on the machine, so it is not compared.
-        if option != "--workers":
-            assert row["default"].strip("`") == (_as_text(field.default) or "none"), option
+        default = OF_MACHINE.get(option, _as_text(field.default) or "none")
+        assert row["default"].strip("`") == default, option
         for word in limits["choices"]:
             assert f"`{word}`" in row["values"]
         if limits["low"] > -math.inf:

@@ -1,5 +1,6 @@
 """The status of calls if workers die or hang, queues are full or resources run out."""
 
+import asyncio
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from divgrpc import Index
-from divgrpc_client import Client
+from divgrpc_client import AsyncClient, Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -333,6 +334,19 @@ def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: P
         assert info.result().workers_ready
         codes = {call.code() for call in flood}
         assert codes == {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
+
+
+def test_a_burst_of_a_client_is_answered(tmp_path: Path) -> None:
+    """The calls that gRPC would end as CANCELLED wait in the client."""
+
+    async def scene(target: str) -> None:
+        async with AsyncClient(target, timeout=60, retries=False) as client:
+            row = np.ones(DIMS)
+            results = await asyncio.gather(*(client.query("small", row) for _ in range(500)))
+            assert {result.generation for result in results} == {1}
+
+    with serving(tmp_path, "--workers", "1") as service:
+        asyncio.run(scene(service.server.target))
 
 
 def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:

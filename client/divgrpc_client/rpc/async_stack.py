@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import grpc
 import grpc.aio
 
-from divgrpc_client.rpc.channels import WATCH, ChannelSettings
+from divgrpc_client.rpc.channels import CALLS_MAX, CLOSED, WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -25,11 +25,12 @@ ResponseT = TypeVar("ResponseT")
 
 
 class Connection(NamedTuple):
-    """A channel, its stub and the event loop that the channel belongs to."""
+    """A channel, its stub, the places for calls in flight, and the loop that owns the channel."""
 
     channel: grpc.aio.Channel
     stub: "DiverseIndexAsyncStub"
     watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
+    places: "Window"
     loop: asyncio.AbstractEventLoop
 
     def check_owner(self) -> None:
@@ -41,6 +42,7 @@ class Connection(NamedTuple):
 
     async def close(self) -> None:
         """Close the channel and cancel its calls."""
+        self.places.close()
         await self.channel.close()
 
 
@@ -52,8 +54,9 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.aio.insecure_channel(settings.peer.target, options)
     else:
         channel = grpc.aio.secure_channel(settings.peer.target, credentials, options)
+    stub, places = DiverseIndexStub(channel), Window(CALLS_MAX)
     loop = asyncio.get_running_loop()
-    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH), loop)
+    return Connection(channel, stub, channel.unary_stream(WATCH), places, loop)
 
 
 def run(coroutine: Coroutine[Any, Any, ResultT]) -> Coroutine[Any, Any, ResultT]:
@@ -77,7 +80,28 @@ async def sleep(seconds: float) -> None:
 
 
 class Window(asyncio.Semaphore):
-    """Limits the number of queries of a stream that await results."""
+    """Limits the number of calls in flight, or of queries of a stream that await results."""
+
+    _is_closed = False
+
+    async def acquire_within(self, seconds: float | None) -> bool:
+        """Wait for a place; return False if this takes longer than `seconds`.
+
+        Raises `ClientStateError` after `close`.
+        """
+        try:
+            async with asyncio.timeout(seconds if self.locked() else None):
+                await self.acquire()
+        except TimeoutError:
+            return False
+        if self._is_closed:
+            self.release()  # the next call that waits fails too
+            raise ClientStateError(CLOSED)
+        return True
+
+    def close(self) -> None:
+        """Refuse all calls that wait; those in flight must end."""
+        self._is_closed = True
 
 
 class Handoff(Generic[ItemT]):

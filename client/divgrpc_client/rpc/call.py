@@ -22,6 +22,14 @@ _STATUS_KEY: Final = "grpc-status-details-bin"
 _NO_STATUS: Final = status_pb2.Status()
 # Reason of an error for an expired deadline, the same as the server's.
 _LATE: Final = "LATE"
+# Reason of an error for a call that the server, or this client, has no room for.
+_OVERLOADED: Final = "OVERLOADED"
+_OVERLOADED_RETRY_SECONDS: Final = 0.1
+# A call does not wait in the client for longer than this share of the time to its deadline. The
+# server does not let it wait for longer than this share of the rest either.
+_WAIT_SHARE_MAX: Final = 0.5
+# The details of gRPC when a call was cancelled at this end.
+_CANCELLED_HERE: Final = ("Locally cancelled by application!", "Channel closed!")
 # Reason of an error for a server whose health service reports that it does not serve queries.
 _NOT_SERVING: Final = "NOT_SERVING"
 # Timeouts of about three years and more mean no deadline. With a timeout of some centuries, gRPC's
@@ -90,12 +98,21 @@ class RpcCall:
         """Call a method of a stub with a request or an iterator of requests."""
         return method(request, timeout=self.seconds_left(), metadata=self.metadata)
 
+    def seconds_to_wait(self) -> float | None:
+        """Return the seconds that the call may wait for its turn; None without a deadline.
+
+        Raises as `seconds_left`.
+        """
+        remaining = self.seconds_left()
+        return None if remaining is None else _WAIT_SHARE_MAX * remaining
+
     def pause_after(self, failure: RpcError) -> float | None:
         """Return the seconds after which the server may have room for a call that it has refused.
 
         Returns None if the server does not say so, or if the deadline is earlier.
         """
         is_full = failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        is_full &= failure.reason != _OVERLOADED  # gRPC repeats such calls, with a budget
         if not is_full or failure.retry_after is None:
             return None
         seconds = failure.retry_after * random.uniform(1, _PAUSE_MAX)  # noqa: S311  # no secret
@@ -121,6 +138,9 @@ class RpcCall:
         code = error.code()
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
         detail = error.details() or code.name.lower()
+        is_bare = code is grpc.StatusCode.CANCELLED and not status.details
+        if is_bare and detail not in _CANCELLED_HERE:
+            return self.overloaded("the server ended the call, because it has too much to do")
         if code is grpc.StatusCode.UNAVAILABLE and not status.details:
             detail = explain_unreachable(self._peer, detail)
         return self._error(code, reason, detail, status)
@@ -129,6 +149,15 @@ class RpcCall:
         """Convert a status that was sent inside a message to an `RpcError`."""
         code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
         return self._error(code, "", status.message, status)
+
+    def overloaded(self, detail: str) -> RpcError:
+        """Return the error for a call that nobody has room for."""
+        return self._error(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            _OVERLOADED,
+            f"{detail}; try again shortly",
+            retry_after=_OVERLOADED_RETRY_SECONDS,
+        )
 
     def stalled(self, seconds: float) -> RpcError:
         """Return the error for a stream without any message for `seconds`."""
@@ -155,12 +184,12 @@ class RpcCall:
         reason: str,
         detail: str,
         status: status_pb2.Status = _NO_STATUS,
+        retry_after: float | None = None,
     ) -> RpcError:
         """Return an error; the details of the server's `status`, if any, take precedence."""
         info = error_details_pb2.ErrorInfo()
         bad_request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
-        retry_after = None
         for detail_message in status.details:
             detail_message.Unpack(info)
             detail_message.Unpack(bad_request)

@@ -32,6 +32,11 @@ _REPEATABLE: Final = (
     *("Query", "PredictLabels", "Diversify", "Get", "Count", "Scroll", "Upsert", "Delete"),
     *("GetIndex", "ListIndexes", "GetServerInfo"),
 )
+# What `ClientStateError` says of a closed client.
+CLOSED: Final = "this client is closed"
+# Calls in flight on one connection; further calls wait in the client, where waiting costs the
+# server nothing. A burst of one client then fits what gRPC holds for a front (`--pending-calls`).
+CALLS_MAX: Final = 64
 # Files of TLS are looked at, at most once in this time.
 _CHECK_SECONDS: Final = 1.0
 _SERVICE_CONFIG: Final = json.dumps(
@@ -44,13 +49,14 @@ _SERVICE_CONFIG: Final = json.dumps(
                     "initialBackoff": "0.05s",
                     "maxBackoff": "1s",
                     "backoffMultiplier": 3,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
+                    "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
                 },
             }
         ],
-        # If more than a few calls fail, gRPC stops retrying, so that retries do not overload the
-        # server.
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+        # The budget of retries. A failed attempt takes a token, a success gives a tenth of one, and
+        # with at most half of the tokens there are no retries. So a burst is repeated, and a
+        # lasting overload grows by at most a tenth.
+        "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
     }
 )
 
@@ -148,7 +154,7 @@ class ConnectionPool(Generic[ConnectionT]):
     def _open(self) -> tuple[ConnectionT, ...]:
         with self._lock:
             if self._closed:
-                raise ClientStateError("this client is closed")
+                raise ClientStateError(CLOSED)
             if not self._connections:
                 self._pid = os.getpid()
                 tls = self._settings.peer.tls

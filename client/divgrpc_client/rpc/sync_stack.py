@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
 
-from divgrpc_client.rpc.channels import WATCH, ChannelSettings
-from divgrpc_client.rpc.errors import StallError
+from divgrpc_client.rpc.channels import CALLS_MAX, CLOSED, WATCH, ChannelSettings
+from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
 ItemT = TypeVar("ItemT")
@@ -27,17 +27,19 @@ ResultT = TypeVar("ResultT")
 
 
 class Connection(NamedTuple):
-    """A channel with its stub."""
+    """A channel with its stub; `places` are those for calls in flight."""
 
     channel: grpc.Channel
     stub: DiverseIndexStub
     watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]"
+    places: "Window"
 
     def check_owner(self) -> None:
         """Do nothing: any thread may use a channel."""
 
     async def close(self) -> None:
         """Close the channel and cancel its calls."""
+        self.places.close()
         self.channel.close()
 
 
@@ -49,7 +51,8 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.insecure_channel(settings.peer.target, options)
     else:
         channel = grpc.secure_channel(settings.peer.target, credentials, options)
-    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH))
+    stub, places = DiverseIndexStub(channel), Window(CALLS_MAX)
+    return Connection(channel, stub, channel.unary_stream(WATCH), places)
 
 
 def run(coroutine: Awaitable[ResultT]) -> ResultT:
@@ -104,15 +107,32 @@ async def sleep(seconds: float) -> None:
 
 
 class Window:
-    """Limits the number of queries of a stream that await results."""
+    """Limits the number of calls in flight, or of queries of a stream that await results."""
 
     def __init__(self, places: int) -> None:
         self._places = threading.Semaphore(places)
+        self._is_closed = False
         self.release = self._places.release
 
     async def acquire(self) -> None:
         """Wait until another query may be sent."""
         self._places.acquire()
+
+    async def acquire_within(self, seconds: float | None) -> bool:
+        """Wait as `acquire` does; return False if this takes longer than `seconds`.
+
+        Raises `ClientStateError` after `close`.
+        """
+        if not self._places.acquire(timeout=seconds):
+            return False
+        if self._is_closed:
+            self.release()  # the next call that waits fails too
+            raise ClientStateError(CLOSED)
+        return True
+
+    def close(self) -> None:
+        """Refuse all calls that wait; those in flight must end."""
+        self._is_closed = True
 
 
 class Handoff(Generic[ItemT]):

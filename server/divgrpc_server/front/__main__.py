@@ -81,8 +81,8 @@ class Front:
         self._jobs = Jobs(config, process.channel, self._pool, root)
         self._service = self._new_service(NoCallMeter() if page is None else CallMeter(page))
         self._health = health.aio.HealthServicer()
-        # gRPC ends calls above `pending_calls` with CANCELLED and no details. So `pending_calls` is
-        # larger than the queue of the pool, which refuses calls with a reason and a time to retry.
+        # gRPC ends calls above `pending_calls` with CANCELLED and no details, at a sixth of the
+        # cost of a refusal with a reason. A front that may hold more calls answers them too late.
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
         pending = ((name, calls), (f"{name}_hard_limit", calls))
         self._server = aio.server(options=(*_OPTIONS, *pending))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_defaults_are_for_one_machine() -> None:
     assert config == Config()
     assert (config.host, config.port) == ("127.0.0.1", 50051)
     assert config.workers >= 1
-    assert config.fronts == 1
+    assert config.fronts == max(1, len(os.sched_getaffinity(0)) // 4)
 
 
 def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:

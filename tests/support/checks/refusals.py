@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -28,10 +29,10 @@ def failing(
     reason: str | None = None,
     field: str | None = None,
     match: str | None = None,
-) -> Iterator[None]:
+) -> Iterator[pytest.ExceptionInfo[Any]]:
     """Expect that a call fails in the block with this code and, if given, reason and field."""
     with pytest.raises(kind, match=match) as error_info:
-        yield
+        yield error_info
     assert isinstance(error_info.value, RpcError)
     assert error_info.value.code is code
     assert reason in (None, error_info.value.reason)

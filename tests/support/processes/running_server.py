@@ -13,6 +13,8 @@ from typing import Self
 
 import grpc
 
+# One front by default, so that tests do the same on machines of any size.
+_COMMON = ("--listen", "127.0.0.1:0", "--fronts", "1")
 START_SECONDS = 120.0  # a first start compiles every kernel
 STOP_SECONDS = 20.0
 # A script that replaces itself with a program (`exec`). Linux kills the program if its parent dies.
@@ -44,7 +46,7 @@ class RunningServer:
     ) -> None:
         self.folder = folder
         self._log_path = folder / "server.log"
-        command = [str(python), "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments]
+        command = [str(python), "-m", "divgrpc_server", *_COMMON, *arguments]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 tied(command),
