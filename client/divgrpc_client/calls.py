@@ -151,7 +151,7 @@ async def scroll(
     while True:
         call = new_call()
         try:
-            response = await link.stack.result(call.start(link.method(call), request))
+            response = await _answer(link, call, request)
         except grpc.RpcError as error:
             raise call.failed(error) from error
         yield responses.point_records(response)

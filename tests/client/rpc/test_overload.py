@@ -179,6 +179,21 @@ def test_tasks_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, t
     asyncio.run(scene())
 
 
+def test_pages_of_a_scroll_have_places_too(script: ScriptedIndex, target: str) -> None:
+    script.silent = True
+    with Client(target, timeout=30) as client, ThreadPoolExecutor(CALLS_MAX) as threads:
+        calls = [threads.submit(client.query, "images", ROW) for _ in range(CALLS_MAX)]
+        places = client._pool.take().places
+        eventually(lambda: places._places._value == 0)
+        with failing(FULL, LimitExceededError, reason="OVERLOADED"):
+            list(client.scroll("images", timeout=0.1))
+        script.silent = False
+        script.cancelled.set()
+        assert all(future.result().generation == 1 for future in calls)
+        assert len(list(client.scroll("images"))) == 3
+    assert script.calls["Scroll"] == 3
+
+
 def test_a_burst_of_a_client_waits_its_turn(script: ScriptedIndex, target: str) -> None:
     """Calls beyond the places of a connection are answered too, if there is time."""
 

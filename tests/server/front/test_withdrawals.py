@@ -35,10 +35,11 @@ def withdrawal(number: int) -> QueryMessage:
 
 
 class Caller:
-    """A caller of a QueryStream, and the answers that it has received."""
+    """A caller of a QueryStream, its answers, and the messages that count for the access line."""
 
     def __init__(self, stage: Stage, *, window: int = 256) -> None:
         self.answers: list[query_pb2.QueryStreamResponse] = []
+        self.logged: list[bytes] = []
         self._steps: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.stream = QueryStream(
             self._steps.get,
@@ -47,7 +48,7 @@ class Caller:
             window=window,
             deadline=FOREVER,
             tag="tag",
-            on_message=lambda _: None,
+            on_message=self.logged.append,
         )
         self.run = asyncio.ensure_future(self.stream.run())
 
@@ -153,6 +154,7 @@ async def test_withdrawals_of_unknown_and_finished_queries_are_ignored(stage: St
     await caller.send(withdrawal(1), withdrawal(1), withdrawal(2**64 - 1))
     await caller.end()
     assert caller.codes == [(1, 0)]
+    assert caller.logged == [question(1).SerializeToString()]
 
 
 @on_stage()
