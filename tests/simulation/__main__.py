@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from simulation.mutants import MUTANTS
@@ -64,18 +65,22 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _find_all(seeds: int, processes: int) -> int:
     """Look for each defect in a process of its own; return 1 if one was not found."""
-    missed = []
-    for name, mutant in MUTANTS.items():
-        command = [sys.executable, "-m", "simulation", "--mutant", name, "--seeds", str(seeds)]
-        command += ["--processes", str(processes)]
-        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = [line for line in outcome.stdout.splitlines() if " fails: " in line]
-        _show(f"{name} ({mutant.reason}): {''.join(lines[-1:]) or 'not found'}")
-        if outcome.returncode:
-            missed.append(name)
-            _show(outcome.stderr[-2_000:])
-    _show(f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} defects were found within {seeds} seeds")
-    return int(bool(missed))
+    with ThreadPoolExecutor(processes) as pool:
+        outcomes = list(pool.map(lambda name: _find(name, seeds), MUTANTS))
+    _show(f"{sum(outcomes)} of {len(outcomes)} defects were found within {seeds} seeds")
+    return int(not all(outcomes))
+
+
+def _find(name: str, seeds: int) -> bool:
+    """Look for a defect, and print the seed that finds it; return whether there is one."""
+    command = [sys.executable, "-m", "simulation", "--mutant", name, "--seeds", str(seeds)]
+    outcome = subprocess.run(
+        [*command, "--processes", "1"], capture_output=True, text=True, check=False
+    )
+    lines = [line for line in outcome.stdout.splitlines() if " fails: " in line]
+    reason = f"{name} ({MUTANTS[name].reason})"
+    _show(f"{reason}: {''.join(lines[-1:]) or f'not found {outcome.stderr[-2_000:]}'}")
+    return not outcome.returncode
 
 
 def _show(text: str) -> None:

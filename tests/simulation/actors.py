@@ -33,6 +33,8 @@ from support.data.written_points import kind_of
 _ERRORS: Final = (DivgrpcError, OSError)
 # Seconds between the calls of one caller, on average.
 _CALL_SECONDS: Final = 0.01
+# Share of the writes that a caller sends again, as if no answer had come.
+_REPEATED_SHARE: Final = 0.15
 _RESTARTS_MAX: Final = 40
 _ATTEMPTS_MAX: Final = 30
 
@@ -55,6 +57,8 @@ def serve(world: World, _process: Process) -> None:
     """Recover the index, start readers and others, and a writer as long as there is work."""
     recover(world)
     options = world.options
+    if options.has_intruder:
+        world.process("intruder", partial(_intrude, world))
     for number in range(options.readers):
         world.process(f"reader {number}", partial(_read, world))
     if options.builds:
@@ -68,15 +72,20 @@ def serve(world: World, _process: Process) -> None:
         world.scheduler.wait_until(partial(_is_over, process))
         world.rest(_CALL_SECONDS)
     world.history.check(not world.ops, "the writer has not made all writes after many starts")
+    if options.is_deleted_last:
+        for other in world.processes[1:]:
+            world.scheduler.wait_until(partial(_is_over, other))
+        _delete(world)
 
 
 def recover(world: World) -> None:
     """Do what a server does before it serves, in a process that may end."""
 
     def main(_process: Process) -> None:
-        generations.sweep(world.root)
-        for name in generations.indexes_to_recover(world.root):
-            Collection.open(world.root / name).close()
+        with generations.lock_root(world.root):
+            generations.sweep(world.root)
+            for name in generations.indexes_to_recover(world.root):
+                Collection.open(world.root / name).close()
 
     for _ in range(_RESTARTS_MAX):
         process = world.process("recovery", partial(_try, world, "recovery", main))
@@ -103,6 +112,19 @@ def _check_error(world: World, name: str, error: Exception) -> None:
     text = f"{name} fails without a cause: {error!r}"
     is_expected = isinstance(error, DivgrpcError) and not isinstance(error, IndexDamagedError)
     world.history.check(is_expected or (isinstance(error, OSError) and is_caused), text)
+
+
+def _delete(world: World) -> None:
+    """Delete the index; if the process ends before it has, the index is whole or gone."""
+
+    def main(_process: Process) -> None:
+        IndexFolder(world.path).delete()
+        world.history.note("the index is deleted")
+        world.history.is_deleted = True
+
+    world.history.is_deleted = None
+    process = world.process("deletion", partial(_try, world, "deletion", main))
+    world.scheduler.wait_until(partial(_is_over, process))
 
 
 # The writer and its callers.
@@ -135,13 +157,32 @@ def _serve_callers(world: World, process: Process) -> None:
         world.history.note("the writer closes")
 
 
+def _intrude(world: World, process: Process) -> None:
+    """Try to write as a second process, which is refused while the first one has the index open."""
+
+    def main(_process: Process) -> None:
+        with Collection.open(world.path, durability=world.options.durability) as collection:
+            world.history.note("the intruder opens the index")
+            if world.ops:
+                op = world.ops.popleft()
+                if not _make(world, collection, op):
+                    world.ops.appendleft(op)
+
+    while world.ops:
+        world.rest(3 * _CALL_SECONDS)
+        _try(world, "intruder", main, process)
+
+
 def _call(world: World, collection: Collection) -> None:
-    """Make writes, one after another."""
+    """Make writes, one after another, and some of them again under their name."""
     while world.ops:
         op = world.ops.popleft()
         if not _make(world, collection, op):
             world.ops.appendleft(op)
             return
+        if not op.is_repeated and not op.if_latest and world.rng.random() < _REPEATED_SHARE:
+            op.is_repeated = True
+            world.ops.insert(world.rng.randrange(len(world.ops) + 1), op)
         world.rest(_CALL_SECONDS)
 
 
@@ -209,7 +250,7 @@ def _renew_all(world: World, collection: Collection) -> None:
         name = world.renewals.popleft()
         begin = world.history.latest
         try:
-            is_done = getattr(collection.committer, name)()
+            is_done = _renew(world, collection, name)
         except _ERRORS as error:
             world.history.note(f"{name} fails: {type(error).__name__}: {error}")
             _check_error(world, name, error)
@@ -218,8 +259,22 @@ def _renew_all(world: World, collection: Collection) -> None:
         else:
             version = Version(collection.generation, begin.sequence)
             world.history.note(f"{name} returns {is_done}, {version}")
-            if begin.generation == version.generation or name != "merge":
+            if name in ("vacuum", "retrain", "add_attributes") or (name == "merge" and is_done):
                 _note_renewal(world, begin, version)
+
+
+def _renew(world: World, collection: Collection, name: str) -> bool:
+    """Do one of the things that an operator may do; return whether there was anything to do."""
+    if name == "add_attributes":
+        ids = list(world.history.lineages[collection.generation].base)
+        attribute = f"added{len(world.renewals)}"
+        collection.add_attributes({attribute: ids}, ids=ids)
+        return True
+    if name == "set_default":
+        manifest = collection.committer.manifest
+        IndexFolder(world.path).set_defaults(manifest, thresholds={"embedding": 0.25})
+        return True
+    return bool(getattr(collection.committer, name)())
 
 
 def _note_renewal(world: World, begin: Version, version: Version) -> None:
@@ -251,6 +306,7 @@ def _read(world: World, process: Process) -> None:
                     raise
         version = world.check_index(Index(engine), floor, process.name)
         world.history.see(version)
+        world.keep_answer()
 
 
 # Builders, and snapshots.
@@ -259,7 +315,7 @@ def _read(world: World, process: Process) -> None:
 def _build(world: World, process: Process) -> None:
     """Replace all points by a new build."""
     for number in range(world.options.builds):
-        world.rest(8 * _CALL_SECONDS)
+        world.rest(world.rng.choice((0.5, 8)) * _CALL_SECONDS)
         stamp = 10**6 + number
         ids = list(range(0, IDS, 2))
         lineage = Lineage(dict.fromkeys(ids, stamp))

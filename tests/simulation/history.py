@@ -33,6 +33,7 @@ class Version(NamedTuple):
 class Op:
     """A write that a caller makes, perhaps several times under one name.
 
+    is_repeated: whether it is sent again after it was made.
     proposed: the lineage in which this attempt has a number; None if it has none yet.
     uncertain: lineages in which the fate of an attempt is unknown.
     """
@@ -40,6 +41,7 @@ class Op:
     write: Write
     mode: WriteMode = "upsert"
     if_latest: bool = False
+    is_repeated: bool = False
     proposed: "Lineage | None" = None
     uncertain: "set[Lineage]" = field(default_factory=set)
 
@@ -101,6 +103,8 @@ class History:
         self.lineages, self.models = {1: Lineage(stamps)}, {1: 1}
         self.latest = self.durable = Version(1, 0)
         self.lines: list[str] = []
+        # Whether the index was deleted; None if it may have been.
+        self.is_deleted: bool | None = False
         self._fail = fail
         self.clock: Callable[[], float] = float
 

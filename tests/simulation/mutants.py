@@ -53,15 +53,6 @@ _LIST: Final = (
         reason="the log is dropped before the new LAYOUT is on the disk",
     ),
     Mutant(
-        name="torn-tail-kept",
-        module="divgrpc.writes.log",
-        old="""
-            write_at(self._descriptor, bytes(end.rest), end.offset)
-        """,
-        new="",
-        reason="records that were not kept may follow a later record",
-    ),
-    Mutant(
         name="log-file-unsynced",
         module="divgrpc.writes.log",
         old="""
@@ -85,17 +76,6 @@ _LIST: Final = (
         reason="a merge drops records that were written meanwhile",
     ),
     Mutant(
-        name="followed-sequence-forgotten",
-        module="divgrpc.writes.committer",
-        old="""
-            self._followed_sequence = renewal.source.sequence
-        """,
-        new="""
-            self._followed_sequence = None
-        """,
-        reason="a merge drops records that a new generation has to follow",
-    ),
-    Mutant(
         name="catch-up-missed",
         module="divgrpc.writes.committer",
         old="""
@@ -117,20 +97,6 @@ _LIST: Final = (
             successor.publish(self._sequence)
         """,
         reason="a new generation lacks the last records",
-    ),
-    Mutant(
-        name="successor-unsynced",
-        module="divgrpc.writes.committer",
-        old="""
-            follow(tail.read(self._sequence))
-            successor.log.sync()
-            successor.publish(self._sequence)
-        """,
-        new="""
-            follow(tail.read(self._sequence))
-            successor.publish(self._sequence)
-        """,
-        reason="a new generation becomes current before its log is on the disk",
     ),
     Mutant(
         name="pointer-without-generation",
@@ -229,24 +195,6 @@ _LIST: Final = (
         reason="after a failed sync, later writes are acknowledged",
     ),
     Mutant(
-        name="sync-flag-set-late",
-        module="divgrpc.writes.log",
-        old="""
-            self._is_synced, last = True, self.sequence
-            try:
-                sync_data(self._descriptor)
-                self._synced = last
-        """,
-        new="""
-            last = self.sequence
-            try:
-                sync_data(self._descriptor)
-                self._synced = last
-                self._is_synced = True
-        """,
-        reason="a record that is appended during a sync counts as synced",
-    ),
-    Mutant(
         name="vectors-not-recovered",
         module="divgrpc.writes.target",
         old="""
@@ -273,6 +221,31 @@ _LIST: Final = (
         reason="queries see a record of the log that a loss of power may remove",
     ),
     Mutant(
+        name="successor-unsynced",
+        module="divgrpc.writes.committer",
+        old="""
+            follow(tail.read(self._sequence))
+            successor.log.sync()
+            successor.publish(self._sequence)
+        """,
+        new="""
+            follow(tail.read(self._sequence))
+            successor.publish(self._sequence)
+        """,
+        reason="a new generation becomes current before its log is on the disk",
+    ),
+    Mutant(
+        name="followed-sequence-forgotten",
+        module="divgrpc.writes.committer",
+        old="""
+            self._followed_sequence = renewal.source.sequence
+        """,
+        new="""
+            self._followed_sequence = None
+        """,
+        reason="a merge drops records that a new generation has to follow",
+    ),
+    Mutant(
         name="issue-1",
         module="divgrpc.writes.committer",
         old="""
@@ -283,6 +256,33 @@ _LIST: Final = (
             self._target.begin()
         """,
         reason="a first write during a build says that the index is damaged",
+    ),
+    Mutant(
+        name="sync-flag-set-late",
+        module="divgrpc.writes.log",
+        old="""
+            self._is_synced, last = True, self.sequence
+            try:
+                sync_data(self._descriptor)
+                self._synced = last
+        """,
+        new="""
+            last = self.sequence
+            try:
+                sync_data(self._descriptor)
+                self._synced = last
+                self._is_synced = True
+        """,
+        reason="a record that is appended during a sync counts as synced",
+    ),
+    Mutant(
+        name="torn-tail-kept",
+        module="divgrpc.writes.log",
+        old="""
+            write_at(self._descriptor, bytes(end.rest), end.offset)
+        """,
+        new="",
+        reason="records that were not kept may follow a later record",
     ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

@@ -27,6 +27,9 @@ from simulation.world import INDEX, KINDS, Options, World
 from support.data.stamped_points import IDS, Write, check_answers, stamps_of
 
 _LIVES_MAX: Final = 4
+_RENEWALS: Final = (
+    *("merge", "merge", "merge", "vacuum", "vacuum", "retrain", "add_attributes", "set_default"),
+)
 # Folders that a loss of power may leave, for each one.
 _LEFT_FOLDERS: Final = 2
 # Folders that a loss of power might have left at other moments of a life.
@@ -71,22 +74,24 @@ def draw_options(seed: int, names: list[str]) -> Options:
         clients=rng.randint(1, 3),
         readers=rng.choice((0, 1, 1, 2)),
         writes=rng.randint(8, 24),
-        renewals=[
-            rng.choice(("merge", "merge", "vacuum", "retrain")) for _ in range(rng.randint(0, 3))
-        ],
+        renewals=rng.choices(_RENEWALS, k=rng.randint(0, 3)),
         builds=int(rng.random() < 0.2),
         snapshots=int(rng.random() < 0.15),
+        has_intruder=rng.random() < 0.15,
+        rows_max=rng.choice((1, 4)),
+        has_deletions=rng.random() < 0.7,
+        is_deleted_last=rng.random() < 0.1,
         log_bytes=rng.choice((1_024, 4_096)),
         merged_rows=rng.choice((6, 25, 10**9)),
         faults=draw_faults(rng, names, power=has_power),
     )
 
 
-def _draw_ops(rng: random.Random, count: int) -> list[Op]:
+def _draw_ops(rng: random.Random, options: Options) -> list[Op]:
     ops = []
-    for stamp in range(1, count + 1):
-        ids = rng.sample(range(IDS), rng.randint(1, 4))
-        write = Write(rng.random() < 0.3, ids, stamp)
+    for stamp in range(1, options.writes + 1):
+        ids = rng.sample(range(IDS), rng.randint(1, options.rows_max))
+        write = Write(options.has_deletions and rng.random() < 0.3, ids, stamp)
         mode: Any = rng.choice(("upsert",) * 6 + ("insert_only", "update_only"))
         ops.append(Op(write, "upsert" if write.is_deletion else mode, rng.random() < 0.1))
     return ops
@@ -99,7 +104,7 @@ def run_seed(seed: int, templates: Path, folder: Path, failpoints: FailpointMap)
     options = draw_options(seed, failpoints.names)
     shutil.copytree(templates / options.kind.name, folder / "life-0")
     world = World(seed, options, folder / "life-0", failpoints)
-    world.ops.extend(_draw_ops(world.rng, options.writes))
+    world.ops.extend(_draw_ops(world.rng, options))
     world.ops_by_name = {op.name: op for op in world.ops}
     world.history.note(str(options))
     try:
@@ -130,7 +135,8 @@ def _live(world: World, folder: Path) -> None:
             if world.lost_event is None:
                 _without_faults(world, partial(_check_end, world))
                 return
-            _lose_power(world, folder, number + 1)
+            if not _lose_power(world, folder, number + 1):
+                return
 
 
 def _without_faults(world: World, check: Callable[[], object]) -> None:
@@ -141,10 +147,21 @@ def _without_faults(world: World, check: Callable[[], object]) -> None:
     world.faults.waiting = waiting
 
 
+def _is_gone(world: World, root: Path) -> bool:
+    """Check that the index is there, unless it was deleted; tell whether it is gone."""
+    is_gone = not generations.list_indexes(root)
+    world.history.check(not is_gone or world.history.is_deleted is not False, "the index is lost")
+    is_back = not is_gone and world.history.is_deleted is True
+    world.history.check(not is_back, "the index is there again after its deletion")
+    return is_gone
+
+
 def _check_end(world: World) -> None:
     """Check what is there after all processes have ended, none of them by a loss of power."""
     floor = world.history.latest
     generations.sweep(world.root)
+    if _is_gone(world, world.root):
+        return
     world.check_index(Index(open_engine(world.path)), floor, "a reader at the end")
     with Collection.open(world.path) as collection:
         world.check_index(Index(collection.engine), floor, "a writer at the end")
@@ -155,8 +172,11 @@ def _check_end(world: World) -> None:
     world.history.check(report.verdict in ("ok", "repairable"), damage)
 
 
-def _lose_power(world: World, folder: Path, life: int) -> None:
-    """Check folders that the loss of power may leave; the last one is what the next life has."""
+def _lose_power(world: World, folder: Path, life: int) -> bool:
+    """Check folders that the loss of power may leave; return whether the index is in the last one.
+
+    The last one is what the next life has.
+    """
     assert world.disk is not None
     assert world.lost_event is not None
     world.boot += 1
@@ -164,7 +184,11 @@ def _lose_power(world: World, folder: Path, life: int) -> None:
         path = folder / f"life-{life}{'-other' * (number < _LEFT_FOLDERS - 1)}"
         version = _check_left(world, path, world.lost_event)
     world.root = path
+    if version is None:
+        return False
+    world.history.is_deleted = False
     world.history.truncate(version)
+    return True
 
 
 def _check_other_folders(world: World, folder: Path, life: int) -> None:
@@ -180,17 +204,22 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     world.boot -= 1
 
 
-def _check_left(world: World, path: Path, event: int) -> Version:
-    """Check a folder that a loss of power may leave; return its version."""
+def _check_left(world: World, path: Path, event: int) -> Version | None:
+    """Check a folder that a loss of power may leave; return the version of the index in it."""
     assert world.disk is not None
     world.disk.leave(path, event, np.random.default_rng(world.rng.randrange(2**32)))
-    versions: list[Version] = []
+    versions: list[Version | None] = []
     _without_faults(world, lambda: versions.append(_check_recovered(world, path, event)))
     return versions[0]
 
 
-def _check_recovered(world: World, path: Path, event: int) -> Version:
-    """Recover the index in a folder that a loss of power may leave, and return its version."""
+def _check_recovered(world: World, path: Path, event: int) -> Version | None:
+    """Recover the index in a folder that a loss of power may leave, and return its version.
+
+    If it was being deleted, there may be none.
+    """
+    if world.history.is_deleted is not False and not generations.list_indexes(path):
+        return None
     (report,) = check_folder(path / INDEX)
     damage = f"after a loss of power, the doctor finds {report.findings}"
     is_synced = world.options.durability == "sync"

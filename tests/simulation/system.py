@@ -30,6 +30,7 @@ CHANGES: Final = (
 READS: Final = ("stat", "pread", "scandir", "listdir")
 # The probability that a read lets another task run, as a share of that of a change.
 _READ_SHARE: Final = 0.3
+_SYNCS: Final = ("fsync", "fdatasync")
 _BUFFER_BYTES: Final = 8_192
 _OPEN: Final = os.open
 _FLOCK: Final = fcntl.flock
@@ -104,7 +105,11 @@ class System:
             finally:
                 self._is_inside = False
 
-        return self._faults.call(name, call, run, arguments)
+        result = self._faults.call(name, call, run, arguments)
+        if call in _SYNCS:
+            # Something may be written between a sync and what follows it.
+            self._scheduler.pause()
+        return result
 
     def _changing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # those of `function`

@@ -92,6 +92,10 @@ class Options:
     renewals: list[str]
     builds: int
     snapshots: int
+    has_intruder: bool
+    rows_max: int
+    has_deletions: bool
+    is_deleted_last: bool
     log_bytes: int
     merged_rows: int
     faults: list[Fault]
@@ -162,7 +166,7 @@ class World:
             self.floors.append((self.disk.event, self.history.durable))
 
     def keep_answer(self) -> None:
-        """Note what is durable when a write returns."""
+        """Note what is durable when a write returns, and when a query shows it."""
         if self.options.durability == "sync":
             self.keep(self.history.latest)
 
@@ -239,7 +243,10 @@ class World:
         def noted_generation(self_: Any, folder: Path, number: int) -> Path:  # noqa: ANN401  # a Staging
             if self_._target == self.path:
                 task = self.scheduler.task
-                lineage, model = self.building.get(self_) or self.building[task]
+                current = generations.IndexFolder(self.path).current()
+                extension = history.lineages[current], history.models[current]
+                building = self.building.get(self_) or self.building.get(task)
+                lineage, model = building or extension
                 history.lineages[number] = lineage
                 history.models[number] = number if model is None else model
             return make_current(self_, folder, number)
