@@ -18,6 +18,7 @@ from scipy import sparse
 from divgrpc import compilation
 from divgrpc.arrays import read_only
 from divgrpc.diversifier import diversify
+from divgrpc.hashing.lists import STEPS, add_to_later_lists, room_for_later_lists
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records
@@ -43,7 +44,7 @@ from divgrpc.search.stepwise import StepwiseSelection
 from divgrpc.types import Selector
 from divgrpc.types.filters import HasId
 from divgrpc.types.quotas import Quota
-from divgrpc.vectors import as_rows
+from divgrpc.vectors import SparseRows, as_rows
 
 # Selectors that call all kernels of stepwise selection.
 _STEPWISE: Final[tuple[Selector, ...]] = ("nearest", "mmr", "max_sum", "dpp")
@@ -194,12 +195,15 @@ def _candidates_of(vectors: npt.NDArray[np.float32]) -> CandidateSet:
 
 
 def _add_rows() -> None:
-    """Add a row to a cell and to a chain of a hash table, as a write does."""
+    """Add a row to a cell, to a chain of a hash table and to inverted lists, as a write does."""
     no_tiles, row = tuple(np.full(1, -1, np.int32) for _ in range(5)), np.zeros(1, np.int32)
     overflow = (*no_tiles, np.ones(1, np.int64))
     add_places(read_only(row.copy()), read_only(row.copy()), 0, overflow, row)
     codes = read_only(np.zeros((1, 8), np.uint8))
     add_later(codes, 0, 2, np.full(2, -1, np.int32), np.empty((1, 2), np.int32))
+    points = SparseRows.of(sparse.csr_array(np.ones((1, 1), np.float32)))
+    arrays = room_for_later_lists(1, 1, 1) | {STEPS: np.ones(1, np.float32)}
+    add_to_later_lists(points, 1, arrays, np.zeros(2, np.int64))
 
 
 def _select_stepwise(candidate_set: CandidateSet) -> None:

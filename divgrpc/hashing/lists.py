@@ -1,13 +1,13 @@
 """Inverted lists of sparse points, for `divgrpc.kernels.inverted_lists`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.kernels import inverted_lists
+from divgrpc.kernels import inverted_lists, later_lists, rounding
 from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows, block_rows
@@ -21,11 +21,14 @@ Create: TypeAlias = Callable[[str, npt.DTypeLike, tuple[int, ...]], Array]
 STEPS: Final = "list_steps"
 FULL_COLUMNS: Final = "full_columns"
 WORK: Final = "list_work"
-# A later value may be so many times as great as the greatest of its column in Build, before its
-# rounding error grows.
-_HEADROOM: Final = np.float32(2)
+# A later value may be up to twice as great as the greatest of its column in Build before its
+# rounding error grows. A column with this many values has half of this headroom, because greater
+# values are rare.
+_HALF_HEADROOM_VALUES: Final = 64
 # Names of the arrays with a number for each point.
 LENGTHS: Final = ("full_lengths", "list_errors")
+# Names of the arrays of `kernels.records.LaterLists`, in its order.
+LATER_LISTS: Final = (*("later_first", "later_heads", "later_nexts", "later_rows", "later_values"),)
 
 
 def blocks_of(points: SparseRows) -> Blocks:
@@ -47,7 +50,7 @@ def create_lists(blocks: Blocks, rows: int, dims: int, create: Create) -> None:
     holders, largest = _count(blocks, rows, dims)
     is_full = holders.sum(axis=0) > FULL_COLUMN_SHARE * rows
     steps = create(STEPS, np.float32, (dims,))
-    steps[:] = largest / np.float32(inverted_lists.STEPS_MAX)
+    steps[:] = largest / np.float32(rounding.STEPS_MAX)
     full_columns = create(FULL_COLUMNS, np.int32, (dims,))
     full_columns[:] = np.where(is_full, np.cumsum(is_full) - 1, -1)
     lengths, errors = (create(name, np.float32, (rows,)) for name in LENGTHS)
@@ -80,7 +83,7 @@ def measure(
     `full_lengths` and `errors` (m,) float32 are to be written.
     """
     columns = read_only(np.asarray(steps)), read_only(np.asarray(full_columns))
-    inverted_lists.measure_rounding(*_arrays(points), *columns, full_lengths, errors)
+    rounding.measure_rounding(*_arrays(points), columns, full_lengths, errors)
 
 
 def rounding_of(
@@ -94,19 +97,58 @@ def rounding_of(
     return arrays
 
 
-def roomy_steps(steps: FloatArray) -> FloatArray:
-    """Return steps (d,) that leave room for later values, given the `steps` of Build."""
+def roomy_steps(arrays: Mapping[str, Array]) -> FloatArray:
+    """Return steps (d,) that leave room for later values, given the lists of Build."""
+    steps, sizes = arrays[STEPS], _sizes(arrays["list_starts"], len(arrays[STEPS]))
+    few = _HALF_HEADROOM_VALUES / (_HALF_HEADROOM_VALUES + sizes)
+    headroom = np.where(arrays[FULL_COLUMNS] >= 0, 1, 1 + few).astype(np.float32)
     is_used = steps > 0
-    typical = steps[is_used].mean() if is_used.any() else np.float32(0)
-    return np.asarray(_HEADROOM * np.where(is_used, steps, typical), np.float32)
+    typical = 2 * steps[is_used].mean() if is_used.any() else np.float32(0)
+    return np.asarray(np.where(is_used, headroom * steps, typical), np.float32)
 
 
 def work_of(starts: IntArray, full_columns: Array, points: SparseRows) -> FloatArray:
     """Return `InvertedLists.work` (d,) float32 for lists of `points`, all of which are listed."""
-    dims = len(full_columns)
-    sizes = np.diff(starts).reshape(-1, dims).sum(axis=0).astype(np.float64)
+    sizes = _sizes(starts, len(full_columns)).astype(np.float64)
     sizes[full_columns >= 0] = FULL_COLUMN_SHARE * len(points)
     return np.asarray(sizes / max(1, len(points.indices)), np.float32)
+
+
+def room_for_later_lists(rows: int, later_values: int, dims: int) -> dict[str, Array]:
+    """Return the empty arrays of `kernels.records.LaterLists`, by name.
+
+    `rows`: number of rows of a layout. `later_values`: the number of values that later rows have
+    at most. Memory is used only for values that are added.
+    """
+    size = later_lists.BLOCK_ENTRIES
+    blocks = 1 + later_values // size + min(later_values, dims)
+    arrays = (
+        np.array([rows]),
+        np.zeros(dims, np.int32),
+        np.zeros(blocks, np.int32),
+        np.zeros(blocks * size, np.uint16),
+        np.zeros(blocks * size, np.int8),
+    )
+    return dict(zip(LATER_LISTS, arrays, strict=True))
+
+
+def add_to_later_lists(
+    points: SparseRows, first: int, arrays: Mapping[str, Array], ends: IntArray
+) -> None:
+    """Add `points` to the later lists of a layout; the first of them is row `first`.
+
+    `arrays`: the arrays of the layout. `ends` (d + 1,) int64 belongs to the lists, and holds zeros
+    at first.
+    """
+    later_first, *later = (arrays[name] for name in LATER_LISTS)
+    number, steps = first - int(later_first[0]), read_only(arrays[STEPS])
+    later_lists.add_to_lists(*_arrays(points), number, steps, tuple(later), ends)
+
+
+def _sizes(starts: IntArray, dims: int) -> IntArray:
+    """Return the number of values of each column (d,) in lists."""
+    sizes: IntArray = np.diff(starts).reshape(-1, dims).sum(axis=0)
+    return sizes
 
 
 def _count(blocks: Blocks, rows: int, dims: int) -> tuple[IntArray, FloatArray]:

@@ -22,6 +22,8 @@ import numpy as np
 
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
+from divgrpc.kernels.later_lists import add_later_lists, first_in_lists
+from divgrpc.kernels.rounding import LENGTH_ROUND_UP, STEPS_MAX, steps_of
 from divgrpc.kernels.sparse import is_marked
 from divgrpc.kernels.top_k import kth_least, take_nearest
 from divgrpc.kernels.vector_sums import prefetch_run
@@ -29,8 +31,6 @@ from divgrpc.kernels.vector_sums import prefetch_run
 # Number of points in a run. Each column has a list for each run, because the position of a point in
 # its run fits into 16 bits.
 RUN_POINTS = 1 << 16
-# A value is stored as a number of steps from -STEPS_MAX to STEPS_MAX.
-STEPS_MAX = 127
 # Number of columns that are added together, so that each sum is read and written once for all.
 _COLUMNS_TOGETHER = 4
 # Lists are prefetched this many columns ahead, because short lists are scattered in memory.
@@ -39,10 +39,6 @@ _PREFETCH_COLUMNS = 8
 _SUM_MAX = float(1 << 30)
 # Bound of the relative rounding error of a float64 sum.
 _SUM_ERROR = 1e-12
-# A length is multiplied by this number, so that its float32 value is not below the true length.
-_LENGTH_ROUND_UP = 1.000001
-# The smallest float32 above 0, rounded up. It is added to lengths that could underflow.
-_FLOAT32_LEAST = 1.5e-45
 # Lists are read only if this takes less than 1 / LISTS_MIN_RATIO of the work of a pass over all
 # stored values, and if the query needs at most 1 / LISTS_MIN_RATIO of all points.
 LISTS_MIN_RATIO = 4
@@ -51,6 +47,8 @@ LISTS_MIN_RATIO = 4
 FULL_COLUMN_SHARE = 0.15
 # The full columns are added for some points only if these are at most 1 / FEW_RATIO of all points.
 FEW_RATIO = 8
+# Rows that pass a filter are compared in groups of this many with rows that follow each other.
+_ROWS_TOGETHER = 32
 # Only so many points have lists. An entry of a list takes three bytes, where a stored value takes
 # eight. A full column takes a byte for each point. The start positions take a further number for
 # each column and run.
@@ -69,25 +67,6 @@ def count_values(indptr, indices, values, first, holders, largest):
         for i in range(indptr[row], indptr[row + 1]):
             holders[run, indices[i]] += 1
             largest[indices[i]] = max(largest[indices[i]], abs(values[i]))
-
-
-@kernel
-def measure_rounding(indptr, indices, values, steps, full_columns, full_lengths, errors):
-    """Write the lengths of the rounding errors and of the values in full columns of m sparse rows.
-
-    `full_lengths` and `errors` (m,) float32 are to be written, rounded up. `steps` (d,) float32 and
-    `full_columns` (d,) int32 are as in `InvertedLists`.
-    """
-    for row in range(indptr.shape[0] - 1):
-        square, full_square = 0.0, 0.0
-        for i in range(indptr[row], indptr[row + 1]):
-            step = steps[indices[i]]
-            error = np.float64(values[i]) - np.float64(step) * steps_of(values[i], step)
-            square += error * error
-            if full_columns[indices[i]] >= 0:
-                full_square += np.float64(values[i]) * np.float64(values[i])
-        errors[row] = math.sqrt(square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
-        full_lengths[row] = math.sqrt(full_square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
 
 
 @kernel
@@ -111,15 +90,6 @@ def fill_lists(indptr, indices, values, first, steps, full_columns, ends, lists)
                 place = ends[run, column]
                 rows[place], list_values[place] = point - run * RUN_POINTS, count
                 ends[run, column] = place + 1
-
-
-@kernel
-def steps_of(value, step):
-    """Return the float64 number of steps nearest to a value: a whole number up to STEPS_MAX."""
-    if not step:
-        return 0.0
-    count = np.rint(np.float64(value) / np.float64(step))
-    return min(max(count, -float(STEPS_MAX)), float(STEPS_MAX))
 
 
 @kernel
@@ -206,6 +176,7 @@ def bound_distances(
         sums[row] = 0
     for start in range(0, n_listed, RUN_POINTS):
         _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums[start:][:RUN_POINTS])
+    add_later_lists(lists, columns, weights, False, sums)
     _add_later(points, lists, query, scale[0], marks, passing, False, sums)
     # The last columns are completed to a whole number of groups by columns of weight 0.
     full, full_weights = np.zeros((2, columns.shape[0] + _COLUMNS_TOGETHER), np.int32)
@@ -217,12 +188,12 @@ def bound_distances(
             square += np.float64(values[i]) * np.float64(values[i])
             n_full += 1
     if n_full and FEW_RATIO * n_nearest <= n_open:
-        full_length = math.sqrt(square) * _LENGTH_ROUND_UP
+        full_length = math.sqrt(square) * LENGTH_ROUND_UP
         _bound_all(squares, lists, query, scale, full_length, sums, distances, scratch.bounds)
-        _keep_passing(passing, n, distances, scratch)
+        n_kept = _keep_or_void(passing, n, distances, scratch)
         count = _bound_few(
-            points, lists, query, scale, full[:n_full], full_weights, n_nearest, n_open, marks,
-            candidates, scratch,
+            points, lists, query, scale, full[:n_full], full_weights, n_nearest, n_kept, n_open,
+            marks, candidates, scratch,
         )  # fmt: skip
         if count:
             return count
@@ -233,6 +204,7 @@ def bound_distances(
                 sums[:n_listed][start:][:RUN_POINTS],
             )  # fmt: skip
     if n_full:
+        add_later_lists(lists, columns, weights, True, sums)
         _add_later(points, lists, query, scale[0], marks, passing, True, sums)
     _bound_all(squares, lists, query, scale, 0.0, sums, distances, scratch.bounds)
     _keep_passing(passing, n, distances, scratch)
@@ -255,19 +227,50 @@ def _keep_passing(passing, n, distances, scratch):
             rows[row] = row
 
 
+@part
+def _keep_or_void(passing, n, distances, scratch):
+    """Do what `_keep_passing` does, or exclude the other rows where they are if they are few.
+
+    Excluded rows have the distance infinity and the bound NaN. Returns the number of rows kept,
+    excluded ones included.
+    """
+    n_passing, bounds = passing.shape[0], scratch.bounds
+    if n_passing and FEW_RATIO * (n - n_passing) > n:
+        _keep_passing(passing, n, distances, scratch)
+        return n_passing
+    _keep_passing(passing[:0], n, distances, scratch)
+    # All rows before `row` are done.
+    row = n if not n_passing else np.int64(0)
+    for i in range(0, n_passing, _ROWS_TOGETHER):
+        stop = min(i + _ROWS_TOGETHER, n_passing)
+        # Nearly always, the rows follow each other, which is seen at once.
+        for place in range(stop if passing[stop - 1] - row == stop - 1 - i else i, stop):
+            while row < passing[place]:
+                distances[row], bounds[row] = np.float32(np.inf), np.float32(np.nan)
+                row += 1
+            row += 1
+        row = np.int64(passing[stop - 1]) + 1
+    while row < n:
+        distances[row], bounds[row] = np.float32(np.inf), np.float32(np.nan)
+        row += 1
+    return n
+
+
 @kernel
 def _add_later(points, lists, query, unit, marks, passing, is_full, sums):
-    """Add products to the `sums` (n,) of the rows that pass and have no lists.
+    """Add products to the `sums` (n,) of the rows that pass and have no lists, nor later lists.
 
     These are the products in full columns or, unless `is_full`, in the other columns.
     """
     n_listed, is_filtered = lists.full_values.shape[1], passing.shape[0] > 0
-    place = (passing.shape[0] if is_filtered else sums.shape[0]) - 1
+    stop = first_in_lists(lists.later, sums.shape[0])
+    place = (passing.shape[0] if is_filtered else stop) - 1
     while place >= 0:
         row = np.int64(passing[place]) if is_filtered else place
         if row < n_listed:
             break
-        sums[row] += _sum_of(points, lists, query, unit, marks, row, is_full)
+        if row < stop:
+            sums[row] += _sum_of(points, lists, query, unit, marks, row, is_full)
         place -= 1
 
 
@@ -288,21 +291,24 @@ def _sum_of(points, lists, query, unit, marks, row, is_full):
 
 @allocating
 def _bound_few(
-    points, lists, query, scale, full, weights, n_nearest, n_open, marks, candidates, scratch
-):
+    points, lists, query, scale, full, weights, n_nearest, n_kept, n_open, marks, candidates,
+    scratch,
+):  # fmt: skip
     """Do what `bound_distances` does if few points can be among the nearest; otherwise return 0.
 
     `full` and `weights` are the numbers and weights of the query's full columns. `scratch.sums`
     lacks these columns, and `scratch.bounds` allows for them. They are added for the points that
     seem nearest, which limits the distances of the nearest points. Then they are added for all
-    points whose bounds are within the limit.
+    points whose bounds are within the limit. `n_kept` is what `_keep_or_void` returned.
     """
     rows, bounds, most = scratch.rows, scratch.bounds, n_open // FEW_RATIO
     near_rows, distances = candidates.rows, candidates.distances
     squares, (unit, length, slack) = points.squares, scale
-    count = take_nearest(distances[:n_open], n_nearest, near_rows)
-    for i in range(count):
-        near_rows[i] = rows[near_rows[i]]
+    n_near, count = take_nearest(distances[:n_kept], n_nearest, near_rows), 0
+    for i in range(n_near):
+        place = near_rows[i]
+        near_rows[count] = rows[place]
+        count += not np.isnan(bounds[place])
     totals = np.empty(max(count, most), np.int32)
     _total_sums(
         points, lists, query, unit, full, weights, near_rows[:count], marks, scratch.sums, totals
@@ -312,8 +318,9 @@ def _bound_few(
         width = slack + length * np.float64(lists.errors[row])
         distances[i] = _farthest(query, squares[row], unit * totals[i], width)
     limit, count = kth_least(distances[:count], n_nearest - 1), 0
-    for i in range(n_open):
+    for i in range(n_kept):
         rows[count] = rows[i]
+        # The bound of an excluded row is not within any limit.
         count += bounds[i] <= limit
     if count > most:
         return 0
@@ -396,7 +403,7 @@ def _weigh(steps, columns, values, weights):
         weights[i] = weight_of(values[i], steps[columns[i]], unit)
     # Each weight is rounded by at most half a unit.
     slack = unit * STEPS_MAX * columns.shape[0] + total * STEPS_MAX * _SUM_ERROR
-    return unit, math.sqrt(square) * _LENGTH_ROUND_UP, slack
+    return unit, math.sqrt(square) * LENGTH_ROUND_UP, slack
 
 
 @kernel

@@ -109,6 +109,22 @@ class Points(NamedTuple):
     inverse_lengths: Annotated[Float32s, "n"]
 
 
+class LaterLists(NamedTuple):
+    """The values of the points that were written since the last merge (`kernels.later_lists`).
+
+    A column has a chain of blocks, and a block has room for BLOCK_ENTRIES values. Blocks are
+    numbered from 1, and 0 means that there is none. All arrays are empty if nothing can be written.
+    """
+
+    first: Annotated[Int64s, "flag", "later_first"]  # the first row that was written since
+    heads: Annotated[Int32s, "columns", "later_heads"]  # the first block of each column
+    nexts: Annotated[Int32s, "blocks", "later_nexts"]  # the block after each block in its chain
+    # The row of an entry is `first` + rows[i] - 1. If rows[i] is 0, there is no entry yet, nor any
+    # after it in the chain. Rows ascend along a chain.
+    rows: Annotated[UInt16s, "later_entries", "later_rows"]
+    values: Annotated[Int8s, "later_entries", "later_values"]  # numbers of steps
+
+
 class InvertedLists(NamedTuple):
     """The values of sparse points by column, rounded to bytes (`kernels.inverted_lists`).
 
@@ -130,6 +146,7 @@ class InvertedLists(NamedTuple):
     # The work of reading a column, as a share of a pass over all stored values at Build. Empty if
     # nothing was written since.
     work: Annotated[Float32s, "columns", "list_work"]
+    later: LaterLists
 
 
 class Hashing(NamedTuple):

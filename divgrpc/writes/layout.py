@@ -36,6 +36,7 @@ from divgrpc.hashing.lists import (
     STEPS,
     blocks_of,
     list_points,
+    room_for_later_lists,
     rounding_of,
 )
 from divgrpc.hashing.partition import order_by_cell
@@ -347,6 +348,9 @@ class WritesFolder:
             if "table_rows" not in arrays:
                 arrays |= tables_of(arrays["codes"], info.rows, manifest.parameters)
             arrays |= room_for_later(info.capacity - info.rows, manifest.parameters)
+        if STEPS in arrays:
+            values, values_max = info.items
+            arrays |= room_for_later_lists(info.rows, values_max - values, manifest.dims)
         files = self.point_files(manifest)
         if verify:
             for entry in info.parts:

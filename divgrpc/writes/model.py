@@ -40,6 +40,6 @@ def model_arrays(
     centre = arrays[CENTRE] if CENTRE in arrays else centre_of(points, manifest.parameters)
     model = {CENTRE: centre, CENTRE_MARGINS: margins}
     if STEPS in arrays and isinstance(points, SparseRows):
-        model |= {STEPS: roomy_steps(arrays[STEPS]), FULL_COLUMNS: arrays[FULL_COLUMNS]}
+        model |= {STEPS: roomy_steps(arrays), FULL_COLUMNS: arrays[FULL_COLUMNS]}
         model[WORK] = work_of(arrays["list_starts"], arrays[FULL_COLUMNS], points)
     return model

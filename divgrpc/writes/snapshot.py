@@ -11,7 +11,7 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.columns.filters import Flags
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
-from divgrpc.hashing.lists import WORK
+from divgrpc.hashing.lists import LATER_LISTS, WORK
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.metrics import Labels, Topics
 from divgrpc.search.code_order import CodeOrder
@@ -36,7 +36,7 @@ from divgrpc.writes.state import State
 # Arrays of a generation that stand for its points alone, and which writes do not keep up to date.
 _OF_BUILD: Final = frozenset(("length_bounds", "id_order"))
 # Arrays of the rows that were written since the merge.
-_LATER: Final = frozenset(("overflow_nexts", "later_links"))
+_LATER: Final = frozenset(("overflow_nexts", "later_links", *LATER_LISTS))
 # Ids of rows without a point, in evaluations, begin here.
 _ABSENT_ID: Final = 2**62
 # Maximum number of bytes of cached flags of the rows of a layout.

@@ -6,7 +6,13 @@ import numpy as np
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.filters import Flags
-from divgrpc.hashing.lists import FULL_COLUMNS, LENGTHS, STEPS, measure
+from divgrpc.hashing.lists import (
+    FULL_COLUMNS,
+    LENGTHS,
+    STEPS,
+    add_to_later_lists,
+    measure,
+)
 from divgrpc.kernels.normalise import squares_sparse
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IntArray
@@ -26,10 +32,10 @@ class SparseState:
         self.live_values = 0
         self._indptr: IntArray = arrays["indptr"]
         self._squares = arrays["squares"]
-        self._columns: tuple[Array, ...] = ()
-        if STEPS in arrays:
-            self._columns = tuple(read_only(arrays[name]) for name in (STEPS, FULL_COLUMNS))
-            self._lengths = tuple(arrays[name] for name in LENGTHS)
+        self._arrays = arrays
+        self._has_lists = STEPS in arrays
+        # What `add_to_later_lists` knows of the end of each list.
+        self._ends = np.zeros(manifest.dims + 1 if self._has_lists else 0, np.int64)
 
     def begin(self, alive: Flags) -> None:
         """Count the values of the rows that are merged; `alive` (rows,) says which have a point."""
@@ -44,9 +50,11 @@ class SparseState:
         squares_sparse(
             read_only(vectors.indptr), read_only(vectors.values), self._squares[first:stop]
         )
-        if self._columns:
-            steps, full_columns = self._columns
-            measure(vectors, steps, full_columns, *(a[first:stop] for a in self._lengths))
+        if self._has_lists:
+            lengths = [self._arrays[name][first:stop] for name in LENGTHS]
+            columns = self._arrays[STEPS], self._arrays[FULL_COLUMNS]
+            measure(vectors, *columns, *lengths)
+            add_to_later_lists(vectors, first, self._arrays, self._ends)
         self.live_values += len(vectors.indices)
         self.widest = max(self.widest, int(np.diff(vectors.indptr).max(initial=0)))
 

@@ -57,9 +57,11 @@ def _wire_filters(tables: list[Table]) -> None:
 
 
 def _writes(tables: list[Table]) -> None:
-    queries, merge, renewals, rates, start, runbook, wire, by_tables, merges = tables
+    queries, merge, renewals, rates, start, runbook, wire, by_lists, by_tables, merges = tables
     assert min(column(queries, "ratio")) > 0
     assert column(by_tables, "state") == ["1 % written", "10 % written"]
+    assert column(by_lists, "state") == ["1 % written", "10 % written"] * 2
+    assert column(by_lists, "points") == [606, 660] * 2
     assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
     assert column(merges, "merges") == [0, 20, 20]
     assert min(column(merges, "writes")) > 0

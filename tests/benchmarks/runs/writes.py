@@ -14,15 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import load, truth
 from benchmarks.harness.datasets import Manifold
 from benchmarks.harness.programs import Program, echo, server
 from benchmarks.harness.runner import Option, Options, Output, Row, Table, benchmark, take_turns
+from benchmarks.harness.texts import texts
 from divgrpc.collection import Collection
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, IntArray
@@ -31,6 +33,12 @@ from divgrpc_client import Client
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import writes_pb2
 
+# Dense or sparse rows.
+Matrix: TypeAlias = FloatArray | sparse.csr_array
+
+PARTS: Final = (
+    *("queries", "renewals", "rates", "start", "runbook", "wire", "sparse", "tables", "merges"),
+)
 _K: Final = 10
 _QUERIES: Final = 400
 _BATCH: Final = 100
@@ -74,6 +82,7 @@ _MERGES: Final = 20
     long=True,
     points=Option([200_000], "points of 128 dimensions"),
     seconds=Option(3.0, "seconds of a loop over gRPC"),
+    parts=Option(list(PARTS), "tables to make", PARTS),
 )
 def writes(options: Options) -> Iterator[Output]:
     """Rates of writes, and times of queries beside them.
@@ -86,38 +95,41 @@ def writes(options: Options) -> Iterator[Output]:
     """
     for count in options.points:
         with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
-            yield from _of_size(count, Path(temporary), options.seconds)
+            yield from _of_size(count, Path(temporary), options)
 
 
-def _of_size(count: int, folder: Path, seconds: float) -> Iterator[Output]:
+def _of_size(count: int, folder: Path, options: Options) -> Iterator[Output]:
     manifold = Manifold.of()
     points, queries = manifold.points(count + count // 5), manifold.queries(_QUERIES)
     base, later = points[:count], points[count:]
     facts = {"data": f"synthetic points, {count:,} x {points.shape[1]}"}
     index = Index.build(base, path=folder / "fixed")
     facts["index"] = index.info.summary
-    yield Table("Queries of a collection beside those of an index without writes", facts)
     shutil.copytree(folder / "fixed", folder / "living")
+    parts: dict[str, Callable[[], Iterator[Output]]] = {
+        "queries": partial(_query_tables, folder, index, later, queries, facts),
+        "renewals": partial(_renewal_rows, folder, base, later, facts),
+        "rates": partial(_rates, folder, later, facts),
+        "start": partial(_start_rows, folder, later, facts),
+        "runbook": partial(_runbook, folder, base, later, queries, facts),
+        "wire": partial(_wire_rows, folder, later, options.seconds, facts),
+        "sparse": partial(_sparse_rows, folder, count // 5),
+        "tables": partial(_table_rows, folder, base, later, queries, facts),
+        "merges": partial(_merge_rows, folder, later, facts),
+    }
+    for name in options.parts:
+        yield from parts[name]()
+
+
+def _query_tables(
+    folder: Path, index: Index, later: FloatArray, queries: FloatArray, facts: dict[str, str]
+) -> Iterator[Output]:
+    yield Table("Queries of a collection beside those of an index without writes", facts)
     with Collection.open(folder / "living", durability="process") as collection:
         with _without_merges(collection):
             yield from _query_rows(index, collection, later, queries)
         yield Table("Merge", facts)
         yield _merge_row(collection)
-    yield Table("New generations beside writes", facts)
-    yield from _renewal_rows(folder, base, later)
-    yield Table("Rows written in process", facts)
-    yield from _rates(folder, later)
-    yield Table("Start after kill -9", facts)
-    yield from _start_rows(folder, later)
-    yield Table("Runbook: recall of the nearest ten", facts)
-    yield from _runbook(folder, base, later, queries)
-    yield Table("Upserts over gRPC", facts)
-    yield from _wire_rows(folder, later, seconds)
-    by_tables = facts | {"index": "lsh_div, search='tables'"}
-    yield Table("Queries of hash tables beside those of an index without writes", by_tables)
-    yield from _table_rows(folder, base, later, queries)
-    yield Table("Merges beside writes", facts)
-    yield from _merge_rows(folder, later)
 
 
 class _without_merges:  # noqa: N801  # reads as a function
@@ -148,8 +160,10 @@ def _query_rows(
 
 
 def _table_rows(
-    folder: Path, base: FloatArray, later: FloatArray, queries: FloatArray
-) -> Iterator[Row]:
+    folder: Path, base: FloatArray, later: FloatArray, queries: FloatArray, facts: dict[str, str]
+) -> Iterator[Output]:
+    by_tables = facts | {"index": "lsh_div, search='tables'"}
+    yield Table("Queries of hash tables beside those of an index without writes", by_tables)
     index = Index.build(base, path=folder / "tables", hash_family="lsh_div")
     shutil.copytree(folder / "tables", folder / "written tables")
     with (
@@ -159,41 +173,60 @@ def _table_rows(
         yield from _unmerged_rows(index, collection, later, queries, search="tables")
 
 
+def _sparse_rows(folder: Path, count: int) -> Iterator[Output]:
+    """Compare exact queries of sparse texts, which read inverted lists."""
+    base, later, queries = texts(count, 1), texts(count // 10, 2), texts(_QUERIES, 3)
+    index = Index.build(base, path=folder / "texts")
+    facts = {"data": f"made texts, {count:,} x {base.shape[1]:,}", "index": index.info.summary}
+    yield Table("Exact queries of sparse points beside those of an index without writes", facts)
+    for name, options in (("nearest", {"diversity": 0.0}), ("diverse", {})):
+        shutil.rmtree(folder / "written texts", ignore_errors=True)
+        shutil.copytree(folder / "texts", folder / "written texts")
+        with (
+            Collection.open(folder / "written texts", durability="process") as collection,
+            _without_merges(collection),
+        ):
+            for row in _unmerged_rows(index, collection, later, queries, search="exact", **options):
+                yield {"results": name, **row}
+
+
 def _unmerged_rows(
     index: Index,
     collection: Collection,
-    later: FloatArray,
-    queries: FloatArray,
+    later: Matrix,
+    queries: Matrix,
     **options: Any,  # noqa: ANN401  # of queries
 ) -> Iterator[Row]:
     count = index.rows
-    room = len(later)
+    room = later.shape[0]
     for name, share in (("1 % written", 0.01), ("10 % written", 0.1)):
         target = min(room, int(share * count))
         _write(collection, later[:target], count)
         yield _query_row(name, index, collection, queries, **options)
 
 
-def _write(collection: Collection, rows: FloatArray, first: int) -> None:
-    for start in range(0, len(rows), 1_000):
+def _write(collection: Collection, rows: Matrix, first: int) -> None:
+    for start in range(0, rows.shape[0], 1_000):
         part = rows[start : start + 1_000]
-        collection.upsert(np.arange(first + start, first + start + len(part)), part)
+        collection.upsert(np.arange(first + start, first + start + part.shape[0]), part)
 
 
 def _query_row(
     name: str,
     index: Index,
     collection: Collection,
-    queries: FloatArray,
+    queries: Matrix,
     **options: Any,  # noqa: ANN401  # of queries
 ) -> Row:
+    rows = [queries[number : number + 1] for number in range(queries.shape[0])]
+
     def ask(source: Index, number: int) -> IntArray:
-        ids: IntArray = source.query(queries[number : number + 1], k=_K, **options).ids[0]
+        ids: IntArray = source.query(rows[number], k=_K, **options).ids[0]
         return ids
 
     with threadpool_limits(1):
         asks = {"index": partial(ask, index), "collection": partial(ask, collection)}
-        times = take_turns(asks, len(queries), _K)
+        times = take_turns(asks, len(rows), _K)
     ratio, interval = times["collection"].ratio(times["index"])
     goal = _DELETED_GOAL if "deleted" in name else _GOALS.get(name, 1.02)
     return {
@@ -223,8 +256,11 @@ def _merge_row(collection: Collection) -> Row:
     }
 
 
-def _renewal_rows(folder: Path, base: FloatArray, later: FloatArray) -> Iterator[Row]:
+def _renewal_rows(
+    folder: Path, base: FloatArray, later: FloatArray, facts: dict[str, str]
+) -> Iterator[Output]:
     """Vacuum and retrain a collection, while a thread writes single rows."""
+    yield Table("New generations beside writes", facts)
     begin = time.perf_counter()
     Index.build(base, path=folder / "anew")
     yield {"work": "build", "s": time.perf_counter() - begin}
@@ -238,8 +274,9 @@ def _renewal_rows(folder: Path, base: FloatArray, later: FloatArray) -> Iterator
             yield {"work": name, **_write_beside(renew, collection, later)}
 
 
-def _merge_rows(folder: Path, later: FloatArray) -> Iterator[Row]:
+def _merge_rows(folder: Path, later: FloatArray, facts: dict[str, str]) -> Iterator[Output]:
     """Merge in a thread beside writes, and in another process, which has a copy of the index."""
+    yield Table("Merges beside writes", facts)
     shutil.copytree(folder / "fixed", folder / "copy")
     other = subprocess.Popen(
         [sys.executable, "-c", _MERGE, folder / "copy", str(_MERGES)],
@@ -289,8 +326,9 @@ def _seconds_of_upsert(collection: Collection, row: FloatArray) -> float:
     return time.perf_counter() - begin
 
 
-def _rates(folder: Path, later: FloatArray) -> Iterator[Row]:
+def _rates(folder: Path, later: FloatArray, facts: dict[str, str]) -> Iterator[Output]:
     """Rows per second of a collection, and of numpy that copies and logs the same rows."""
+    yield Table("Rows written in process", facts)
     for durability, size, limit in (
         ("process", 1, 2_000),
         ("process", _BATCH, 20_000),
@@ -340,8 +378,9 @@ def _rate(write: Callable[[int, FloatArray], None], rows: FloatArray, size: int)
     return len(rows) / (time.perf_counter() - begin)
 
 
-def _start_rows(folder: Path, later: FloatArray) -> Iterator[Row]:
+def _start_rows(folder: Path, later: FloatArray, facts: dict[str, str]) -> Iterator[Output]:
     """Seconds to open an index, without writes and after kill -9 with many unmerged writes."""
+    yield Table("Start after kill -9", facts)
     shutil.copytree(folder / "fixed", folder / "killed")
     np.save(folder / "later.npy", later[:16_000])
     words = [sys.executable, "-c", _HOLD, str(folder / "killed"), str(folder / "later.npy")]
@@ -375,9 +414,10 @@ def _start_rows(folder: Path, later: FloatArray) -> Iterator[Row]:
 
 
 def _runbook(
-    folder: Path, base: FloatArray, later: FloatArray, queries: FloatArray
-) -> Iterator[Row]:
+    folder: Path, base: FloatArray, later: FloatArray, queries: FloatArray, facts: dict[str, str]
+) -> Iterator[Output]:
     """Insert, delete and search in rounds."""
+    yield Table("Runbook: recall of the nearest ten", facts)
     shutil.copytree(folder / "fixed", folder / "runbook")
     alive = {row: base[row] for row in range(len(base))}
     step = len(later) // _RUNBOOK_ROUNDS
@@ -412,8 +452,11 @@ def _recall(index: Index, queries: FloatArray, near: IntArray) -> float:
     return truth.recall(answers, near)
 
 
-def _wire_rows(folder: Path, later: FloatArray, seconds: float) -> Iterator[Row]:
+def _wire_rows(
+    folder: Path, later: FloatArray, seconds: float, facts: dict[str, str]
+) -> Iterator[Output]:
     """Call Upsert, and an echo with the same messages."""
+    yield Table("Upserts over gRPC", facts)
     (folder / "server").mkdir()
     shutil.copytree(folder / "fixed", folder / "server" / "data" / "fixed")
     for durability in ("interval", "sync"):

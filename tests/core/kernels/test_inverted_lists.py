@@ -21,6 +21,7 @@ from divgrpc.kernels import exact, inverted_lists, normalise
 from divgrpc.kernels.records import (
     Candidates,
     InvertedLists,
+    LaterLists,
     ListScratch,
     Points,
     Query,
@@ -88,6 +89,20 @@ def listed(rows: FloatArray, share: float, count: int | None = None) -> Inverted
         columns = arrays["list_steps"], arrays["full_columns"]
         lists.list_points(lambda: itertools.islice(blocks(), count), count, *columns, create)
     return record_of(InvertedLists, {name: read_only(arrays[name]) for name in arrays}, {})
+
+
+def later_lists_of(written: FloatArray, first: int, whole: InvertedLists) -> LaterLists:
+    """Return the later lists of rows that were written in two parts; `first` is their first row."""
+    dims = written.shape[1]
+    arrays = {lists.STEPS: whole.steps} | lists.room_for_later_lists(
+        first, int(np.count_nonzero(written)), dims
+    )
+    ends = np.zeros(dims + 1, np.int64)
+    for start, stop in itertools.pairwise((0, len(written) // 3, len(written))):
+        indptr, indices, values = parts(written[start:stop])
+        part = SparseRows(indptr, indices, values, dims)
+        lists.add_to_later_lists(part, first + start, arrays, ends)
+    return LaterLists(*(read_only(arrays[name]) for name in lists.LATER_LISTS))
 
 
 @given(seed=seeds, count=counts, dims=st.integers(1, 30), share=shares)
@@ -187,8 +202,10 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     count=counts,
     share=shares,
     n_listed=st.integers(0, 300),
+    n_later=st.none() | st.integers(0, 300),
+    n_unknown=st.integers(0, 20),
     n_nearest=st.integers(1, 40),
-    passing_share=st.sampled_from([0.1, 0.7, 1.0]),
+    passing_share=st.sampled_from([0.1, 0.7, 0.9, 0.99, 1.0]),
     product=st.booleans(),
     has_marks=st.booleans(),
 )
@@ -197,12 +214,17 @@ def test_points_without_lists_have_the_same_bounds(  # noqa: PLR0917  # one for 
     count: int,
     share: float,
     n_listed: int,
+    n_later: int | None,
+    n_unknown: int,
     n_nearest: int,
     passing_share: float,
     product: bool,
     has_marks: bool,
 ) -> None:
-    """Nor does the result depend on the rows that do not pass a filter."""
+    """Nor does the result depend on rows that do not pass a filter, or that a search cannot know.
+
+    `n_later` rows are in later lists, and `n_unknown` rows too, which were written meanwhile.
+    """
     dims, rng = 30, np.random.default_rng(seed)
     rows, target = drawn(seed, count, dims, 1), drawn(seed + 1, 4, dims, 0)[:1]
     _, columns, values = parts(target)
@@ -237,12 +259,20 @@ def test_points_without_lists_have_the_same_bounds(  # noqa: PLR0917  # one for 
 
     whole = listed(rows, share)
     bounded, bounds, near, far = search(rows, whole, passing)
-    later = search(rows, listed(rows, share, min(n_listed, count)), passing)
+    n_listed = min(n_listed, count)
+    partly = listed(rows, share, n_listed)
+    if n_later is not None:
+        first_later = max(n_listed, count - n_later)
+        unknown = drawn(seed + 2, n_unknown, dims, 1) if n_unknown else rows[:0]
+        written = np.concatenate((rows[first_later:], unknown))
+        partly = partly._replace(later=later_lists_of(written, first_later, whole))
+    later = search(rows, partly, passing)
     assert [bounded.tolist(), bounds, near.tolist(), far] == [
         later[0].tolist(), later[1], later[2].tolist(), later[3]
     ]  # fmt: skip
     alone = whole._replace(
-        **{name: read_only(getattr(whole, name)[passing]) for name in ("full_lengths", "errors")},
+        full_lengths=read_only(whole.full_lengths[passing]),
+        errors=read_only(whole.errors[passing]),
         starts=read_only(np.zeros_like(whole.starts)),
         full_values=read_only(np.zeros((len(whole.full_values), 0), np.int8)),
     )
