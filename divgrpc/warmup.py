@@ -18,7 +18,7 @@ from scipy import sparse
 from divgrpc import compilation
 from divgrpc.arrays import read_only
 from divgrpc.diversifier import diversify
-from divgrpc.hashing.lists import STEPS, add_to_later_lists, room_for_later_lists
+from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, LaterLists, room_for_later_lists
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records
@@ -202,8 +202,9 @@ def _add_rows() -> None:
     codes = read_only(np.zeros((1, 8), np.uint8))
     add_later(codes, 0, 2, np.full(2, -1, np.int32), np.empty((1, 2), np.int32))
     points = SparseRows.of(sparse.csr_array(np.ones((1, 1), np.float32)))
-    arrays = room_for_later_lists(1, 1, 1) | {STEPS: np.ones(1, np.float32)}
-    add_to_later_lists(points, 1, arrays, np.zeros(2, np.int64))
+    columns = {STEPS: np.ones(1, np.float32), FULL_COLUMNS: np.zeros(1, np.int32)}
+    arrays = columns | room_for_later_lists(1, 1, 1, columns[FULL_COLUMNS])
+    LaterLists(arrays).add(points, 1)
 
 
 def _select_stepwise(candidate_set: CandidateSet) -> None:

@@ -28,7 +28,10 @@ _HALF_HEADROOM_VALUES: Final = 64
 # Names of the arrays with a number for each point.
 LENGTHS: Final = ("full_lengths", "list_errors")
 # Names of the arrays of `kernels.records.LaterLists`, in its order.
-LATER_LISTS: Final = (*("later_first", "later_heads", "later_nexts", "later_rows", "later_values"),)
+LATER_LISTS: Final = (
+    *("later_first", "later_heads", "later_nexts", "later_rows", "later_values"),
+    "later_full_values",
+)
 
 
 def blocks_of(points: SparseRows) -> Blocks:
@@ -114,35 +117,47 @@ def work_of(starts: IntArray, full_columns: Array, points: SparseRows) -> FloatA
     return np.asarray(sizes / max(1, len(points.indices)), np.float32)
 
 
-def room_for_later_lists(rows: int, later_values: int, dims: int) -> dict[str, Array]:
+def room_for_later_lists(
+    first: int, rows: int, values: int, full_columns: Array
+) -> dict[str, Array]:
     """Return the empty arrays of `kernels.records.LaterLists`, by name.
 
-    `rows`: number of rows of a layout. `later_values`: the number of values that later rows have
-    at most. Memory is used only for values that are added.
+    There is room for `rows` later rows with `values` values, the first of which is row `first`.
+    `full_columns` (d,) are as in `InvertedLists`. Memory is used only for values that are added.
     """
-    size = later_lists.BLOCK_ENTRIES
-    blocks = 1 + later_values // size + min(later_values, dims)
+    dims, size, tile_rows = len(full_columns), later_lists.BLOCK_ENTRIES, later_lists.TILE_ROWS
+    blocks = 1 + values // size + min(values, dims)
+    tiles = -(-rows // tile_rows)
     arrays = (
-        np.array([rows]),
+        np.array([first]),
         np.zeros(dims, np.int32),
         np.zeros(blocks, np.int32),
         np.zeros(blocks * size, np.uint16),
         np.zeros(blocks * size, np.int8),
+        np.zeros((tiles * _full_count(full_columns), tile_rows), np.int8),
     )
     return dict(zip(LATER_LISTS, arrays, strict=True))
 
 
-def add_to_later_lists(
-    points: SparseRows, first: int, arrays: Mapping[str, Array], ends: IntArray
-) -> None:
-    """Add `points` to the later lists of a layout; the first of them is row `first`.
+class LaterLists:
+    """The later lists of a layout, while points are added. For one thread."""
 
-    `arrays`: the arrays of the layout. `ends` (d + 1,) int64 belongs to the lists, and holds zeros
-    at first.
-    """
-    later_first, *later = (arrays[name] for name in LATER_LISTS)
-    number, steps = first - int(later_first[0]), read_only(arrays[STEPS])
-    later_lists.add_to_lists(*_arrays(points), number, steps, tuple(later), ends)
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """Take the arrays of a layout, in which no row was written."""
+        steps, full_columns = (read_only(arrays[name]) for name in (STEPS, FULL_COLUMNS))
+        self._columns = steps, full_columns, _full_count(full_columns)
+        first, *later = (arrays[name] for name in LATER_LISTS)
+        self._first, self._later = int(first[0]), tuple(later)
+        self._ends = np.zeros(len(steps) + 1, np.int64)
+
+    def add(self, points: SparseRows, first: int) -> None:
+        """Add `points`, the first of which is row `first`."""
+        number = first - self._first
+        later_lists.add_to_lists(*_arrays(points), number, self._columns, self._later, self._ends)
+
+
+def _full_count(full_columns: Array) -> int:
+    return int(full_columns.max(initial=-1)) + 1
 
 
 def _sizes(starts: IntArray, dims: int) -> IntArray:
@@ -172,7 +187,7 @@ def _fill(
     holders[:, full_columns >= 0] = 0
     starts = create("list_starts", np.int64, (holders.size + 1,))
     starts[1:] = np.cumsum(holders)
-    entries, full_count = int(starts[-1]), int(np.count_nonzero(full_columns >= 0))
+    entries, full_count = int(starts[-1]), _full_count(full_columns)
     arrays = (
         create("list_rows", np.uint16, (entries,)),
         create("list_values", np.int8, (entries,)),

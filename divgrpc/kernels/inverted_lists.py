@@ -22,7 +22,7 @@ import numpy as np
 
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.later_lists import add_later_lists, first_in_lists
+from divgrpc.kernels.later_lists import TILE_ROWS, add_later_lists, first_in_lists
 from divgrpc.kernels.rounding import LENGTH_ROUND_UP, STEPS_MAX, steps_of
 from divgrpc.kernels.sparse import is_marked
 from divgrpc.kernels.top_k import kth_least, take_nearest
@@ -176,7 +176,7 @@ def bound_distances(
         sums[row] = 0
     for start in range(0, n_listed, RUN_POINTS):
         _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums[start:][:RUN_POINTS])
-    add_later_lists(lists, columns, weights, False, sums)
+    add_later_lists(lists, columns, weights, sums)
     _add_later(points, lists, query, scale[0], marks, passing, False, sums)
     # The last columns are completed to a whole number of groups by columns of weight 0.
     full, full_weights = np.zeros((2, columns.shape[0] + _COLUMNS_TOGETHER), np.int32)
@@ -204,7 +204,7 @@ def bound_distances(
                 sums[:n_listed][start:][:RUN_POINTS],
             )  # fmt: skip
     if n_full:
-        add_later_lists(lists, columns, weights, True, sums)
+        _add_later_full(lists, n_full, full, full_weights, sums)
         _add_later(points, lists, query, scale[0], marks, passing, True, sums)
     _bound_all(squares, lists, query, scale, 0.0, sums, distances, scratch.bounds)
     _keep_passing(passing, n, distances, scratch)
@@ -335,21 +335,39 @@ def _bound_few(
     return count
 
 
+@part
+def _add_later_full(lists, n_full, numbers, weights, sums):
+    """Add `n_full` full columns to the `sums` (n,) of later rows, as `_add_full` does."""
+    first, all_full = first_in_lists(lists.later, sums.shape[0]), lists.full_values.shape[0]
+    for start in range(first, sums.shape[0], TILE_ROWS):
+        tile = lists.later.full_values[(start - first) // TILE_ROWS * all_full :]
+        for i in range(0, n_full, _COLUMNS_TOGETHER):
+            _add_full(tile, numbers[i:], weights[i:], 0, sums[start:][:TILE_ROWS])
+
+
 @kernel
 def _total_sums(points, lists, query, unit, full, weights, rows, marks, sums, totals):
     """Write the sums of `rows` (m,), with the full columns added, into `totals` (m,) int32."""
-    full_values = lists.full_values
-    n_listed = full_values.shape[1]
+    full_values, later, n_listed = lists.full_values, lists.later, lists.full_values.shape[1]
+    first = first_in_lists(later, np.int64(sums.shape[0]))
+    # Rows ascend: those with lists, those without any, and those in later lists.
+    n_first, n_second = 0, 0
     for i in range(rows.shape[0]):
         totals[i] = sums[rows[i]]
-        if rows[i] >= n_listed:
+        n_first += rows[i] < n_listed
+        n_second += rows[i] < first
+        if n_listed <= rows[i] < first:
             totals[i] += _sum_of(points, lists, query, unit, marks, np.int64(rows[i]), True)
     # Each column is read from its first to its last row, which is faster than reading row by row.
     for number in range(full.shape[0]):
         column, weight = full_values[full[number]], weights[number]
-        for i in range(rows.shape[0]):
-            if rows[i] < n_listed:
-                totals[i] += weight * np.int32(column[np.uint64(rows[i])])
+        for i in range(n_first):
+            totals[i] += weight * np.int32(column[np.uint64(rows[i])])
+    for i in range(max(n_first, n_second), rows.shape[0]):
+        tile, place = divmod(np.int64(rows[i]) - first, TILE_ROWS)
+        for number in range(full.shape[0]):
+            count = later.full_values[tile * full_values.shape[0] + full[number], place]
+            totals[i] += weights[number] * np.int32(count)
 
 
 @kernel

@@ -1,8 +1,9 @@
 """The values of sparse points that were written since the last merge, by column.
 
-A merge makes inverted lists anew. Until then, the values of later points are in chains of blocks
-beside them (`records.LaterLists`). Other threads may search meanwhile: a search ignores the points
-that it does not know, and the arrays hold zeros where nothing was written.
+A merge makes inverted lists anew. Until then, the values of later points are beside them, in
+chains of blocks, or in tiles of full columns (`records.LaterLists`). Other threads may search
+meanwhile: a search ignores the points that it does not know, and the arrays hold zeros where
+nothing was written.
 """
 
 import numpy as np
@@ -14,25 +15,30 @@ from divgrpc.kernels.vector_sums import prefetch_run
 # Number of values in a block. Most values of a long chain are then side by side in memory, and a
 # column with a single value does not take much room.
 BLOCK_ENTRIES = 16
+# Number of points in a tile.
+TILE_ROWS = 256
 # Blocks are prefetched this many columns ahead, because they are scattered in memory.
 _PREFETCH_COLUMNS = 8
 
 
 @kernel
-def add_to_lists(indptr, indices, values, first, steps, later, ends):
+def add_to_lists(indptr, indices, values, first, columns, later, ends):
     """Add m sparse rows, the first of which is the later row `first`, counted from 0.
 
-    `indptr` (m + 1,), `indices` and `values` are the sparse rows; `steps` (d,) float32 are as in
-    `InvertedLists`. `later`: the arrays (heads, nexts, rows, values) of `LaterLists`. `ends`
-    (d + 1,) int64 has the position after the last entry of each column, or 0, and at last the
-    number of blocks in use.
+    `indptr` (m + 1,), `indices` and `values` are the sparse rows. `columns`: the steps (d,) float32
+    and the full columns (d,) int32, as in `InvertedLists`, and the number of these. `later`: the
+    arrays (heads, nexts, rows, values, full_values) of `LaterLists`. `ends` (d + 1,) int64 has the
+    position after the last entry of each column, or 0, and at last the number of blocks in use.
     """
-    heads, nexts, rows, list_values = later
+    (steps, full_columns, n_full), (heads, nexts, rows, list_values, full_values) = columns, later
     for row in range(indptr.shape[0] - 1):
         for i in range(indptr[row], indptr[row + 1]):
             column = indices[i]
-            count = steps_of(values[i], steps[column])
-            if not count:
+            count, number = steps_of(values[i], steps[column]), full_columns[column]
+            if number >= 0:
+                tile, place = divmod(first + row, TILE_ROWS)
+                full_values[tile * n_full + number, place] = count
+            if number >= 0 or not count:
                 continue
             place = ends[column]
             if place % BLOCK_ENTRIES == 0:
@@ -48,11 +54,10 @@ def add_to_lists(indptr, indices, values, first, steps, later, ends):
 
 
 @part
-def add_later_lists(lists, columns, weights, is_full, sums):
-    """Add products to the `sums` (n,) int32 of later rows.
+def add_later_lists(lists, columns, weights, sums):
+    """Add products in columns that are not full to the `sums` (n,) int32 of later rows.
 
-    These are the products in full columns or, unless `is_full`, in the other columns. `lists`:
-    `InvertedLists`; `columns` and `weights` (s,) int32 are those of a query.
+    `lists`: `InvertedLists`; `columns` and `weights` (s,) int32 are those of a query.
     """
     later, last = lists.later, columns.shape[0] - 1
     if not later.heads.shape[0]:
@@ -62,10 +67,9 @@ def add_later_lists(lists, columns, weights, is_full, sums):
         ahead = np.int64(later.heads[columns[min(i + _PREFETCH_COLUMNS, last)]]) * BLOCK_ENTRIES
         prefetch_run(later.rows, ahead, ahead + BLOCK_ENTRIES)
         prefetch_run(later.values, ahead, ahead + BLOCK_ENTRIES)
-        block, weight = np.int64(later.heads[columns[i]]), weights[i]
-        if (lists.full_columns[columns[i]] >= 0) == is_full:
-            while block:
-                block = _add_block(later, block, weight, first, known, sums)
+        block = np.int64(later.heads[columns[i]])
+        while block:
+            block = _add_block(later, block, weights[i], first, known, sums)
 
 
 @kernel

@@ -112,8 +112,9 @@ class Points(NamedTuple):
 class LaterLists(NamedTuple):
     """The values of the points that were written since the last merge (`kernels.later_lists`).
 
-    A column has a chain of blocks, and a block has room for BLOCK_ENTRIES values. Blocks are
-    numbered from 1, and 0 means that there is none. All arrays are empty if nothing can be written.
+    A column that is not full has a chain of blocks, and a block has room for BLOCK_ENTRIES values.
+    Blocks are numbered from 1, and 0 means that there is none. All arrays are empty if nothing can
+    be written.
     """
 
     first: Annotated[Int64s, "flag", "later_first"]  # the first row that was written since
@@ -123,6 +124,9 @@ class LaterLists(NamedTuple):
     # after it in the chain. Rows ascend along a chain.
     rows: Annotated[UInt16s, "later_entries", "later_rows"]
     values: Annotated[Int8s, "later_entries", "later_values"]  # numbers of steps
+    # The same for full columns, in tiles of TILE_ROWS points: row t * full + c has those of tile t
+    # and full column c.
+    full_values: Annotated[Int8s, "full_tiles tile", "later_full_values"]
 
 
 class InvertedLists(NamedTuple):

@@ -350,7 +350,8 @@ class WritesFolder:
             arrays |= room_for_later(info.capacity - info.rows, manifest.parameters)
         if STEPS in arrays:
             values, values_max = info.items
-            arrays |= room_for_later_lists(info.rows, values_max - values, manifest.dims)
+            room = info.capacity - info.rows, values_max - values
+            arrays |= room_for_later_lists(info.rows, *room, arrays[FULL_COLUMNS])
         files = self.point_files(manifest)
         if verify:
             for entry in info.parts:

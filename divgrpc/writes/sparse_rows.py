@@ -10,7 +10,7 @@ from divgrpc.hashing.lists import (
     FULL_COLUMNS,
     LENGTHS,
     STEPS,
-    add_to_later_lists,
+    LaterLists,
     measure,
 )
 from divgrpc.kernels.normalise import squares_sparse
@@ -33,9 +33,7 @@ class SparseState:
         self._indptr: IntArray = arrays["indptr"]
         self._squares = arrays["squares"]
         self._arrays = arrays
-        self._has_lists = STEPS in arrays
-        # What `add_to_later_lists` knows of the end of each list.
-        self._ends = np.zeros(manifest.dims + 1 if self._has_lists else 0, np.int64)
+        self._later = LaterLists(arrays) if STEPS in arrays else None
 
     def begin(self, alive: Flags) -> None:
         """Count the values of the rows that are merged; `alive` (rows,) says which have a point."""
@@ -50,11 +48,11 @@ class SparseState:
         squares_sparse(
             read_only(vectors.indptr), read_only(vectors.values), self._squares[first:stop]
         )
-        if self._has_lists:
+        if self._later is not None:
             lengths = [self._arrays[name][first:stop] for name in LENGTHS]
             columns = self._arrays[STEPS], self._arrays[FULL_COLUMNS]
             measure(vectors, *columns, *lengths)
-            add_to_later_lists(vectors, first, self._arrays, self._ends)
+            self._later.add(vectors, first)
         self.live_values += len(vectors.indices)
         self.widest = max(self.widest, int(np.diff(vectors.indptr).max(initial=0)))
 

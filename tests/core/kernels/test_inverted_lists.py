@@ -94,14 +94,14 @@ def listed(rows: FloatArray, share: float, count: int | None = None) -> Inverted
 def later_lists_of(written: FloatArray, first: int, whole: InvertedLists) -> LaterLists:
     """Return the later lists of rows that were written in two parts; `first` is their first row."""
     dims = written.shape[1]
-    arrays = {lists.STEPS: whole.steps} | lists.room_for_later_lists(
-        first, int(np.count_nonzero(written)), dims
-    )
-    ends = np.zeros(dims + 1, np.int64)
+    arrays = {lists.STEPS: whole.steps, lists.FULL_COLUMNS: whole.full_columns}
+    room = len(written), int(np.count_nonzero(written))
+    arrays |= lists.room_for_later_lists(first, *room, whole.full_columns)
+    later = lists.LaterLists(arrays)
     for start, stop in itertools.pairwise((0, len(written) // 3, len(written))):
         indptr, indices, values = parts(written[start:stop])
         part = SparseRows(indptr, indices, values, dims)
-        lists.add_to_later_lists(part, first + start, arrays, ends)
+        later.add(part, first + start)
     return LaterLists(*(read_only(arrays[name]) for name in lists.LATER_LISTS))
 
 
