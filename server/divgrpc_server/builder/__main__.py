@@ -24,7 +24,7 @@ from divgrpc_protos.v1 import attributes_pb2, index_pb2
 from divgrpc_server.builder import attributes
 from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, results
-from divgrpc_server.codec.statuses import explain
+from divgrpc_server.codec.statuses import OutOfMemoryError, expected, explain
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.logging import logs
@@ -145,8 +145,13 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
         raise invalid("labels.ids", "must be empty if no rows come")
 
 
-def serve(process: control.Process, log: logs.Logger) -> None:
-    """Serve the one call of this process."""
+def serve(process: control.Process, log: logs.Logger) -> int:
+    """Serve the one call of this process, and return the exit code.
+
+    Without memory, this process may not be able to remove its files. With the exit code 1, the
+    supervisor removes them.
+    """
+    code = 0
 
     def work(link: socket.socket) -> tuple[type[_Response], IndexInfo]:
         if job_frames.peek(link) == Frame.ATTRIBUTES:
@@ -158,12 +163,14 @@ def serve(process: control.Process, log: logs.Logger) -> None:
         log.info("built", index=info.name, generation=info.generation, rows=info.rows)
         return response(done=to_message(info, index_pb2.IndexInfo)).SerializeToString()
 
-    job_calls.serve_call(
-        process,
-        work,
-        pack_result=pack_result,
-        pack_error=lambda error, tag: explain(error, tag, log).SerializeToString(),
-    )
+    def pack_error(error: Exception, tag: str) -> bytes:
+        nonlocal code
+        code = int(isinstance(expected(error), OutOfMemoryError))
+        payload: bytes = explain(error, tag, log).SerializeToString()
+        return payload
+
+    job_calls.serve_call(process, work, pack_result=pack_result, pack_error=pack_error)
+    return code
 
 
 def main() -> None:
@@ -171,9 +178,9 @@ def main() -> None:
     process = control.enter()
     log = logs.configure(process.config, "builder", process.serial)
     with logs.edge(log):
-        serve(process, log)
+        code = serve(process, log)
     # Skip a normal exit, because unloading the compiler takes longer than a small build.
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":

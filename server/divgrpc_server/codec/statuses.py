@@ -202,6 +202,10 @@ def explain(error: BaseException, tag: str, log: Log) -> status_pb2.Status:
     return status
 
 
+# What glibc says if it has no memory for a library.
+_NO_MEMORY: Final = "failed to map segment from shared object"
+
+
 def expected(error: BaseException) -> errors.DivgrpcError | None:
     """Return `error` as an error of this package, or None if it is a fault of the server."""
     if isinstance(error, errors.DivgrpcError):
@@ -210,7 +214,10 @@ def expected(error: BaseException) -> errors.DivgrpcError | None:
         return MalformedError("the message is not what the method takes")
     if isinstance(error, MatrixError | UnknownWordError):
         return errors.InvalidArgumentError(error.field, str(error))
-    if isinstance(error, MemoryError):
+    # Modules that a process loads late need memory too.
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and _NO_MEMORY in str(error)
+    ):
         return OutOfMemoryError("there is not enough memory for this request")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return OutOfMemoryError("there are not enough descriptors or memory for this request")

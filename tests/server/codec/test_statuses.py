@@ -52,6 +52,10 @@ def test_a_long_message_is_cut() -> None:
         (DecodeError("bytes"), code_pb2.INVALID_ARGUMENT),
         (MatrixError("dense.data", "short"), code_pb2.INVALID_ARGUMENT),
         (MemoryError(), code_pb2.RESOURCE_EXHAUSTED),
+        (
+            ImportError("x.so: failed to map segment from shared object"),
+            code_pb2.RESOURCE_EXHAUSTED,
+        ),
         (OSError(errno.EMFILE, "files"), code_pb2.RESOURCE_EXHAUSTED),
         (OSError(errno.ENOSPC, "disk"), code_pb2.RESOURCE_EXHAUSTED),
         (errors.DivgrpcError("a new kind"), code_pb2.INTERNAL),

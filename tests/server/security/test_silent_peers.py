@@ -1,9 +1,6 @@
 """Peers that connect and then send nothing, or a byte a second, are dropped."""
 
-import contextlib
-import os
 import socket
-import ssl
 import time
 
 import pytest
@@ -12,31 +9,12 @@ from divgrpc_client import Client
 from divgrpc_server.front.catalog import HANDSHAKE_MS
 from support.data.certificates import Authority
 from support.processes.running_server import RunningServer, eventually
+from support.requests.tls_peers import client_hello, connect, descriptors
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # The time after which a descriptor is free again: the page says so. The rest is for a busy machine.
 _FREE_SECONDS = HANDSHAKE_MS / 1e3 + 10
 _CUT_BYTES = 40
-
-
-def connect(server: RunningServer) -> socket.socket:
-    host, port = server.target.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
-def client_hello() -> bytes:
-    """Return the first bytes that a client of TLS sends."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context()
-    handshake = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        handshake.do_handshake()
-    return outgoing.read()
-
-
-def descriptors(server: RunningServer) -> int:
-    (front,) = server.pids("front")
-    return len(os.listdir(f"/proc/{front}/fd"))
 
 
 def is_closed(connection: socket.socket) -> bool:
