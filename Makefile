@@ -286,9 +286,12 @@ sbom: .venv/ready    ## list the packages of an installation in sbom.json, as Cy
 
 # In an environment of its own, because nothing of the project needs it. Its data come from PyPI, so
 # where there is no network this says that nothing was checked, and fails with code 3.
+.audit/bin/pip-audit:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip --quiet --disable-pip-version-check --retries 0 --timeout 5 install pip-audit==2.10.1
+
 audit:           ## compare the lock files with known vulnerabilities; needs the network
-	-test -x .audit/bin/pip-audit || ($(PYTHON) -m venv .audit && .audit/bin/python -m pip --quiet \
-	    --disable-pip-version-check install pip-audit==2.10.1)
+	-$(MAKE) --no-print-directory .audit/bin/pip-audit
 	$(PYTHON) docs/supply_chain.py audit .audit/bin/pip-audit .audit/report.json
 
 clean:           ## remove the environment and what tools left behind

@@ -21,6 +21,9 @@ LOCKS: Final = ("requirements-engine.lock", "requirements-demo.lock")
 _PACKAGE: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\;]+)")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _VULNERABLE, _NO_DATA = 1, 3
+# Without a network, a connection is given up after this time, and so is the audit.
+_CONNECT_SECONDS: Final = 5
+_SECONDS_MAX: Final = 120
 
 
 def packages(lock: Path) -> Iterator[tuple[str, str, list[str]]]:
@@ -73,14 +76,19 @@ def _components() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def audit(program: str, report: Path) -> int:
     """Run pip-audit on the locks; return 1 if it found a vulnerability, 3 if it has no data."""
     report.unlink(missing_ok=True)
-    options = ["--disable-pip", "--require-hashes", "--format", "json", "--output", str(report)]
+    options = ["--disable-pip", "--require-hashes", "--timeout", str(_CONNECT_SECONDS)]
+    options += ["--format", "json", "--output", str(report)]
     locks = [word for lock in LOCKS for word in ("--requirement", str(ROOT / lock))]
     try:
         outcome = subprocess.run(  # noqa: S603  # the program of the make target
-            [program, *options, *locks], capture_output=True, text=True, check=False
+            [program, *options, *locks],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS_MAX,
         )
         last = outcome.stderr.strip().rpartition("\n")[2]
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         last = str(error)
     if not report.exists():
         sys.stderr.write(f"NOT CHECKED: pip-audit or its data cannot be had here: {last}\n")

@@ -7,7 +7,7 @@ Their fields and bytes are changed at random. A request depends only on the seed
 - a call ends with a status that indicates an internal fault (UNKNOWN, INTERNAL, DATA_LOSS), a dead
   process (UNAVAILABLE, CANCELLED) or a call that hung (DEADLINE_EXCEEDED);
 - a worker, a front or the writer is replaced;
-- a call that was slow is slow again when it is sent alone;
+- a call that was slow hangs again when it is sent alone;
 - queries sent before and after give different answers.
 
 The exit code is 1 if there is a violation.
@@ -37,7 +37,7 @@ from core.storage.test_golden_families import points
 from divgrpc_client import Client
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2, writes_pb2
-from support.processes.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, cpu_seconds, eventually
 from support.requests.golden_requests import GOLDEN_NAMES
 from support.requests.mutation_seeds import Seeds
 from support.requests.mutators import Draw, mutated
@@ -78,6 +78,10 @@ _ANSWERED_BY_STREAMS: Final = (
     *("Diagnose", "Evaluate", "EvaluateLabels", "DiversifyStream", "Compact", "Retrain"),
 )
 _TRIES_MAX: Final = 3
+# A server that computed for a shorter time has waited for something; one that computed for a longer
+# time computes for too long.
+_IDLE_SECONDS, _COMPUTING_SECONDS = 0.1, 10.0
+_ROLES: Final = ("front", "worker", "writer")
 _CHANNELS: Final = 4
 # Each channel has a connection of its own, so that both fronts get some.
 _CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
@@ -131,7 +135,7 @@ class Caller:
     def __init__(self, channels: Sequence[grpc.Channel], seed: int, tally: Tally) -> None:
         self._channels = channels
         self._seed = seed
-        self._tally = tally
+        self.tally = tally
         self._seeds = Seeds()
         self._building = threading.BoundedSemaphore(2)
 
@@ -146,10 +150,10 @@ class Caller:
         try:
             self._send(number, method, draw)
         except grpc.RpcError as error:
-            self._tally.note(number, method, error.code().name, error.details() or "")
+            self.tally.note(number, method, error.code().name, error.details() or "")
         else:
-            self._tally.note(number, method, "OK")
-        self._tally.time(number, method, time.monotonic() - begin)
+            self.tally.note(number, method, "OK")
+        self.tally.time(number, method, time.monotonic() - begin)
 
     def _send(self, number: int, method: str, draw: Draw) -> None:
         with self._building if method in _BUILDS else nullcontext():
@@ -218,7 +222,7 @@ class Caller:
         for answer in answers:
             self._note_item(number, method, answer, expected)
         for _ in range(abs(len(payloads) - withdrawals - len(answers))):
-            self._tally.note(number, f"{method}, items", "unanswered")
+            self.tally.note(number, f"{method}, items", "unanswered")
 
     def _note_item(self, number: int, method: str, answer: bytes, expected: set[str]) -> None:
         """Count the answer to a message of a stream; `expected` has the statuses it asks for."""
@@ -226,11 +230,11 @@ class Caller:
         try:
             message = kind.FromString(answer)
         except DecodeError:
-            self._tally.note(number, f"{method}, items", "UNKNOWN", "an answer cannot be parsed")
+            self.tally.note(number, f"{method}, items", "UNKNOWN", "an answer cannot be parsed")
             return
         code = next(c for c in grpc.StatusCode if c.value[0] == message.error.code)
         status = f"{code.name}, asked for" if code.name in expected else code.name
-        self._tally.note(number, f"{method}, items", status, message.error.message)
+        self.tally.note(number, f"{method}, items", status, message.error.message)
 
 
 def _asked_for(payloads: Sequence[bytes]) -> tuple[int, set[str]]:
@@ -258,7 +262,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
         with RunningServer(Path(temporary), *options, *quiet) as server:
             before = _answers(server)
             _start_writer(server)
-            pids = {role: server.pids(role) for role in ("front", "worker", "writer")}
+            pids = {role: server.pids(role) for role in _ROLES}
             numbers = range(requests) if only is None else range(only, only + 1)
             with ExitStack() as stack, ThreadPoolExecutor(callers) as pool:
                 channels = [
@@ -267,7 +271,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
                 ]
                 for _ in pool.map(Caller(channels, seed, tally).send, numbers):
                     pass
-                _repeat_slow(channels, seed, tally)
+                _repeat_slow(server, Caller(channels, seed, Tally()), tally)
             _check(server, tally, pids)
             if _answers(server) != before:
                 tally.wrong.append("queries sent before and after have different answers")
@@ -280,22 +284,27 @@ def _start_writer(server: RunningServer) -> None:
     eventually(lambda: server.pids("writer"))
 
 
-def _repeat_slow(channels: Sequence[grpc.Channel], seed: int, tally: Tally) -> None:
-    """Send slow requests again, one by one, because a busy machine makes others slow."""
+def _repeat_slow(server: RunningServer, caller: Caller, tally: Tally) -> None:
+    """Send slow requests again, one by one, because a busy machine makes others slow.
+
+    A call that hangs takes long although the server does not compute. A query that computes for a
+    second is none: some selectors pick slowly.
+    """
+    pids = [pid for role in _ROLES for pid in server.pids(role)]
     for number in tally.slow:
-        again = Tally()
-        caller = Caller(channels, seed, again)
-        is_slow = all(_send_slowly(caller, number, again) for _ in range(_TRIES_MAX))
-        if is_slow:
-            ((method, seconds),) = again.seconds.items()
-            tally.wrong.append(f"request {number}, {method}: took {seconds:.1f} s alone")
+        hangs = [_hangs(caller, number, pids) for _ in range(_TRIES_MAX)]
+        if all(hangs):
+            tally.wrong.append(f"request {number} hangs, also alone")
 
 
-def _send_slowly(caller: Caller, number: int, tally: Tally) -> bool:
-    """Send a request; return whether it was slow."""
-    count = len(tally.slow)
+def _hangs(caller: Caller, number: int, pids: Sequence[int]) -> bool:
+    """Send a request; return whether it was slow for no reason, or computed for too long."""
+    tally = caller.tally
+    count, before = len(tally.slow), sum(map(cpu_seconds, pids))
     caller.send(number)
-    return len(tally.slow) > count
+    seconds = sum(map(cpu_seconds, pids)) - before
+    is_idle = seconds < _IDLE_SECONDS
+    return len(tally.slow) > count and (is_idle or seconds > _COMPUTING_SECONDS)
 
 
 def _answers(server: RunningServer) -> list[bytes]:
