@@ -46,6 +46,7 @@ from support.requests.manual_uploads import Held, chunk
 _NAME: Final = "points"
 _ROWS: Final = 4_000
 _RATE: Final = 40.0
+_PENDING: Final = ("--pending-calls", "20000")
 _SAMPLE_SECONDS: Final = 2.0
 # A new writer makes writes after at most so many seconds, also on a busy machine.
 _WRITER_SECONDS: Final = 30.0
@@ -181,7 +182,8 @@ def run(seconds: float, folder: Path) -> Outcome:
     """Load a server for so many seconds."""
     data, temporary = folder / "data", folder / "temporary"
     temporary.mkdir()
-    options = ("--data-dir", str(data), "--workers", "2", "--no-access-log")
+    # Writes wait while there is no writer. A front must not end other calls for them.
+    options = ("--data-dir", str(data), "--workers", "2", "--no-access-log", *_PENDING)
     environment = {"TMPDIR": str(temporary)}
     with (
         RunningServer(folder, *options, environment=environment) as server,
