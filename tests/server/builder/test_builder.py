@@ -182,6 +182,23 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
         assert received_frames(front_end) == [Frame.RESULT]
 
 
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize(("error", "code"), [(MemoryError(), 1), (ValueError(), 0)])
+def test_without_memory_the_supervisor_removes_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    """It does so if the exit code is not 0."""
+    front_end, builder_end = job_frames.pair()
+    control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(builder, "build", Mock(side_effect=error))
+    with front_end, builder_end, control_end, supervisor_end:
+        send_upload(front_end, header("index"))
+        control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
+        process = control.Process(control.Channel(control_end), Config(), tmp_path, 1)
+        assert builder.serve(process, Mock()) == code
+        assert received_frames(front_end) == [Frame.STATUS]
+
+
 def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
     front_end, builder_end = job_frames.pair()
     with builder_end:
