@@ -96,8 +96,9 @@ def _any_request(data: bytes) -> None:
     """Read what the front reads of a message: the first byte chooses the method."""
     methods = sorted(ROLE_OF_METHOD)
     method, message = methods[data[0] % len(methods) if data else 0], data[1:]
-    security_requests.read(method, message)
-    subjects.read(method, message)
+    received = subjects.Received(method, message)
+    security_requests.read(received)
+    subjects.read(received)
 
 
 def _filter(data: bytes) -> None:

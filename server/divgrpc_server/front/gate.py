@@ -21,6 +21,7 @@ from divgrpc_server.codec.statuses import (
     TokenMissingError,
     TokenRefusedError,
 )
+from divgrpc_server.codec.subjects import Received
 from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
@@ -101,7 +102,7 @@ class Call:
         """Return whether the caller may know of an index."""
         return self.token is None or self.token.covers(index)
 
-    async def check(self, message: bytes) -> None:
+    async def check(self, message: Received) -> None:
         """Check a message before work is done for it.
 
         Raises `PermissionDeniedError`, `QuotaError`, and `InvalidArgumentError` for a name that is
@@ -112,7 +113,7 @@ class Call:
             return
         if token.covers_all and token.role == ROLES[-1] and not token.limits_storage:
             return
-        request = requests.read(self.method, message)
+        request = requests.read(message)
         if request.needs_admin and not includes(token.role, SETTING_DEFAULTS):
             raise PermissionDeniedError(
                 f"the token {token.name!r} has the role {token.role}, and set_default needs the"
@@ -125,7 +126,7 @@ class Call:
                 f" {request.index!r}"
             )
         if token.limits_storage and is_write(self.method):
-            await self._check_quotas(token, request, len(message))
+            await self._check_quotas(token, request, len(message.payload))
 
     async def _check_quotas(self, token: Token, request: Request, size: int) -> None:
         usage = self._gate.usage

@@ -23,7 +23,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
-from divgrpc_server.codec.subjects import Subject
+from divgrpc_server.codec.subjects import Received, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front import audit
 from divgrpc_server.front.catalog import Catalog
@@ -70,22 +70,21 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def _check_size(method: str, message: object) -> None:
+def _check_size(message: Received) -> None:
     """Raise `MessageTooLargeError`, which names an alternative, for a message above the limit."""
-    limit = LIMITS["message_bytes_max"]
-    if isinstance(message, bytes) and len(message) > limit:
-        instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
+    limit, size = LIMITS["message_bytes_max"], len(message.payload)
+    if size > limit:
+        instead = "use Build" if message.method == "BuildOnce" else "send fewer rows at a time"
         raise MessageTooLargeError(
-            f"a message must have at most {limit} bytes, got {len(message)}; {instead}"
+            f"a message must have at most {limit} bytes, got {size}; {instead}"
         )
 
 
-async def _check(call: Call, message: object) -> None:
+async def _check(call: Call, message: Received) -> None:
     """Check the size of a message, and whether the caller may send it."""
-    _check_size(call.method, message)
-    if isinstance(message, bytes):
-        await call.check(message)
-        call.is_checked = True
+    _check_size(message)
+    await call.check(message)
+    call.is_checked = True
 
 
 def _checked_reader(call: Call, context: _Context) -> Read:
@@ -93,7 +92,8 @@ def _checked_reader(call: Call, context: _Context) -> Read:
 
     async def read() -> object:
         message = await context.read()
-        await _check(call, message)
+        if isinstance(message, bytes):
+            await _check(call, Received(call.method, message))
         return message
 
     return read
@@ -195,12 +195,14 @@ class Service:
         """Return the handler of a method; `answer` takes the request and the call."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
+            received = Received(method, request)
+
             async def serve(call: Call) -> bytes:
-                await _check(call, request)
+                await _check(call, received)
                 return await answer(request, call)
 
             def subject(response: bytes | None) -> Subject:
-                return self._subject(method, request, response)
+                return self._subject(received, response)
 
             return await self._run(method, context, serve, subject, len(request))
 
@@ -266,7 +268,7 @@ class Service:
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)
-        serve = self._relay(build, request)
+        serve = self._relay(build, Received("BuildOnce", request))
         await self._run("BuildOnce", context, serve, lambda _: build.subject)
         return build.response
 
@@ -274,29 +276,31 @@ class Service:
         self, method: str, make: Callable[[bytes, Write], Job]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
-            serve = self._relay(make(request, context.write), request)
+            received = Received(method, request)
+            serve = self._relay(make(request, context.write), received)
             size = len(request)
-            await self._run(method, context, serve, lambda _: self._subject(method, request), size)
+            await self._run(method, context, serve, lambda _: self._subject(received), size)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _pick(self, request: bytes, context: _Context) -> None:
         """Handle a DiversifyStream call."""
+        received = Received("DiversifyStream", request)
 
         async def serve(call: Call) -> None:
-            await _check(call, request)
+            await _check(call, received)
             picks = PickStream(self._pool, request, call.deadline, call.tag)
             await picks.relay(context.write)
 
         def subject(_: None) -> Subject:
-            return self._subject("DiversifyStream", request)
+            return self._subject(received)
 
         await self._run("DiversifyStream", context, serve, subject, len(request))
 
-    def _relay(self, job: Job, request: bytes) -> Callable[[Call], Coroutine[None, None, None]]:
+    def _relay(self, job: Job, request: Received) -> Callable[[Call], Coroutine[None, None, None]]:
         async def serve(call: Call) -> None:
-            _check_size(call.method, request)
-            call.is_write = call.is_write or requests.read(call.method, request).needs_admin
+            _check_size(request)
+            call.is_write = call.is_write or requests.read(request).needs_admin
             await _check(call, request)
             await self._do(job, call)
 
@@ -311,10 +315,10 @@ class Service:
     def _wants_subject(self, method: str) -> bool:
         return self._access.enabled or is_write(method) or method in _MAY_SET_DEFAULTS
 
-    def _subject(self, method: str, request: bytes, response: bytes | None = None) -> Subject:
-        if not self._wants_subject(method):
+    def _subject(self, request: Received, response: bytes | None = None) -> Subject:
+        if not self._wants_subject(request.method):
             return subjects.NO_SUBJECT
-        return subjects.read(method, request, response)
+        return subjects.read(request, response)
 
     async def _run(
         self,

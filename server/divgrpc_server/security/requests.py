@@ -4,18 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from divgrpc_protos.v1 import (
-    attributes_pb2,
-    diversify_pb2,
-    evaluate_labels_pb2,
-    evaluate_pb2,
-    index_pb2,
-    query_pb2,
-    writes_pb2,
-)
-from divgrpc_server.codec import subjects
+from divgrpc_protos.v1 import attributes_pb2, diversify_pb2, index_pb2, query_pb2, writes_pb2
+from divgrpc_server.codec.subjects import Received
 
 
 @dataclass(slots=True)
@@ -37,65 +27,50 @@ class Request:
 _NONE: Final = Request()
 
 
-def read(method: str, message: bytes) -> Request:
+def read(received: Received) -> Request:
     """Return what a message asks for; one that cannot be parsed asks for nothing."""
-    try:
-        if method in _READERS:
-            return _READERS[method](message)
-        kind = subjects.REQUEST_KINDS.get(method)
-        return _NONE if kind is None else Request(kind.FromString(message).index)
-    except DecodeError:
+    message = received.message
+    if message is None:
         return _NONE
+    reader = _READERS.get(received.method)
+    return Request(message.index) if reader is None else reader(message)
 
 
-def _evaluate(message: bytes) -> Request:
-    request = evaluate_pb2.EvaluateRequest.FromString(message)
+def _evaluate(request: Any) -> Request:  # noqa: ANN401  # an EvaluateRequest or EvaluateLabelsRequest
     return Request(request.index, needs_admin=request.set_default)
 
 
-def _evaluate_labels(message: bytes) -> Request:
-    request = evaluate_labels_pb2.EvaluateLabelsRequest.FromString(message)
-    return Request(request.index, needs_admin=request.set_default)
+def _diversify_stream(request: diversify_pb2.DiversifyStreamRequest) -> Request:
+    return Request(request.request.index)
 
 
-def _diversify_stream(message: bytes) -> Request:
-    return Request(diversify_pb2.DiversifyStreamRequest.FromString(message).request.index)
+def _query_stream(request: query_pb2.QueryStreamRequest) -> Request:
+    return Request(request.query.index)
 
 
-def _query_stream(message: bytes) -> Request:
-    return Request(query_pb2.QueryStreamRequest.FromString(message).query.index)
+def _upsert(request: writes_pb2.UpsertRequest) -> Request:
+    return Request(request.index, len(request.ids) or len(request.string_ids))
 
 
-def _upsert(message: bytes) -> Request:
-    return _rows_of(writes_pb2.UpsertRequest.FromString(message))
-
-
-def _write_stream(message: bytes) -> Request:
-    request = writes_pb2.WriteStreamRequest.FromString(message)
+def _write_stream(request: writes_pb2.WriteStreamRequest) -> Request:
     if request.HasField("upsert"):
-        return _rows_of(request.upsert)
+        return _upsert(request.upsert)
     return Request(request.delete.index)
 
 
-def _rows_of(upsert: writes_pb2.UpsertRequest) -> Request:
-    return Request(upsert.index, len(upsert.ids) or len(upsert.string_ids))
-
-
-def _build(message: bytes) -> Request:
-    request = index_pb2.BuildRequest.FromString(message)
+def _build(request: index_pb2.BuildRequest) -> Request:
     if request.WhichOneof("step") == "header":
         # The rows are counted as they come, because a caller may announce too few.
         return Request(request.header.index, creates=True)
     return Request(rows=_rows(request.chunk))
 
 
-def _build_once(message: bytes) -> Request:
-    request = index_pb2.BuildOnceRequest.FromString(message)
+def _build_once(request: index_pb2.BuildOnceRequest) -> Request:
     return Request(request.index, _rows(request), creates=True)
 
 
-def _add_attributes(message: bytes) -> Request:
-    return Request(attributes_pb2.AddAttributesRequest.FromString(message).header.index)
+def _add_attributes(request: attributes_pb2.AddAttributesRequest) -> Request:
+    return Request(request.header.index)
 
 
 def _rows(rows: Any) -> int:  # noqa: ANN401  # a chunk or a whole build
@@ -103,9 +78,9 @@ def _rows(rows: Any) -> int:  # noqa: ANN401  # a chunk or a whole build
     return count + len(rows.rows_without_vector)
 
 
-_READERS: Final[Mapping[str, Callable[[bytes], Request]]] = {
+_READERS: Final[Mapping[str, Callable[[Any], Request]]] = {
     "Evaluate": _evaluate,
-    "EvaluateLabels": _evaluate_labels,
+    "EvaluateLabels": _evaluate,
     "DiversifyStream": _diversify_stream,
     "QueryStream": _query_stream,
     "Upsert": _upsert,

@@ -14,15 +14,17 @@ from divgrpc_protos.v1 import (
     vectors_pb2,
     writes_pb2,
 )
+from divgrpc_server.codec import subjects
 from divgrpc_server.codec.subjects import (
     NO_SUBJECT,
+    Received,
     StreamSubject,
     Subject,
     fingerprint,
     index_of,
-    read,
 )
 from divgrpc_server.ipc.packets import Op
+from divgrpc_server.security import requests
 
 METHODS = [
     "Query",
@@ -33,6 +35,27 @@ METHODS = [
     "DeleteIndex",
     "Delete",
 ]
+
+
+def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
+    return subjects.read(Received(method, payload), response)
+
+
+def test_a_message_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate and the access line read the same object; bytes that are no message are None."""
+    payload = query_pb2.QueryRequest(index="images").SerializeToString()
+    received = Received("Query", payload)
+    assert requests.read(received).index == "images"
+    monkeypatch.setattr(subjects, "_KINDS", {})
+    assert subjects.read(received).name == "images"
+    assert Received("Query", payload).message is None
+    monkeypatch.undo()
+    broken = Received("Query", b"\xff")
+    assert (broken.message, requests.read(broken), subjects.read(broken)) == (
+        None,
+        requests.Request(),
+        NO_SUBJECT,
+    )
 
 
 def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
