@@ -22,7 +22,7 @@ from divgrpc_client.messages.options import OnProgress
 from divgrpc_client.messages.stream_items import OnError
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.rpc.call import RpcCall
-from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
+from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, WRITES, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
 from divgrpc_protos.v1 import diagnose_pb2, points_pb2, writes_pb2
 
@@ -117,13 +117,18 @@ async def ask_all(
 async def _answer(link: Link, call: RpcCall, request: object) -> Any:  # noqa: ANN401  # of any method
     """Send a request and return its answer, when the connection has a place for the call.
 
-    Raises `RpcError` if it has none in time.
+    Raises `RpcError` if it has none in time, and `ClientStateError` if the client is closed.
     """
-    places = link.connection.places
+    connection = link.connection
+    places = connection.write_places if call.method in WRITES else connection.places
     if not await places.acquire_within(call.seconds_to_wait()):
         raise call.overloaded("too many calls of this client wait for answers")
     try:
         return await link.stack.result(call.start(link.method(call), request))
+    except Exception as error:
+        if not isinstance(error, grpc.RpcError):
+            places.check_open()  # gRPC has errors of its own for a channel that is closed
+        raise
     finally:
         places.release()
 

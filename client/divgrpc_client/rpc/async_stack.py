@@ -25,12 +25,16 @@ ResponseT = TypeVar("ResponseT")
 
 
 class Connection(NamedTuple):
-    """A channel, its stub, the places for calls in flight, and the loop that owns the channel."""
+    """A channel, its stub, the places of calls in flight, and the loop that owns the channel.
+
+    Writes have their own places, because they wait for another process of the server.
+    """
 
     channel: grpc.aio.Channel
     stub: "DiverseIndexAsyncStub"
     watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
     places: "Window"
+    write_places: "Window"
     loop: asyncio.AbstractEventLoop
 
     def check_owner(self) -> None:
@@ -43,6 +47,7 @@ class Connection(NamedTuple):
     async def close(self) -> None:
         """Close the channel and cancel its calls."""
         self.places.close()
+        self.write_places.close()
         await self.channel.close()
 
 
@@ -54,9 +59,9 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.aio.insecure_channel(settings.peer.target, options)
     else:
         channel = grpc.aio.secure_channel(settings.peer.target, credentials, options)
-    stub, places = DiverseIndexStub(channel), Window(CALLS_MAX)
+    stub, places = DiverseIndexStub(channel), (Window(CALLS_MAX), Window(CALLS_MAX))
     loop = asyncio.get_running_loop()
-    return Connection(channel, stub, channel.unary_stream(WATCH), places, loop)
+    return Connection(channel, stub, channel.unary_stream(WATCH), *places, loop)
 
 
 def run(coroutine: Coroutine[Any, Any, ResultT]) -> Coroutine[Any, Any, ResultT]:
@@ -96,8 +101,13 @@ class Window(asyncio.Semaphore):
             return False
         if self._is_closed:
             self.release()  # the next call that waits fails too
-            raise ClientStateError(CLOSED)
+        self.check_open()
         return True
+
+    def check_open(self) -> None:
+        """Raise `ClientStateError` after `close`."""
+        if self._is_closed:
+            raise ClientStateError(CLOSED)
 
     def close(self) -> None:
         """Refuse all calls that wait; those in flight must end."""

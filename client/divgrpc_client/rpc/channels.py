@@ -32,10 +32,12 @@ _REPEATABLE: Final = (
     *("Query", "PredictLabels", "Diversify", "Get", "Count", "Scroll", "Upsert", "Delete"),
     *("GetIndex", "ListIndexes", "GetServerInfo"),
 )
+WRITES: Final = ("Upsert", "Delete")
 # What `ClientStateError` says of a closed client.
 CLOSED: Final = "this client is closed"
-# Calls in flight on one connection; further calls wait in the client, where waiting costs the
-# server nothing. A burst of one client then fits what gRPC holds for a front (`--pending-calls`).
+# Calls in flight on one connection, of writes and of all other calls. Further calls wait in the
+# client, where waiting costs the server nothing. A burst of one client then fits what gRPC holds
+# for a front (`--pending-calls`).
 CALLS_MAX: Final = 64
 # Files of TLS are looked at, at most once in this time.
 _CHECK_SECONDS: Final = 1.0

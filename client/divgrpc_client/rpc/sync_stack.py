@@ -27,12 +27,16 @@ ResultT = TypeVar("ResultT")
 
 
 class Connection(NamedTuple):
-    """A channel with its stub; `places` are those for calls in flight."""
+    """A channel with its stub, and the places of calls in flight.
+
+    Writes have their own, because they wait for another process of the server.
+    """
 
     channel: grpc.Channel
     stub: DiverseIndexStub
     watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]"
     places: "Window"
+    write_places: "Window"
 
     def check_owner(self) -> None:
         """Do nothing: any thread may use a channel."""
@@ -40,6 +44,7 @@ class Connection(NamedTuple):
     async def close(self) -> None:
         """Close the channel and cancel its calls."""
         self.places.close()
+        self.write_places.close()
         self.channel.close()
 
 
@@ -51,8 +56,8 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.insecure_channel(settings.peer.target, options)
     else:
         channel = grpc.secure_channel(settings.peer.target, credentials, options)
-    stub, places = DiverseIndexStub(channel), Window(CALLS_MAX)
-    return Connection(channel, stub, channel.unary_stream(WATCH), places)
+    stub, places = DiverseIndexStub(channel), (Window(CALLS_MAX), Window(CALLS_MAX))
+    return Connection(channel, stub, channel.unary_stream(WATCH), *places)
 
 
 def run(coroutine: Awaitable[ResultT]) -> ResultT:
@@ -127,8 +132,13 @@ class Window:
             return False
         if self._is_closed:
             self.release()  # the next call that waits fails too
-            raise ClientStateError(CLOSED)
+        self.check_open()
         return True
+
+    def check_open(self) -> None:
+        """Raise `ClientStateError` after `close`."""
+        if self._is_closed:
+            raise ClientStateError(CLOSED)
 
     def close(self) -> None:
         """Refuse all calls that wait; those in flight must end."""

@@ -152,6 +152,7 @@ def test_a_connection_has_places_for_so_many_calls(script: ScriptedIndex, target
 
 
 def test_calls_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, target: str) -> None:
+    """A thread that has a place, and has not sent its call yet, gets the same error."""
     script.silent = True
     client = Client(target, timeout=60)
     with ThreadPoolExecutor(CALLS_MAX + 3) as threads:
@@ -161,7 +162,8 @@ def test_calls_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, t
         client.close()
         errors = [future.exception(20) for future in calls]
     kinds = Counter(type(error) for error in errors)
-    assert kinds == {RpcError: CALLS_MAX, ClientStateError: 3}
+    assert set(kinds) == {RpcError, ClientStateError}
+    assert kinds[ClientStateError] >= 3
 
 
 def test_tasks_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, target: str) -> None:
@@ -177,6 +179,23 @@ def test_tasks_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, t
         assert kinds == {asyncio.CancelledError: CALLS_MAX, ClientStateError: 3}
 
     asyncio.run(scene())
+
+
+def test_writes_that_wait_leave_places_for_queries(script: ScriptedIndex, target: str) -> None:
+    """The scripted server has fewer threads, so the query is answered once the writes may go on."""
+    script.silent = True
+    with Client(target, timeout=30) as client, ThreadPoolExecutor(CALLS_MAX + 1) as threads:
+        writes = [threads.submit(client.upsert, "images", 1, ROW) for _ in range(CALLS_MAX)]
+        connection = client._pool.take()
+        eventually(lambda: connection.write_places._places._value == 0)
+        query = threads.submit(client.query, "images", ROW)
+        eventually(lambda: connection.places._places._value == CALLS_MAX - 1)
+        with failing(FULL, LimitExceededError, reason="OVERLOADED"):
+            client.delete("images", 1, timeout=0.1)
+        script.silent = False
+        script.cancelled.set()
+        assert query.result().generation == 1
+        assert {write.result().rows for write in writes} == {1}
 
 
 def test_pages_of_a_scroll_have_places_too(script: ScriptedIndex, target: str) -> None:
