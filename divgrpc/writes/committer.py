@@ -278,6 +278,10 @@ class Committer:
         if self._target.was_written:
             with self._state_lock:
                 self._use()
+            if not self._sequence:
+                # The writer that made the layout may have been killed before it told readers.
+                with self._removal_errors():
+                    self._index.touch()
 
     def _use(self) -> None:
         """Let queries see the recovered state; the lock of the state is held."""

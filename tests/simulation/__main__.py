@@ -7,13 +7,12 @@ code is 0 if all is as it should be.
 
 import argparse
 import os
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from simulation.mutants import MUTANTS
+from simulation.pool import Report, find_mutants, run_seeds
 
 _SEEDS: Final = 1_000
 
@@ -39,19 +38,13 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run seeds; return whether one failed, or with a mutant whether none did."""
-    if arguments.mutant:
-        # Before any import of the code under test.
-        from simulation.mutation import install
-
-        install(MUTANTS[arguments.mutant])
-    from simulation.pool import Report, run_seeds
-
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)
     start = time.monotonic()
     report = Report()
-    for outcome in run_seeds(seeds, arguments.processes, arguments.seconds):
+    mutant = MUTANTS[arguments.mutant] if arguments.mutant else None
+    for outcome in run_seeds(seeds, arguments.processes, arguments.seconds, mutant):
         report.add(outcome)
         if outcome.failure or arguments.seed is not None:
             _show("\n".join(outcome.history))
@@ -64,23 +57,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _find_all(seeds: int, processes: int) -> int:
-    """Look for each defect in a process of its own; return 1 if one was not found."""
-    with ThreadPoolExecutor(processes) as pool:
-        outcomes = list(pool.map(lambda name: _find(name, seeds), MUTANTS))
-    _show(f"{sum(outcomes)} of {len(outcomes)} defects were found within {seeds} seeds")
-    return int(not all(outcomes))
-
-
-def _find(name: str, seeds: int) -> bool:
-    """Look for a defect, and print the seed that finds it; return whether there is one."""
-    command = [sys.executable, "-m", "simulation", "--mutant", name, "--seeds", str(seeds)]
-    outcome = subprocess.run(
-        [*command, "--processes", "1"], capture_output=True, text=True, check=False
-    )
-    lines = [line for line in outcome.stdout.splitlines() if " fails: " in line]
-    reason = f"{name} ({MUTANTS[name].reason})"
-    _show(f"{reason}: {''.join(lines[-1:]) or f'not found {outcome.stderr[-2_000:]}'}")
-    return not outcome.returncode
+    """Look for each defect, and print the seed that finds it; return 1 if one was not found."""
+    misses = 0
+    for mutant, outcome in find_mutants(list(MUTANTS.values()), seeds, processes):
+        misses += not outcome.failure
+        failure = "".join(outcome.failure.strip().splitlines()[-1:])
+        result = f"seed {outcome.seed}: {failure}" if failure else "not found"
+        _show(f"{mutant.name} ({mutant.reason}): {result[:300]}")
+    count = len(MUTANTS) - misses
+    _show(f"{count} of {len(MUTANTS)} defects were found within {seeds} seeds")
+    return int(misses > 0)
 
 
 def _show(text: str) -> None:

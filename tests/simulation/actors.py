@@ -31,8 +31,6 @@ from support.data.written_points import kind_of
 
 # What the code under test may raise after an error of the disk.
 _ERRORS: Final = (DivgrpcError, OSError)
-# Seconds between the calls of one caller, on average.
-_CALL_SECONDS: Final = 0.01
 # Share of the writes that a caller sends again, as if no answer had come.
 _REPEATED_SHARE: Final = 0.15
 _RESTARTS_MAX: Final = 40
@@ -70,7 +68,7 @@ def serve(world: World, _process: Process) -> None:
             break
         process = world.process("writer", partial(_write_all, world))
         world.scheduler.wait_until(partial(_is_over, process))
-        world.rest(_CALL_SECONDS)
+        world.rest(world.options.call_seconds)
     world.history.check(not world.ops, "the writer has not made all writes after many starts")
     if options.is_deleted_last:
         for other in world.processes[1:]:
@@ -169,7 +167,7 @@ def _intrude(world: World, process: Process) -> None:
                     world.ops.appendleft(op)
 
     while world.ops:
-        world.rest(3 * _CALL_SECONDS)
+        world.rest(3 * world.options.call_seconds)
         _try(world, "intruder", main, process)
 
 
@@ -183,7 +181,7 @@ def _call(world: World, collection: Collection) -> None:
         if not op.is_repeated and not op.if_latest and world.rng.random() < _REPEATED_SHARE:
             op.is_repeated = True
             world.ops.insert(world.rng.randrange(len(world.ops) + 1), op)
-        world.rest(_CALL_SECONDS)
+        world.rest(world.options.call_seconds)
 
 
 def _make(world: World, collection: Collection, op: Op) -> bool:
@@ -209,7 +207,7 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
                 return False
             if not isinstance(error, MergesBehindError | BuildUnderWayError):
                 return world.rng.random() < 0.5
-            world.rest(_CALL_SECONDS)
+            world.rest(world.options.call_seconds)
         else:
             history.acknowledge(op, result, floor)
             world.keep_answer()
@@ -244,7 +242,7 @@ def _send(collection: Collection, op: Op) -> WriteResult:
 def _renew_all(world: World, collection: Collection) -> None:
     """Merge, vacuum and retrain, as often as the options say."""
     while world.renewals:
-        world.rest(4 * _CALL_SECONDS)
+        world.rest(4 * world.options.call_seconds)
         if not world.renewals:
             return
         name = world.renewals.popleft()
@@ -292,7 +290,7 @@ def _read(world: World, process: Process) -> None:
     """Ask questions as a worker does, which opens the index again when CURRENT changes."""
     folder, index, opened = IndexFolder(world.path), None, None
     while world.ops or world.renewals:
-        world.rest(_CALL_SECONDS)
+        world.rest(world.options.call_seconds)
         floor = world.history.latest
         for _ in range(_ATTEMPTS_MAX):
             stamp = folder.pointer_stamp()
@@ -315,7 +313,7 @@ def _read(world: World, process: Process) -> None:
 def _build(world: World, process: Process) -> None:
     """Replace all points by a new build."""
     for number in range(world.options.builds):
-        world.rest(world.rng.choice((0.5, 8)) * _CALL_SECONDS)
+        world.rest(world.rng.choice((0.5, 8)) * world.options.call_seconds)
         stamp = 10**6 + number
         ids = list(range(0, IDS, 2))
         lineage = Lineage(dict.fromkeys(ids, stamp))
@@ -334,7 +332,7 @@ def _build(world: World, process: Process) -> None:
 def _copy(world: World, process: Process) -> None:
     """Make a snapshot while writes go on, restore it elsewhere, and compare the points."""
     for number in range(world.options.snapshots):
-        world.rest(8 * _CALL_SECONDS)
+        world.rest(8 * world.options.call_seconds)
         copies = world.root.parent / f"{world.root.name}-copies-{number}"
 
         def copy(_process: Process, copies: Path = copies) -> None:

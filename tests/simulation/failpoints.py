@@ -7,6 +7,7 @@ code names it: at each call of the system, `FailpointMap.name_of` looks which pl
 
 import ast
 import importlib
+import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Iterator
@@ -31,10 +32,13 @@ _WRITE_MODES: Final = frozenset("wxa+")
 NOT_OF_SYSTEM: Final = {
     "writes.committer:Committer._commit:self._target.write": "a method of WriteTarget",
     "writes.committer:Committer._begin:self._index.touch": "calls _set_time, a failpoint",
+    "writes.committer:Committer._open:self._index.touch": "calls _set_time, a failpoint",
     "storage.generations:IndexFolder.set_defaults:self.touch": "calls _set_time, a failpoint",
 }
 # Stores to memory that is mapped from a file; `simulation.system` makes failpoints of them.
 STORES: Final = ("storage.published:Published.publish:store",)
+# Sources of modules whose functions were changed (`simulation.mutation`).
+SOURCES: Final[dict[str, str]] = {}
 _Place = tuple[int, int]
 
 
@@ -83,14 +87,14 @@ def modules() -> list[Any]:
     return [importlib.import_module(name) for name in names]
 
 
-def _source_of(module: Any) -> str:  # noqa: ANN401  # a module
-    """Return the source as it was loaded, with the defect of a mutant."""
-    return str(module.__loader__.get_source(module.__name__))
+def source_of(module: Any) -> str:  # noqa: ANN401  # a module
+    """Return the source that the functions of a module have."""
+    return SOURCES.get(module.__name__) or inspect.getsource(module)
 
 
 def named_calls(module: Any) -> dict[_Place, str]:  # noqa: ANN401  # a module
     """Return the names of the failpoints of a module by the place where their call ends."""
-    tree = ast.parse(_source_of(module))
+    tree = ast.parse(source_of(module))
     base, counts = module.__name__.removeprefix("divgrpc."), Counter[str]()
     names: dict[_Place, str] = {}
     for function, node, callee in _calls(tree):

@@ -284,5 +284,17 @@ _LIST: Final = (
         new="",
         reason="records that were not kept may follow a later record",
     ),
+    Mutant(
+        name="issue-2",
+        module="divgrpc.writes.committer",
+        old="""
+            if not self._sequence:
+                # The writer that made the layout may have been killed before it told readers.
+        """,
+        new="""
+            if False:
+        """,
+        reason="readers never see writes if a writer was killed while it made the first layout",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

@@ -1,14 +1,14 @@
-"""Loads a module of the project with a part of its text replaced."""
+"""Gives a module of the project a defect: functions get the code of a source with other lines."""
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import dedent, indent
-from types import CodeType, ModuleType
-from typing import Final
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from simulation.failpoints import SOURCES, source_of
 
 # Indentations, in units of four spaces, that lines may have.
 _DEPTH_MAX: Final = 8
@@ -28,7 +28,7 @@ class Mutant:
     new: str
     reason: str
 
-    def apply(self, source: str) -> str:
+    def change(self, source: str) -> str:
         """Return the source with the defect; raises `ValueError` if the lines do not occur once."""
         for depth in range(_DEPTH_MAX):
             old, new = (_indented(lines, 4 * depth) for lines in (self.old, self.new))
@@ -36,44 +36,45 @@ class Mutant:
                 return source.replace(old, new)
         raise ValueError(f"{self.name}: its lines do not occur once")
 
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the functions of the module have the defect."""
+        module = importlib.import_module(self.module)
+        SOURCES[self.module] = self.change(source_of(module))
+        text = SOURCES[self.module]
+        codes = dict(_codes(compile(text, str(module.__file__), "exec", dont_inherit=True)))
+        before = [(function, function.__code__) for function in _functions(module)]
+        for function, code in before:
+            function.__code__ = codes[code.co_qualname]
+        try:
+            yield
+        finally:
+            del SOURCES[self.module]
+            for function, code in before:
+                function.__code__ = code
+
 
 def _indented(lines: str, spaces: int) -> str:
     return indent(dedent(lines).strip("\n") + "\n" * bool(lines), " " * spaces)
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, mutant: Mutant, path: str) -> None:
-        super().__init__(mutant.module, path)
-        self._mutant = mutant
-
-    def get_source(self, fullname: str) -> str:
-        return self._mutant.apply(super().get_source(fullname) or "")
-
-    def get_code(self, fullname: str) -> CodeType:
-        # Without the cache of bytecode, which has the unchanged module.
-        return compile(self.get_source(fullname), self.path, "exec", dont_inherit=True)
+def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    """Yield the names and the codes of all functions and classes."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant.co_qualname, constant
+            yield from _codes(constant)
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds the module of a mutant; all others are found as usual."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the module with the defect, if it is the one."""
-        if fullname != self._mutant.module:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        assert spec is not None
-        assert spec.origin is not None
-        loader = _Loader(self._mutant, spec.origin)
-        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
-
-
-def install(mutant: Mutant) -> None:
-    """Let the next import of the module have the defect."""
-    assert mutant.module not in sys.modules, f"{mutant.module} is loaded already"
-    sys.meta_path.insert(0, Finder(mutant))
+def _functions(module: Any) -> list[FunctionType]:  # noqa: ANN401  # a module
+    """Return the functions that the source of a module defines, methods included."""
+    classes = [v for v in vars(module).values() if isinstance(v, type)]
+    scopes = [module, *(kind for kind in classes if kind.__module__ == module.__name__)]
+    functions = []
+    for value in (value for scope in scopes for value in vars(scope).values()):
+        inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+        function = getattr(inner, "__wrapped__", inner)
+        # Those of data classes have no source.
+        if isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__:
+            functions.append(function)
+    return functions

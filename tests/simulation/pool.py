@@ -6,15 +6,17 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
 from divgrpc import parallel
 from simulation.failpoints import FailpointMap
+from simulation.mutation import Mutant
 from simulation.runs import Outcome, make_templates, run_in_folder
 
 # A run takes some tenths of a second. After this time it hangs, which is a failure.
@@ -60,25 +62,53 @@ class Report:
         )
 
 
-def run_seeds(seeds: Iterable[int], processes: int, seconds: float) -> Iterator[Outcome]:
+def run_seeds(
+    seeds: Iterable[int], processes: int, seconds: float, mutant: Mutant | None = None
+) -> Iterator[Outcome]:
     """Run seeds in several processes, and yield their outcomes as they come.
 
     seconds: no seed begins when so much time has passed.
+    mutant: a defect that the code has.
     """
-    # A build that is forked has no threads; and one thread computes what the seed says.
+    with _warm_folder() as folder, mutant.applied() if mutant else nullcontext():
+        runner = _Runner(folder, FailpointMap())
+        end_time = time.monotonic() + seconds
+        yield from _run_in_processes(runner, iter(seeds), processes, end_time)
+
+
+def find_mutants(
+    mutants: Sequence[Mutant], seeds: int, processes: int
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """Run seeds with each defect until one fails; yield the last outcome of each."""
+    with _warm_folder() as folder:
+        pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+        futures = {pool.submit(_find, mutant, folder, seeds): mutant for mutant in mutants}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+        pool.shutdown()
+
+
+def _find(mutant: Mutant, folder: Path, seeds: int) -> Outcome:
+    with mutant.applied():
+        runner = _Runner(folder, FailpointMap())
+        for seed in range(seeds):
+            outcome = runner(seed)
+            if outcome.failure:
+                break
+    return outcome
+
+
+@contextmanager
+def _warm_folder() -> Iterator[Path]:
+    """Make a folder with an index of each kind, and load all that runs need."""
+    # A process that is forked must have no threads; and one thread computes what the seed says.
     parallel._thread = SimpleNamespace(busy=True)  # type: ignore[assignment]  # all that is read
     folder = Path(tempfile.mkdtemp(dir=_SHARED if _SHARED.is_dir() else None))
     try:
-        failpoints = FailpointMap()
         make_templates(folder / "templates")
-        runner = _Runner(folder, failpoints)
         for seed in _FIRST_RUNS:
-            outcome = runner(seed)
-            if outcome.failure:
-                yield outcome
-                return
-        end_time = time.monotonic() + seconds
-        yield from _run_in_processes(runner, iter(seeds), processes, end_time)
+            _Runner(folder, FailpointMap())(seed)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

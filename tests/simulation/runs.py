@@ -71,6 +71,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         is_served=rng.random() < 0.4,
         has_power=has_power,
         share=rng.choice((0.02, 0.1, 0.4)),
+        call_seconds=rng.choice((0.0001, 0.001, 0.01)),
         clients=rng.randint(1, 3),
         readers=rng.choice((0, 1, 1, 2)),
         writes=rng.randint(8, 24),

@@ -55,7 +55,7 @@ def test_defects_change_the_code_as_it_is() -> None:
     for mutant in MUTANTS.values():
         path = TESTS.parent / f"{mutant.module.replace('.', '/')}.py"
         source = path.read_text()
-        changed = mutant.apply(source)
+        changed = mutant.change(source)
         assert changed != source
         compile(changed, mutant.name, "exec")
     assert len(MUTANTS) >= 20

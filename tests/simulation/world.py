@@ -79,13 +79,17 @@ KINDS: Final = (
 
 @dataclass
 class Options:
-    """What happens in a run, beside the faults."""
+    """What happens in a run, beside the faults.
+
+    call_seconds: seconds between the calls of one caller, on average.
+    """
 
     kind: Kind
     durability: Durability
     is_served: bool
     has_power: bool
     share: float
+    call_seconds: float
     clients: int
     readers: int
     writes: int

@@ -62,6 +62,31 @@ def lose_vector(path: Path, row: int) -> None:
     change(path / "1" / "vectors.npy", HEADER_BYTES + size * row, bytes(size))
 
 
+def test_a_writer_that_was_killed_in_its_first_write_hides_no_later_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers look for writes when CURRENT changes, and the first write changes it last."""
+    path = tmp_path / "points"
+    a_collection(path, OLD).close()
+    folder = IndexFolder(path)
+    stamp = folder.pointer_stamp()
+    with Collection.open(path) as collection, monkeypatch.context() as patch:
+
+        def interrupt(_: IndexFolder) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(IndexFolder, "touch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            upsert(collection, {1: POINTS[50]})
+    assert folder.pointer_stamp() == stamp
+    with Collection.open(path) as collection:
+        assert folder.pointer_stamp() != stamp
+        upsert(collection, {1: POINTS[50]})
+        stamp = folder.pointer_stamp()
+    with Collection.open(path):
+        assert folder.pointer_stamp() == stamp
+
+
 def test_vectors_that_did_not_reach_the_disk_are_taken_from_the_log(path: Path) -> None:
     lose_vector(path, LATER_ROW)
     with pytest.raises(IndexDamagedError, match="vectors lacks rows of the log"):
