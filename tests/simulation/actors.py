@@ -242,7 +242,7 @@ def _send(collection: Collection, op: Op) -> WriteResult:
 def _renew_all(world: World, collection: Collection) -> None:
     """Merge, vacuum and retrain, as often as the options say."""
     while world.renewals:
-        world.rest(4 * world.options.call_seconds)
+        world.rest(world.rng.choice((0.5, 4)) * world.options.call_seconds)
         if not world.renewals:
             return
         name = world.renewals.popleft()

@@ -199,8 +199,9 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     world.boot += 1
     for number in range(_OTHER_FOLDERS):
         event = rng.randint(0, disk.event)
-        if disk.renames and rng.random() < 0.5:
-            event = rng.choice(disk.renames)
+        if world.renames and rng.random() < 0.7:
+            # The order of a rename and of other changes matters most.
+            event = rng.choice(world.renames[rng.choice(sorted(world.renames))])
         _check_left(world, folder / f"left-{life}-{number}", event)
     world.boot -= 1
 

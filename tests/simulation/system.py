@@ -54,6 +54,8 @@ class System:
         # Locked files, which the end of their process frees.
         self._locks: dict[int, Process] = {}
         self._is_inside = False
+        # Called with the failpoint of each rename that was made.
+        self.on_rename: Callable[[str], None] = lambda _: None
         scheduler.on_kill = self._free_locks
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
@@ -106,6 +108,8 @@ class System:
                 self._is_inside = False
 
         result = self._faults.call(name, call, run, arguments)
+        if call == "rename":
+            self.on_rename(name)
         if call in _SYNCS:
             # Something may be written between a sync and what follows it.
             self._scheduler.pause()

@@ -129,6 +129,8 @@ class World:
         self.disk: Disk | None = None
         # Events of the disk, with the version that was durable from then on.
         self.floors: list[tuple[int, Version]] = []
+        # Events of renames, by their failpoint.
+        self.renames: dict[str, list[int]] = {}
         self.boot = 2
         self.lost_event: int | None = None
         self.building: dict[object, tuple[Lineage, int | None]] = {}
@@ -178,6 +180,10 @@ class World:
         """Return the version that was durable at an event of the disk."""
         return max(version for time, version in self.floors if time <= event)
 
+    def _note_rename(self, name: str) -> None:
+        assert self.disk is not None
+        self.renames.setdefault(name, []).append(self.disk.renames[-1])
+
     def _sleep(self, seconds: float) -> None:
         """Sleep; the thread that syncs the log has synced what was there when it woke up."""
         task = self.scheduler.task
@@ -197,6 +203,8 @@ class World:
         if self.options.has_power:
             self.disk = Disk(self.root)
             self.floors = [(0, self.history.durable)]
+            self.renames = {}
+            self.system.on_rename = self._note_rename
             self.disk.record(patch)
         else:
             for name in ("fsync", "fdatasync"):
