@@ -8,7 +8,7 @@ the round ends when all callers have got answers again. After a block of rounds:
   it is sent again;
 - the bytes of each answer are those of a model at the generation and sequence that it names;
 - calls failed only if they depend on the process that was killed, and as UNAVAILABLE;
-- no process, temporary file, folder in shared memory or file of an index is left over.
+- no process, temporary file or file of an index is left over.
 
 The seed gives the victims, the moments, the writes and the reads. When exactly a signal arrives
 depends on the machine.

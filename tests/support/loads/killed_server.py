@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.doctor import check_folder
-from divgrpc.storage.generations import lock_root
 from support.processes.running_server import RunningServer, alive, eventually
 
 # `server` is the supervisor alone, and `all` is every process in a random order.
 VICTIMS: Final = ("front", "worker", "writer", "builder", "evaluator", "server", "all")
 WORKERS: Final = 2
 FRONTS: Final = 2
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # only looked at
 # Ports below those that Linux gives to connections, so that none of these takes the port of a
 # server that starts again.
 _PORTS: Final = range(20_000, 32_000)
@@ -35,7 +33,6 @@ class KilledServer:
         self.folder, self._draw = folder, draw
         self._temporary = folder / "temporary"
         self._temporary.mkdir()
-        self._shared_memory = _unlocked_folders()
         self._durability = durability
         self.restarts: list[float] = []
         self.deaths: list[float] = []
@@ -92,8 +89,6 @@ class KilledServer:
             faults.append(f"processes are left: {living}")
         if names := sorted(os.listdir(self._temporary)):
             faults.append(f"temporary files are left: {names}")
-        if names := sorted(_unlocked_folders() - self._shared_memory):
-            faults.append(f"folders in shared memory are left: {names}")
         hidden = sorted(name for name in os.listdir(self.data) if name.startswith("."))
         if hidden != [".lock"]:
             faults.append(f"files are left in the data directory: {hidden}")
@@ -155,12 +150,3 @@ def _free_port(draw: random.Random) -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def _unlocked_folders() -> set[str]:
-    """Return the folders of servers in shared memory that no living server uses."""
-    folders = set()
-    for path in _SHARED_MEMORY.glob("divgrpc-" + "[0-9a-f]" * 12):
-        with suppress(Exception), lock_root(path):
-            folders.add(path.name)
-    return folders
