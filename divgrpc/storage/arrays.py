@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array, release
 from divgrpc.errors import IndexDamagedError, StorageFullError
-from divgrpc.platforms import reserve, sync_data
+from divgrpc.platforms import reserve, sync_data, write_at
 
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
@@ -205,7 +205,7 @@ class ArrayFile:
     def _write_header(self) -> None:
         header = _header(self._dtype, (self._rows, *self._row_shape))
         with full_disk_errors():
-            os.pwrite(self._file.fileno(), header, 0)
+            write_at(self._file.fileno(), header, 0)
 
 
 class ArrayFolder:

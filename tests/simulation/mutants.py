@@ -296,5 +296,16 @@ _LIST: Final = (
         """,
         reason="readers never see writes if a writer was killed while it made the first layout",
     ),
+    Mutant(
+        name="issue-3",
+        module="divgrpc.storage.arrays",
+        old="""
+            write_at(self._file.fileno(), header, 0)
+        """,
+        new="""
+            os.pwrite(self._file.fileno(), header, 0)
+        """,
+        reason="a header of an array that the system writes in parts is not whole",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}
