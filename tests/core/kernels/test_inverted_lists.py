@@ -91,6 +91,32 @@ def listed(rows: FloatArray, share: float, count: int | None = None) -> Inverted
     return record_of(InvertedLists, {name: read_only(arrays[name]) for name in arrays}, {})
 
 
+def partly_listed(
+    rows: FloatArray, share: float, n_listed: int, n_later: int | None, unknown: FloatArray
+) -> InvertedLists:
+    """Return lists of the first rows, and later lists of the last `n_later` rows and of `unknown`.
+
+    If `n_later` is None, there are no later lists.
+    """
+    n_listed = min(n_listed, len(rows))
+    partly = listed(rows, share, n_listed)
+    if n_later is None:
+        return partly
+    first = max(n_listed, len(rows) - n_later)
+    written = np.concatenate((rows[first:], unknown))
+    return partly._replace(later=later_lists_of(written, first, partly))
+
+
+def without_lists(whole: InvertedLists, rows: npt.NDArray[np.int32]) -> InvertedLists:
+    """Return what is known of `rows` (m,) alone, none of which has lists."""
+    return whole._replace(
+        full_lengths=read_only(whole.full_lengths[rows]),
+        errors=read_only(whole.errors[rows]),
+        starts=read_only(np.zeros_like(whole.starts)),
+        full_values=read_only(np.zeros((len(whole.full_values), 0), np.int8)),
+    )
+
+
 def later_lists_of(written: FloatArray, first: int, whole: InvertedLists) -> LaterLists:
     """Return the later lists of rows that were written in two parts; `first` is their first row."""
     dims = written.shape[1]
@@ -259,24 +285,12 @@ def test_points_without_lists_have_the_same_bounds(  # noqa: PLR0917  # one for 
 
     whole = listed(rows, share)
     bounded, bounds, near, far = search(rows, whole, passing)
-    n_listed = min(n_listed, count)
-    partly = listed(rows, share, n_listed)
-    if n_later is not None:
-        first_later = max(n_listed, count - n_later)
-        unknown = drawn(seed + 2, n_unknown, dims, 1) if n_unknown else rows[:0]
-        written = np.concatenate((rows[first_later:], unknown))
-        partly = partly._replace(later=later_lists_of(written, first_later, whole))
-    later = search(rows, partly, passing)
+    unknown = drawn(seed + 2, n_unknown, dims, 1) if n_unknown else rows[:0]
+    later = search(rows, partly_listed(rows, share, n_listed, n_later, unknown), passing)
     assert [bounded.tolist(), bounds, near.tolist(), far] == [
         later[0].tolist(), later[1], later[2].tolist(), later[3]
     ]  # fmt: skip
-    alone = whole._replace(
-        full_lengths=read_only(whole.full_lengths[passing]),
-        errors=read_only(whole.errors[passing]),
-        starts=read_only(np.zeros_like(whole.starts)),
-        full_values=read_only(np.zeros((len(whole.full_values), 0), np.int8)),
-    )
-    few = search(rows[passing], alone, ALL_PASS)
+    few = search(rows[passing], without_lists(whole, passing), ALL_PASS)
     assert [bounded.tolist(), bounds, near.tolist(), far] == [
         passing[few[0]].tolist(), few[1], passing[few[2]].tolist(), few[3]
     ]  # fmt: skip
