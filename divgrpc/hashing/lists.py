@@ -132,7 +132,7 @@ def room_for_later_lists(
         np.array([first]),
         np.zeros(dims, np.int32),
         np.zeros(blocks, np.int32),
-        np.zeros(blocks * size, np.uint16),
+        np.zeros(blocks * size, np.uint32),
         np.zeros(blocks * size, np.int8),
         np.zeros((tiles * _full_count(full_columns), tile_rows), np.int8),
     )

@@ -122,7 +122,7 @@ class LaterLists(NamedTuple):
     nexts: Annotated[Int32s, "blocks", "later_nexts"]  # the block after each block in its chain
     # The row of an entry is `first` + rows[i] - 1. If rows[i] is 0, there is no entry yet, nor any
     # after it in the chain. Rows ascend along a chain.
-    rows: Annotated[UInt16s, "later_entries", "later_rows"]
+    rows: Annotated[UInt32s, "later_entries", "later_rows"]
     values: Annotated[Int8s, "later_entries", "later_values"]  # numbers of steps
     # The same for full columns, in tiles of TILE_ROWS points: row t * full + c has those of tile t
     # and full column c.

@@ -272,16 +272,20 @@ class Committer:
             with self._removal_errors():
                 self._target.open(is_synced=self._durability == "sync")
                 self._check_current()
+            if self._target.was_written:
+                self._use_recovered()
         except BaseException:
             self._target.close()
             raise
-        if self._target.was_written:
-            with self._state_lock:
-                self._use()
-            if not self._sequence:
-                # The writer that made the layout may have been killed before it told readers.
-                with self._removal_errors():
-                    self._index.touch()
+
+    def _use_recovered(self) -> None:
+        """Let queries see what was recovered, and tell readers of a first write."""
+        with self._state_lock:
+            self._use()
+        if not self._sequence:
+            # The writer that made the layout may have been killed before it told readers.
+            with self._removal_errors():
+                self._index.touch()
 
     def _use(self) -> None:
         """Let queries see the recovered state; the lock of the state is held."""

@@ -264,7 +264,10 @@ class QueryPipeline(Pipeline[StreamItem, query_pb2.QueryStreamRequest, QueryResu
             return None
         number = arguments.not_negative("number", item.number)
         if number >= self._sent:
-            raise invalid("number", f"must be of one of {self._sent} queries so far, got {number}")
+            raise invalid(
+                "number",
+                f"must be the number of one of the {self._sent} queries sent so far, got {number}",
+            )
         return query_pb2.QueryStreamRequest(correlation_id=number, withdraw=True)
 
     def message(self, number: int, item: StreamItem) -> query_pb2.QueryStreamRequest:

@@ -36,9 +36,11 @@ WRITES: Final = ("Upsert", "Delete")
 # What `ClientStateError` says of a closed client.
 CLOSED: Final = "this client is closed"
 # Calls in flight on one connection, of writes and of all other calls. Further calls wait in the
-# client, where waiting costs the server nothing. A burst of one client then fits what gRPC holds
-# for a front (`--pending-calls`).
+# client, where waiting costs the server nothing. A burst of queries on one connection then fits
+# what gRPC holds for a front (`--pending-calls`).
 CALLS_MAX: Final = 64
+# The largest message of a call that is repeated: more than clients put into one message of a write.
+_REPEATED_BYTES_MAX: Final = 8 << 20
 # Files of TLS are looked at, at most once in this time.
 _CHECK_SECONDS: Final = 1.0
 _SERVICE_CONFIG: Final = json.dumps(
@@ -96,6 +98,8 @@ class ChannelSettings:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),
+            # gRPC repeats no call that is larger than this, by default 256 KiB.
+            ("grpc.per_rpc_retry_buffer_size", _REPEATED_BYTES_MAX),
         ]
         if self.peer.tls is not None and self.peer.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.peer.tls.server_name))

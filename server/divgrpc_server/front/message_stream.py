@@ -123,6 +123,12 @@ class MessageStream(ABC, Generic[ItemT]):
             await self._has_room.wait()
         await self._wait_for_room(size)
 
+    async def _wait_for_writes(self) -> None:
+        """Wait while a window of answers is unwritten, because the caller reads too slowly."""
+        while len(self._answers) >= self._window:
+            self._has_room.clear()
+            await self._has_room.wait()
+
     def _begin(self, item: ItemT) -> None:
         self._in_flight += 1
         self._submit(item)

@@ -6,7 +6,6 @@ then withdraws the query from the pool, so no worker goes on with it.
 """
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import defaultdict
@@ -106,10 +105,12 @@ class QueryStream(MessageStream[_Query]):
         if item.late_time == math.inf:
             await super()._wait_for_turn(item, size)
             return
-        # `_submit` answers a query that is late.
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(item.late_time - time.monotonic()):
                 await super()._wait_for_turn(item, size)
+        except TimeoutError:
+            # `_submit` answers the query, and a caller that reads no answers must not get further.
+            await self._wait_for_writes()
 
     def _submit(self, item: _Query) -> None:
         self._queries[item.correlation_id].add(item)

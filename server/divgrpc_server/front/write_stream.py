@@ -15,11 +15,14 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from divgrpc.errors import UnavailableError
 from divgrpc_protos.v1 import writes_pb2
+from divgrpc_server.codec.statuses import status_of
 from divgrpc_server.front.jobs import Read, RefusedError, Write
 from divgrpc_server.front.message_stream import MessageStream
 from divgrpc_server.front.pool import PoolCall
 from divgrpc_server.front.writer import Writer
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 from divgrpc_server.ipc.write_batches import Kind, WriteOutcome, pack_messages, unpack_outcomes
 
@@ -122,12 +125,17 @@ class WriteStream(MessageStream[_Message]):
 
     def _deliver(self, batch: _Batch, reply: Reply) -> None:
         self._batch = None
+        payload, count = reply.payload, 0
         if reply.outcome == Outcome.ANSWER:
-            self._take(batch.messages, unpack_outcomes(reply.payload))
-        else:
-            self._drop(batch.messages)
-            for message in batch.messages:
-                message.answer = _refusal(message.body, RefusedError(reply.payload))
+            outcomes = _outcomes_in(reply)
+            self._take(batch.messages, outcomes)
+            error = UnavailableError("nothing is known of this write; name it, and send it again")
+            payload, count = status_of(error, self._tag).SerializeToString(), len(outcomes)
+        if not self._is_broken:
+            rest = batch.messages[count:]
+            self._drop(rest)
+            for message in rest:
+                message.answer = _refusal(message.body, RefusedError(payload))
         self._answer_in_order()
         self._send()
 
@@ -159,6 +167,14 @@ class WriteStream(MessageStream[_Message]):
                 self._end(answer)
                 return
             self._answer(answer)
+
+
+def _outcomes_in(reply: Reply) -> list[WriteOutcome]:
+    """Return the outcomes in a reply of the writer; none if they cannot be read."""
+    try:
+        return list(unpack_outcomes(reply.payload))
+    except FrameError:
+        return []
 
 
 def _refusal(message: bytes, error: RefusedError) -> bytes | RefusedError:

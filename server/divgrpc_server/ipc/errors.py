@@ -2,7 +2,7 @@
 
 
 class FrameError(Exception):
-    """A packet, a frame or a batch has not the form that its reader expects.
+    """A packet, a frame or a batch does not have the form that its reader expects.
 
     Only a defect leads to such bytes. The reader drops their sender, and serves others.
     """

@@ -82,12 +82,15 @@ class FrontLink:
         self._items: list[bytes] = []
         self._size = 0
         self._send_time = time.monotonic()
+        # When the packets of the front were last read.
+        self.read_time = time.monotonic()
 
     def read(self) -> list[Request]:
         """Read a packet and queue its queries; return its requests if they are not queries.
 
         Raises `FrameError`.
         """
+        self.read_time = time.monotonic()
         packet, memfd = self.link.receive()
         if not packet:
             self.is_gone = True
@@ -319,11 +322,9 @@ class Worker:
         self._is_single = len(packet) == 1
         is_large = is_large_packet(packet)
         is_over = True
-        look_time = time.monotonic() + _LOOK_SECONDS
         for request in packet:
-            if time.monotonic() > look_time:
+            if time.monotonic() > front.read_time + _LOOK_SECONDS:
                 self._look(front)
-                look_time = time.monotonic() + _LOOK_SECONDS
             if front.is_gone:
                 break
             if front.pending.pop(request.id, None) is None:

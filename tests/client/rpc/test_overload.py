@@ -27,6 +27,7 @@ CALLS: list[tuple[str, str, tuple[object, ...]]] = [
     ("get", "Get", (1,)),
     ("count", "Count", ()),
     ("upsert", "Upsert", (1, ROW)),
+    ("upsert", "Upsert", (1, np.ones((1, 400_000), np.float32))),
     ("delete", "Delete", (1,)),
 ]
 

@@ -296,6 +296,19 @@ def test_points_without_lists_have_the_same_bounds(  # noqa: PLR0917  # one for 
     ]  # fmt: skip
 
 
+def test_later_lists_have_room_for_more_rows_than_16_bits_can_count() -> None:
+    """A layout has room for a little more than 65,536 later rows."""
+    count, first = 65_600, 3
+    arrays: dict[str, Array] = {lists.STEPS: np.full(1, 1 / 127, np.float32)}
+    arrays[lists.FULL_COLUMNS] = np.full(1, -1, np.int32)
+    arrays |= lists.room_for_later_lists(first, count, count, arrays[lists.FULL_COLUMNS])
+    ones = np.ones(count, np.float32)
+    rows = SparseRows(np.arange(count + 1), np.zeros(count, np.int32), ones, 1)
+    lists.LaterLists(arrays).add(rows, first)
+    entries = arrays["later_rows"]
+    assert entries[entries > 0].tolist() == list(range(1, count + 1))
+
+
 @pytest.mark.parametrize(
     ("weight", "product", "expected"), [(0.05, False, 4), (0.05, True, 4), (50, False, 400)]
 )

@@ -40,6 +40,8 @@ class Caller:
     def __init__(self, stage: Stage, *, window: int = 256) -> None:
         self.answers: list[query_pb2.QueryStreamResponse] = []
         self.logged: list[bytes] = []
+        self.is_reading = asyncio.Event()
+        self.is_reading.set()
         self._steps: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.stream = QueryStream(
             self._steps.get,
@@ -65,6 +67,7 @@ class Caller:
         await self.run
 
     async def _write(self, message: bytes) -> None:
+        await self.is_reading.wait()
         self.answers.append(query_pb2.QueryStreamResponse.FromString(message))
 
     @property
@@ -214,6 +217,21 @@ async def test_a_withdrawal_is_read_though_the_window_is_full(stage: Stage) -> N
     reply(link, *await packet(link))
     await caller.end()
     assert caller.codes[2:] == [(3, 0)]
+
+
+@on_stage()
+async def test_a_caller_that_reads_no_answers_gets_no_further(stage: Stage) -> None:
+    """Queries that end at their time limit do not fill the memory of the front."""
+    caller = Caller(stage, window=4)
+    caller.is_reading.clear()
+    numbers = itertools.count()
+    for _ in range(30):
+        await caller.send(*(question(next(numbers), 1) for _ in range(4)))
+        await asyncio.sleep(0.005)
+    assert 4 <= len(caller.logged) <= 12
+    caller.is_reading.set()
+    await caller.end()
+    assert [number for number, _ in caller.codes] == list(range(120))
 
 
 @on_stage()

@@ -1,6 +1,8 @@
 """WriteStream: many writes on one call, made in their order, with the results of unary calls."""
 
+import asyncio
 import itertools
+import math
 import queue
 import time
 from collections.abc import Iterable, Iterator
@@ -9,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from google.rpc import status_pb2
+from google.rpc import code_pb2, status_pb2
 
 from divgrpc import Field
 from divgrpc.errors import ConditionFailedError
@@ -18,7 +20,14 @@ from divgrpc_client import Client, Delete, Upsert
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import filters_pb2, points_pb2, writes_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from divgrpc_protos.v1.writes_pb2 import DeleteRequest, UpsertRequest, WriteStreamRequest
+from divgrpc_protos.v1.writes_pb2 import (
+    DeleteRequest,
+    UpsertRequest,
+    WriteStreamRequest,
+    WriteStreamResponse,
+)
+from divgrpc_server.front.write_stream import WriteStream
+from divgrpc_server.ipc.packets import Outcome, Reply
 from reference.index import same_bytes
 from support.checks.status_details import code_of_failure, details_of_status, failure
 from support.data.served_index import place, random_points
@@ -288,3 +297,48 @@ def test_an_error_comes_in_the_place_of_its_write(
     assert results == [WriteResult(1, 1, 1)]
     assert client.get(names[0], [ROWS, 77_777]).ids.tolist() == [ROWS]
     assert client.count(names[0]) in range(ROWS + 1 - 3, ROWS + 2)
+
+
+class _BrokenWriter:
+    """Stands for a writer whose reply is `payload`."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self.released = 0
+
+    async def wait_for_room(self, _: int) -> None:
+        """Have room at once."""
+
+    def take(self, size: int) -> None:
+        """Take room."""
+        self.released -= size
+
+    def release(self, size: int, **_: bool) -> None:
+        """Release room."""
+        self.released += size
+
+    def submit(self, *arguments: Any) -> None:  # noqa: ANN401  # those of `Writer`
+        """Reply soon."""
+        deliver, reply = arguments[-1], Reply(0, Outcome.ANSWER, self._payload)
+        asyncio.get_running_loop().call_soon(deliver, reply)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x00", b"\x07\x00\x00\x00\x00", b"\x00\xff\x00\x00\x00a"]
+)
+def test_a_reply_that_cannot_be_read_leaves_no_write_without_an_answer(payload: bytes) -> None:
+    requests = [WriteStreamRequest(correlation_id=number) for number in (1, 2)]
+    unread, answers = [request.SerializeToString() for request in requests], []
+
+    async def read() -> bytes | None:
+        return unread.pop(0) if unread else None
+
+    async def write(answer: bytes) -> None:
+        answers.append(WriteStreamResponse.FromString(answer))
+
+    writer: Any = _BrokenWriter(payload)
+    settings: Any = {"window": 8, "deadline": math.inf, "tag": "tag", "on_message": id}
+    asyncio.run(WriteStream(read, write, writer, **settings).run())
+    assert [answer.correlation_id for answer in answers] == [1, 2]
+    assert {answer.error.code for answer in answers} == {code_pb2.UNAVAILABLE}
+    assert writer.released == 0
