@@ -154,9 +154,7 @@ class Committer:
                     self._commit_queue()
             if not pending.is_done:
                 self._merge_for(pending)
-        outcome = pending.error or pending.result
-        assert outcome is not None  # noqa: S101  # it is done
-        return outcome
+        return pending.outcome
 
     def snapshot(self) -> Engine:
         """Return the points as they are now."""

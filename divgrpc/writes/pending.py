@@ -16,3 +16,10 @@ class Pending:
     def is_done(self) -> bool:
         """Whether there is a result or an error."""
         return self.result is not None or self.error is not None
+
+    @property
+    def outcome(self) -> WriteResult | Exception:
+        """The result or the error of a request that is done."""
+        outcome = self.error or self.result
+        assert outcome is not None  # noqa: S101  # it is done
+        return outcome

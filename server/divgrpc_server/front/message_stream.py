@@ -101,6 +101,7 @@ class MessageStream(ABC, Generic[ItemT]):
 
     async def _read_messages(self) -> None:
         while True:
+            await self._wait_to_read()
             message = await self._read()
             if not isinstance(message, bytes):  # aio.EOF
                 return
@@ -118,10 +119,17 @@ class MessageStream(ABC, Generic[ItemT]):
 
     async def _wait_for_turn(self, _: ItemT, size: int) -> None:
         """Wait until an item, which has `size` bytes, may be submitted."""
+        await self._wait_for_window()
+        await self._wait_for_room(size)
+
+    async def _wait_to_read(self) -> None:
+        """Wait until the next message may be read."""
+        await self._wait_for_window()
+
+    async def _wait_for_window(self) -> None:
         while self._in_flight >= self._window:
             self._has_room.clear()
             await self._has_room.wait()
-        await self._wait_for_room(size)
 
     async def _wait_for_writes(self) -> None:
         """Wait while a window of answers is unwritten, because the caller reads too slowly."""

@@ -101,6 +101,9 @@ class QueryStream(MessageStream[_Query]):
             query.error = error
         return query
 
+    async def _wait_to_read(self) -> None:
+        """Read at once, because the next message may withdraw a query, which makes room."""
+
     async def _wait_for_turn(self, item: _Query, size: int) -> None:
         if item.late_time == math.inf:
             await super()._wait_for_turn(item, size)
