@@ -96,7 +96,7 @@ def _any_request(data: bytes) -> None:
     """Read what the front reads of a message: the first byte chooses the method."""
     methods = sorted(ROLE_OF_METHOD)
     method, message = methods[data[0] % len(methods) if data else 0], data[1:]
-    received = subjects.Received(method, message)
+    received = subjects.IncomingMessage(method, message)
     security_requests.read(received)
     subjects.read(received)
 

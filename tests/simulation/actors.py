@@ -38,7 +38,7 @@ _ATTEMPTS_MAX: Final = 30
 
 
 class ServedCollection(Collection):
-    """A collection as the writer of a server has it: without queries, and without waits."""
+    """A collection of a server's writer: it answers no queries, and no write waits for a merge."""
 
     def __init__(self, engine: Engine, *, durability: Durability = "sync") -> None:
         assert engine.folder is not None

@@ -1,4 +1,4 @@
-"""Failpoints: the places in the code that change the disk, found in its syntax tree.
+"""Failpoints: the calls that change the disk, listed from the syntax tree of the code.
 
 A failpoint is a call of the system, or of a function of the project that does nothing but a few
 such calls, and is named after its place: `writes.log:LogWriter._begin:os.rename`. Nothing in the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import grpc
 import grpc.aio
 
-from divgrpc_client.rpc.channels import CALLS_MAX, CLOSED, WATCH, ChannelSettings
+from divgrpc_client.rpc.channels import CALLS_MAX, WATCH, ChannelSettings, Places
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -84,10 +84,8 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-class Window(asyncio.Semaphore):
+class Window(Places, asyncio.Semaphore):
     """Limits the number of calls in flight, or of queries of a stream that await results."""
-
-    _is_closed = False
 
     async def acquire_within(self, seconds: float | None) -> bool:
         """Wait for a place; return False if this takes longer than `seconds`.
@@ -99,19 +97,10 @@ class Window(asyncio.Semaphore):
                 await self.acquire()
         except TimeoutError:
             return False
-        if self._is_closed:
+        if self.is_closed:
             self.release()  # the next call that waits fails too
         self.check_open()
         return True
-
-    def check_open(self) -> None:
-        """Raise `ClientStateError` after `close`."""
-        if self._is_closed:
-            raise ClientStateError(CLOSED)
-
-    def close(self) -> None:
-        """Refuse all calls that wait; those in flight must end."""
-        self._is_closed = True
 
 
 class Handoff(Generic[ItemT]):

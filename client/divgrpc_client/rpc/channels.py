@@ -65,6 +65,21 @@ _SERVICE_CONFIG: Final = json.dumps(
 )
 
 
+class Places:
+    """Places for calls, on both stacks. After `close` no call gets one."""
+
+    is_closed = False
+
+    def check_open(self) -> None:
+        """Raise `ClientStateError` after `close`."""
+        if self.is_closed:
+            raise ClientStateError(CLOSED)
+
+    def close(self) -> None:
+        """Refuse all calls that wait; those in flight must end."""
+        self.is_closed = True
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
     """Settings of connections; raises `InvalidArgumentError` for a wrong target or count."""

@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
 
-from divgrpc_client.rpc.channels import CALLS_MAX, CLOSED, WATCH, ChannelSettings
-from divgrpc_client.rpc.errors import ClientStateError, StallError
+from divgrpc_client.rpc.channels import CALLS_MAX, WATCH, ChannelSettings, Places
+from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
 ItemT = TypeVar("ItemT")
@@ -111,12 +111,11 @@ async def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-class Window:
+class Window(Places):
     """Limits the number of calls in flight, or of queries of a stream that await results."""
 
     def __init__(self, places: int) -> None:
         self._places = threading.Semaphore(places)
-        self._is_closed = False
         self.release = self._places.release
 
     async def acquire(self) -> None:
@@ -130,19 +129,10 @@ class Window:
         """
         if not self._places.acquire(timeout=seconds):
             return False
-        if self._is_closed:
+        if self.is_closed:
             self.release()  # the next call that waits fails too
         self.check_open()
         return True
-
-    def check_open(self) -> None:
-        """Raise `ClientStateError` after `close`."""
-        if self._is_closed:
-            raise ClientStateError(CLOSED)
-
-    def close(self) -> None:
-        """Refuse all calls that wait; those in flight must end."""
-        self._is_closed = True
 
 
 class Handoff(Generic[ItemT]):

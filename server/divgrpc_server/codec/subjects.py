@@ -32,6 +32,8 @@ from divgrpc_server.ipc.packets import Op
 
 # A little more than the longest name of an index.
 _NAME_CHARACTERS_MAX: Final = 80
+# A larger message is not kept in its parsed form.
+_KEPT_BYTES_MAX: Final = 1 << 16
 # Maximum number of indexes of a stream whose rows are counted apart.
 _INDEXES_MAX: Final = 100
 _SEVERAL: Final = "*"  # in place of a name, if the messages of a stream name several indexes
@@ -93,8 +95,12 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
 }
 
 
-class Received:
-    """A message of a method as bytes, which is parsed once, when a part of it is first read."""
+class IncomingMessage:
+    """A message of a method as bytes, which is parsed when a part of it is read.
+
+    A small message is parsed once. A large one is parsed each time, so that a call that waits does
+    not hold it twice.
+    """
 
     __slots__ = ("_message", "method", "payload")
 
@@ -106,18 +112,21 @@ class Received:
     @property
     def message(self) -> Any:  # noqa: ANN401  # of the kind of the method
         """The message; None if it cannot be parsed, or if the method's message names no index."""
-        if self._message is _UNREAD:
-            kind = _KINDS.get(self.method)
-            try:
-                self._message = None if kind is None else kind.FromString(self.payload)
-            except DecodeError:
-                self._message = None
-        return self._message
+        if self._message is not _UNREAD:
+            return self._message
+        kind = _KINDS.get(self.method)
+        try:
+            message = None if kind is None else kind.FromString(self.payload)
+        except DecodeError:
+            message = None
+        if len(self.payload) <= _KEPT_BYTES_MAX:
+            self._message = message
+        return message
 
 
-def read(received: Received, response: bytes | None = None) -> Subject:
+def read(incoming: IncomingMessage, response: bytes | None = None) -> Subject:
     """Return the subject of a request; `response` is None if the call failed."""
-    method, request = received.method, received.message
+    method, request = incoming.method, incoming.message
     if method == "DiversifyStream" and request is not None:
         method, request = "Diversify", request.request
     if method not in _METHODS or request is None:

@@ -21,7 +21,7 @@ from divgrpc_server.codec.statuses import (
     TokenMissingError,
     TokenRefusedError,
 )
-from divgrpc_server.codec.subjects import Received
+from divgrpc_server.codec.subjects import IncomingMessage
 from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
@@ -102,7 +102,7 @@ class Call:
         """Return whether the caller may know of an index."""
         return self.token is None or self.token.covers(index)
 
-    async def check(self, message: Received) -> None:
+    async def check(self, message: IncomingMessage) -> None:
         """Check a message before work is done for it.
 
         Raises `PermissionDeniedError`, `QuotaError`, and `InvalidArgumentError` for a name that is

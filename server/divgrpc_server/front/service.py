@@ -23,7 +23,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
-from divgrpc_server.codec.subjects import Received, Subject
+from divgrpc_server.codec.subjects import IncomingMessage, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front import audit
 from divgrpc_server.front.catalog import Catalog
@@ -70,7 +70,7 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def _check_size(message: Received) -> None:
+def _check_size(message: IncomingMessage) -> None:
     """Raise `MessageTooLargeError`, which names an alternative, for a message above the limit."""
     limit, size = LIMITS["message_bytes_max"], len(message.payload)
     if size > limit:
@@ -80,7 +80,7 @@ def _check_size(message: Received) -> None:
         )
 
 
-async def _check(call: Call, message: Received) -> None:
+async def _check(call: Call, message: IncomingMessage) -> None:
     """Check the size of a message, and whether the caller may send it."""
     _check_size(message)
     await call.check(message)
@@ -93,7 +93,7 @@ def _checked_reader(call: Call, context: _Context) -> Read:
     async def read() -> object:
         message = await context.read()
         if isinstance(message, bytes):
-            await _check(call, Received(call.method, message))
+            await _check(call, IncomingMessage(call.method, message))
         return message
 
     return read
@@ -195,14 +195,14 @@ class Service:
         """Return the handler of a method; `answer` takes the request and the call."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
-            received = Received(method, request)
+            incoming = IncomingMessage(method, request)
 
             async def serve(call: Call) -> bytes:
-                await _check(call, received)
+                await _check(call, incoming)
                 return await answer(request, call)
 
             def subject(response: bytes | None) -> Subject:
-                return self._subject(received, response)
+                return self._subject(incoming, response)
 
             return await self._run(method, context, serve, subject, len(request))
 
@@ -268,7 +268,7 @@ class Service:
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)
-        serve = self._relay(build, Received("BuildOnce", request))
+        serve = self._relay(build, IncomingMessage("BuildOnce", request))
         await self._run("BuildOnce", context, serve, lambda _: build.subject)
         return build.response
 
@@ -276,28 +276,30 @@ class Service:
         self, method: str, make: Callable[[bytes, Write], Job]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
-            received = Received(method, request)
-            serve = self._relay(make(request, context.write), received)
+            incoming = IncomingMessage(method, request)
+            serve = self._relay(make(request, context.write), incoming)
             size = len(request)
-            await self._run(method, context, serve, lambda _: self._subject(received), size)
+            await self._run(method, context, serve, lambda _: self._subject(incoming), size)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
     async def _pick(self, request: bytes, context: _Context) -> None:
         """Handle a DiversifyStream call."""
-        received = Received("DiversifyStream", request)
+        incoming = IncomingMessage("DiversifyStream", request)
 
         async def serve(call: Call) -> None:
-            await _check(call, received)
+            await _check(call, incoming)
             picks = PickStream(self._pool, request, call.deadline, call.tag)
             await picks.relay(context.write)
 
         def subject(_: None) -> Subject:
-            return self._subject(received)
+            return self._subject(incoming)
 
         await self._run("DiversifyStream", context, serve, subject, len(request))
 
-    def _relay(self, job: Job, request: Received) -> Callable[[Call], Coroutine[None, None, None]]:
+    def _relay(
+        self, job: Job, request: IncomingMessage
+    ) -> Callable[[Call], Coroutine[None, None, None]]:
         async def serve(call: Call) -> None:
             _check_size(request)
             call.is_write = call.is_write or requests.read(request).needs_admin
@@ -315,7 +317,7 @@ class Service:
     def _wants_subject(self, method: str) -> bool:
         return self._access.enabled or is_write(method) or method in _MAY_SET_DEFAULTS
 
-    def _subject(self, request: Received, response: bytes | None = None) -> Subject:
+    def _subject(self, request: IncomingMessage, response: bytes | None = None) -> Subject:
         if not self._wants_subject(request.method):
             return subjects.NO_SUBJECT
         return subjects.read(request, response)

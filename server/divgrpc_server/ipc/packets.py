@@ -188,11 +188,10 @@ def unpack_requests(packet: memoryview, memfd: int) -> list[Request]:
             number, deadline, length, op, tag_length = _REQUEST.unpack_from(packet, at)
             at += _REQUEST.size + tag_length
             tag = str(packet[at - tag_length : at], "ascii")
+            payload = _payload(packet[at:], length, memfd if op & _IN_MEMFD else None)
             if op & _IN_MEMFD:
-                payload = b"" if memfd < 0 else read_memfd(memfd, length)
                 op = Op.LOST if memfd < 0 else op & ~_IN_MEMFD
             else:
-                payload = bytes(packet[at : at + length])
                 at += length
             requests.append(Request(number, deadline, op, tag, payload))
         _check_end(packet, at)
@@ -237,17 +236,26 @@ def unpack_replies(packet: memoryview, memfd: int) -> list[Reply]:
         while at < len(packet):
             number, length, outcome = _REPLY.unpack_from(packet, at)
             at += _REPLY.size
+            payload = _payload(packet[at:], length, memfd if outcome & _IN_MEMFD else None)
             if outcome & _IN_MEMFD:
-                payload = b"" if memfd < 0 else read_memfd(memfd, length)
                 outcome = Outcome.LOST if memfd < 0 else outcome & ~_IN_MEMFD
             else:
-                payload = bytes(packet[at : at + length])
                 at += length
             if outcome not in _OUTCOMES:
                 raise FrameError("a packet has a reply of an unknown kind")
             replies.append(Reply(number, outcome, payload))
         _check_end(packet, at)
     return replies
+
+
+def _payload(rest: memoryview, length: int, memfd: int | None) -> bytes:
+    """Return the payload of an item, which is in a memfd or at the beginning of `rest`.
+
+    A memfd below 0 did not arrive.
+    """
+    if memfd is None:
+        return bytes(rest[:length])
+    return b"" if memfd < 0 else read_memfd(memfd, length)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from divgrpc_protos.v1 import attributes_pb2, diversify_pb2, index_pb2, query_pb2, writes_pb2
-from divgrpc_server.codec.subjects import Received
+from divgrpc_server.codec.subjects import IncomingMessage
 
 
 @dataclass(slots=True)
@@ -27,12 +27,12 @@ class Request:
 _NONE: Final = Request()
 
 
-def read(received: Received) -> Request:
+def read(incoming: IncomingMessage) -> Request:
     """Return what a message asks for; one that cannot be parsed asks for nothing."""
-    message = received.message
+    message = incoming.message
     if message is None:
         return _NONE
-    reader = _READERS.get(received.method)
+    reader = _READERS.get(incoming.method)
     return Request(message.index) if reader is None else reader(message)
 
 

@@ -1,11 +1,12 @@
 """Calls that a server ends because it has too much to do, and calls that wait in the client."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -76,7 +77,7 @@ def test_retries_have_a_budget(script: ScriptedIndex, target: str) -> None:
     script.failures = [CANCELLED] * 3 * count
     with Client(target, timeout=30) as client:
         for _ in range(count):
-            with suppress(RpcError):
+            with contextlib.suppress(RpcError):
                 client.query("images", ROW)
     assert count + 20 < script.calls["Query"] < count + 60
 
@@ -85,7 +86,7 @@ def test_the_budget_comes_back_with_successes(script: ScriptedIndex, target: str
     with Client(target, timeout=30) as client:
         script.failures = [CANCELLED] * 120
         while script.failures:
-            with suppress(RpcError):
+            with contextlib.suppress(RpcError):
                 client.query("images", ROW)
         before = script.calls["Query"]
         for _ in range(600):
@@ -136,20 +137,27 @@ def test_a_task_that_is_cancelled_is_not_repeated(script: ScriptedIndex, target:
     asyncio.run(scene())
 
 
-def test_a_connection_has_places_for_so_many_calls(script: ScriptedIndex, target: str) -> None:
-    """Further calls wait for half of their time, and are then refused without being sent."""
+@contextlib.contextmanager
+def no_place_left(client: Client, script: ScriptedIndex) -> Iterator[None]:
+    """Take all places of a client's connection; at the end these calls are answered."""
     script.silent = True
-    with Client(target, timeout=30) as client, ThreadPoolExecutor(CALLS_MAX) as threads:
+    with ThreadPoolExecutor(CALLS_MAX) as threads:
         calls = [threads.submit(client.query, "images", ROW) for _ in range(CALLS_MAX)]
         places = client._pool.take().places
         eventually(lambda: places._places._value == 0)
+        yield
+        script.silent = False
+        script.cancelled.set()
+        assert all(future.result().generation == 1 for future in calls)
+
+
+def test_a_connection_has_places_for_so_many_calls(script: ScriptedIndex, target: str) -> None:
+    """Further calls wait for half of their time, and are then refused without being sent."""
+    with Client(target, timeout=30) as client, no_place_left(client, script):
         start = time.monotonic()
         with failing(FULL, LimitExceededError, reason="OVERLOADED", match="of this client"):
             client.query("images", ROW, timeout=0.4)
         assert 0.2 <= time.monotonic() - start < 0.4
-        script.silent = False
-        script.cancelled.set()
-        assert all(future.result().generation == 1 for future in calls)
 
 
 def test_calls_that_wait_fail_when_the_client_is_closed(script: ScriptedIndex, target: str) -> None:
@@ -200,16 +208,10 @@ def test_writes_that_wait_leave_places_for_queries(script: ScriptedIndex, target
 
 
 def test_pages_of_a_scroll_have_places_too(script: ScriptedIndex, target: str) -> None:
-    script.silent = True
-    with Client(target, timeout=30) as client, ThreadPoolExecutor(CALLS_MAX) as threads:
-        calls = [threads.submit(client.query, "images", ROW) for _ in range(CALLS_MAX)]
-        places = client._pool.take().places
-        eventually(lambda: places._places._value == 0)
-        with failing(FULL, LimitExceededError, reason="OVERLOADED"):
-            list(client.scroll("images", timeout=0.1))
-        script.silent = False
-        script.cancelled.set()
-        assert all(future.result().generation == 1 for future in calls)
+    with Client(target, timeout=30) as client:
+        with no_place_left(client, script):
+            with failing(FULL, LimitExceededError, reason="OVERLOADED"):
+                list(client.scroll("images", timeout=0.1))
         assert len(list(client.scroll("images"))) == 3
     assert script.calls["Scroll"] == 3
 

@@ -17,7 +17,7 @@ from divgrpc_protos.v1 import (
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.subjects import (
     NO_SUBJECT,
-    Received,
+    IncomingMessage,
     StreamSubject,
     Subject,
     fingerprint,
@@ -38,19 +38,19 @@ METHODS = [
 
 
 def read(method: str, payload: bytes, response: bytes | None = None) -> Subject:
-    return subjects.read(Received(method, payload), response)
+    return subjects.read(IncomingMessage(method, payload), response)
 
 
 def test_a_message_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate and the access line read the same object; bytes that are no message are None."""
     payload = query_pb2.QueryRequest(index="images").SerializeToString()
-    received = Received("Query", payload)
+    received = IncomingMessage("Query", payload)
     assert requests.read(received).index == "images"
     monkeypatch.setattr(subjects, "_KINDS", {})
     assert subjects.read(received).name == "images"
-    assert Received("Query", payload).message is None
+    assert IncomingMessage("Query", payload).message is None
     monkeypatch.undo()
-    broken = Received("Query", b"\xff")
+    broken = IncomingMessage("Query", b"\xff")
     assert (broken.message, requests.read(broken), subjects.read(broken)) == (
         None,
         requests.Request(),

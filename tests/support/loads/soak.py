@@ -241,8 +241,8 @@ def report(outcome: Outcome) -> str:
     samples = outcome.run.samples
     failed = int((samples["code"] != OK).sum())
     lines = [
-        f"{len(samples):,} calls in {outcome.run.seconds:.0f} s, {failed} failed, of which"
-        f" {failed - len(outcome.lost)} are writes during a kill of the writer",
+        f"{len(samples):,} calls in {outcome.run.seconds:.0f} s, {failed} failed;"
+        f" {failed - len(outcome.lost)} of these were writes during a kill of the writer",
         ", ".join(f"{count} {event}" for event, count in outcome.events.items()),
         *map(str, outcome.slopes),
         *outcome.lost[:20],
