@@ -209,9 +209,9 @@ def test_writes_that_wait_leave_places_for_queries(script: ScriptedIndex, target
 
 def test_pages_of_a_scroll_have_places_too(script: ScriptedIndex, target: str) -> None:
     with Client(target, timeout=30) as client:
-        with no_place_left(client, script):
-            with failing(FULL, LimitExceededError, reason="OVERLOADED"):
-                list(client.scroll("images", timeout=0.1))
+        refusal = failing(FULL, LimitExceededError, reason="OVERLOADED")
+        with no_place_left(client, script), refusal:
+            list(client.scroll("images", timeout=0.1))
         assert len(list(client.scroll("images"))) == 3
     assert script.calls["Scroll"] == 3
 
