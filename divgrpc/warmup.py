@@ -18,7 +18,7 @@ from scipy import sparse
 from divgrpc import compilation
 from divgrpc.arrays import read_only
 from divgrpc.diversifier import diversify
-from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, LaterLists, room_for_later_lists
+from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, LaterListWriter, room_for_later_lists
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records
@@ -204,7 +204,7 @@ def _add_rows() -> None:
     points = SparseRows.of(sparse.csr_array(np.ones((1, 1), np.float32)))
     columns = {STEPS: np.ones(1, np.float32), FULL_COLUMNS: np.zeros(1, np.int32)}
     arrays = columns | room_for_later_lists(1, 1, 1, columns[FULL_COLUMNS])
-    LaterLists(arrays).add(points, 1)
+    LaterListWriter(arrays).add(points, 1)
 
 
 def _select_stepwise(candidate_set: CandidateSet) -> None:

@@ -343,7 +343,7 @@ async def pipe(
 
     async def messages() -> AsyncIterator[Any]:
         async for item in link.stack.iterate(items):
-            message = pipeline.aside(item)
+            message = pipeline.withdrawal_of(item)
             if message is not None:
                 yield message
                 continue

@@ -139,8 +139,8 @@ def room_for_later_lists(
     return dict(zip(LATER_LISTS, arrays, strict=True))
 
 
-class LaterLists:
-    """The later lists of a layout, while points are added. For one thread."""
+class LaterListWriter:
+    """Adds points to the later lists of a layout. For one thread."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         """Take the arrays of a layout, in which no row was written."""

@@ -36,7 +36,7 @@ from divgrpc.writes.additions import Addition, PresentPoints
 from divgrpc.writes.backlog import is_merge_due
 from divgrpc.writes.layout import Source
 from divgrpc.writes.log import Tail
-from divgrpc.writes.pending import Pending
+from divgrpc.writes.queue_entry import QueueEntry
 from divgrpc.writes.renewal import Renewal, extension_of, retraining_of, vacuum_of
 from divgrpc.writes.requests import check_durability
 from divgrpc.writes.snapshot import Snapshot
@@ -80,7 +80,7 @@ class Committer:
         # Held while requests are committed, and while the state is read or changed.
         self._commit_lock, self._state_lock = threading.Lock(), threading.RLock()
         self._merge_lock = threading.Lock()
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[QueueEntry] = deque()
         self._merging: threading.Thread | None = None
         self._merge_error: Exception | None = None
         self._snapshot: Engine = engine
@@ -130,7 +130,7 @@ class Committer:
 
     def commit_all(self, requests: Sequence[Request]) -> list[WriteResult | Exception]:
         """Make several writes with one sync of the log; return a result or an error of each."""
-        batch = [Pending(request) for request in requests]
+        batch = [QueueEntry(request) for request in requests]
         self._queue.extend(batch)
         return [self._outcome(pending) for pending in batch]
 
@@ -146,7 +146,7 @@ class Committer:
             raise outcome
         return outcome
 
-    def _outcome(self, pending: Pending) -> WriteResult | Exception:
+    def _outcome(self, pending: QueueEntry) -> WriteResult | Exception:
         """Commit the requests that wait until a request is done."""
         while not pending.is_done:
             with self._commit_lock:
@@ -311,7 +311,7 @@ class Committer:
     def _commit_queue(self) -> None:
         """Commit the requests that wait, up to the first one that lacks room."""
         batch = [self._queue.popleft() for _ in range(len(self._queue))]
-        rest: list[Pending] = []
+        rest: list[QueueEntry] = []
         try:
             rest = self._commit(batch)
         except Exception as error:  # noqa: BLE001  # each caller gets it
@@ -323,7 +323,7 @@ class Committer:
                     item.error = UnavailableError("the thread that wrote was interrupted")
         self._queue.extendleft(reversed(rest))
 
-    def _merge_for(self, pending: Pending) -> None:
+    def _merge_for(self, pending: QueueEntry) -> None:
         """Make room for a request that waits; no lock is held."""
         try:
             self.merge()
@@ -333,7 +333,7 @@ class Committer:
                     self._queue.remove(pending)
                     pending.error = error
 
-    def _commit(self, batch: list[Pending]) -> list[Pending]:
+    def _commit(self, batch: list[QueueEntry]) -> list[QueueEntry]:
         """Commit requests up to the first one that lacks room; return this one and all after it."""
         check_writes(self._index.path)
         self._check_open()
@@ -344,8 +344,8 @@ class Committer:
         if is_synced and self._has_queries:
             # While the log is synced, queries see what was there before.
             self.snapshot()
-        results: list[tuple[Pending, WriteResult]] = []
-        rest: list[Pending] = []
+        results: list[tuple[QueueEntry, WriteResult]] = []
+        rest: list[QueueEntry] = []
         for place, pending in enumerate(batch):
             try:
                 with self._state_lock:
@@ -367,7 +367,7 @@ class Committer:
         self._merge_if_due()
         return rest
 
-    def _put_off(self, batch: list[Pending], error: MergesBehindError) -> list[Pending]:
+    def _put_off(self, batch: list[QueueEntry], error: MergesBehindError) -> list[QueueEntry]:
         """Begin a merge; return the requests that wait for it, or give them the error.
 
         The first one lacks room. No other one overtakes it.

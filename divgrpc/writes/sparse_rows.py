@@ -10,7 +10,7 @@ from divgrpc.hashing.lists import (
     FULL_COLUMNS,
     LENGTHS,
     STEPS,
-    LaterLists,
+    LaterListWriter,
     measure,
 )
 from divgrpc.kernels.normalise import squares_sparse
@@ -33,7 +33,7 @@ class SparseState:
         self._indptr: IntArray = arrays["indptr"]
         self._squares = arrays["squares"]
         self._arrays = arrays
-        self._later = LaterLists(arrays) if STEPS in arrays else None
+        self._later = LaterListWriter(arrays) if STEPS in arrays else None
 
     def begin(self, alive: Flags) -> None:
         """Count the values of the rows that are merged; `alive` (rows,) says which have a point."""

@@ -206,8 +206,8 @@ class Pipeline(ABC, Generic[ItemT, RequestT, AnyT]):
     def message(self, number: int, item: ItemT) -> RequestT:
         """Return the message for an item; raises `InvalidArgumentError`."""
 
-    def aside(self, _: object) -> RequestT | None:
-        """Return the message for an item that has no result, or None if the item has one."""
+    def withdrawal_of(self, _: object) -> RequestT | None:
+        """Return the message for an item that withdraws another one; None for any other item."""
         return None
 
     @abstractmethod
@@ -255,7 +255,7 @@ class QueryPipeline(Pipeline[StreamItem, query_pb2.QueryStreamRequest, QueryResu
         self._room = _room(query_pb2.QueryRequest(**self._fields))
         self._time_limit_ms = None if time_limit is None else arguments.time_limit_ms(time_limit)
 
-    def aside(self, item: object) -> query_pb2.QueryStreamRequest | None:
+    def withdrawal_of(self, item: object) -> query_pb2.QueryStreamRequest | None:
         """Return the message for a withdrawal.
 
         Raises `InvalidArgumentError` if no query of this number was sent.
@@ -275,7 +275,7 @@ class QueryPipeline(Pipeline[StreamItem, query_pb2.QueryStreamRequest, QueryResu
 
         Raises `InvalidArgumentError` if the item is not a matrix or is too large for one message.
         """
-        assert not isinstance(item, Withdrawal)  # noqa: S101  # `aside` takes it
+        assert not isinstance(item, Withdrawal)  # noqa: S101  # `withdrawal_of` takes it
         matrix = as_matrix("queries", item, one_row=True)
         rows = row_count(matrix)
         if row_ends(matrix, self._room)[:1] not in ([], [rows]):

@@ -53,7 +53,7 @@ class MessageStream(ABC, Generic[ItemT]):
         self._draining = False
 
     @abstractmethod
-    def _open(self, message: bytes) -> ItemT | None:
+    def _parse(self, message: bytes) -> ItemT | None:
         """Return a message that was read as an item; None if it needs no answer of its own."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class MessageStream(ABC, Generic[ItemT]):
             message = await self._read()
             if not isinstance(message, bytes):  # aio.EOF
                 return
-            item = self._open(message)
+            item = self._parse(message)
             if item is None:
                 continue
             self._on_message(message)

@@ -84,7 +84,7 @@ class QueryStream(MessageStream[_Query]):
         for query in [query for queries in self._queries.values() for query in queries]:
             self._take_back(query)
 
-    def _open(self, message: bytes) -> _Query | None:
+    def _parse(self, message: bytes) -> _Query | None:
         try:
             request = query_pb2.QueryStreamRequest.FromString(message)
         except DecodeError:

@@ -93,7 +93,7 @@ class WriteStream(MessageStream[_Message]):
         for message in messages:
             self._writer.release(len(message.body), is_answered=False)
 
-    def _open(self, message: bytes) -> _Message:
+    def _parse(self, message: bytes) -> _Message:
         return _Message(message)
 
     def _submit(self, item: _Message) -> None:

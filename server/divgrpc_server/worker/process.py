@@ -52,7 +52,7 @@ _ALIVE_SECONDS: Final = 1.0
 _READS_MAX: Final = 16
 # During a packet, new packets are read at most this many seconds apart, so that the queries behind
 # the current one can be withdrawn.
-_LOOK_SECONDS: Final = 0.008
+_READ_SECONDS: Final = 0.008
 # While this worker answers more than this number of a front's batches in slices, it returns no
 # small credits to the front. The next small packets then wait at the front, where another worker
 # can take them.
@@ -281,11 +281,11 @@ class Worker:
             batch.is_withdrawn = True
 
     def _read(self, front: FrontLink) -> None:
-        self._follow(front)
+        self._read_packet(front)
         if front.is_gone:
             self._detach(front)
 
-    def _follow(self, front: FrontLink) -> None:
+    def _read_packet(self, front: FrontLink) -> None:
         """Read a packet of a front, and do what it says unless it has queries."""
         try:
             for note in front.read():
@@ -294,11 +294,11 @@ class Worker:
             self._log.exception("fault")
             front.is_gone = True  # other fronts are served
 
-    def _look(self, front: FrontLink) -> None:
+    def _read_withdrawals(self, front: FrontLink) -> None:
         """Read the packets that a front has sent meanwhile."""
         with contextlib.suppress(BlockingIOError):
             while not front.is_gone:
-                self._follow(front)
+                self._read_packet(front)
 
     def _take_note(self, front: FrontLink, note: Request) -> None:
         if note.op == Op.CANCEL:
@@ -323,8 +323,8 @@ class Worker:
         is_large = is_large_packet(packet)
         is_over = True
         for request in packet:
-            if time.monotonic() > front.read_time + _LOOK_SECONDS:
-                self._look(front)
+            if time.monotonic() > front.read_time + _READ_SECONDS:
+                self._read_withdrawals(front)
             if front.is_gone:
                 break
             if front.pending.pop(request.id, None) is None:

@@ -123,7 +123,7 @@ def later_lists_of(written: FloatArray, first: int, whole: InvertedLists) -> Lat
     arrays = {lists.STEPS: whole.steps, lists.FULL_COLUMNS: whole.full_columns}
     room = len(written), int(np.count_nonzero(written))
     arrays |= lists.room_for_later_lists(first, *room, whole.full_columns)
-    later = lists.LaterLists(arrays)
+    later = lists.LaterListWriter(arrays)
     for start, stop in itertools.pairwise((0, len(written) // 3, len(written))):
         indptr, indices, values = parts(written[start:stop])
         part = SparseRows(indptr, indices, values, dims)
@@ -304,7 +304,7 @@ def test_later_lists_have_room_for_more_rows_than_16_bits_can_count() -> None:
     arrays |= lists.room_for_later_lists(first, count, count, arrays[lists.FULL_COLUMNS])
     ones = np.ones(count, np.float32)
     rows = SparseRows(np.arange(count + 1), np.zeros(count, np.int32), ones, 1)
-    lists.LaterLists(arrays).add(rows, first)
+    lists.LaterListWriter(arrays).add(rows, first)
     entries = arrays["later_rows"]
     assert entries[entries > 0].tolist() == list(range(1, count + 1))
 

@@ -4,7 +4,7 @@ from divgrpc.types import WriteResult
 from divgrpc.writes.target import Request
 
 
-class Pending:
+class QueueEntry:
     """A request that waits to be committed; at the end it has a result or an error."""
 
     def __init__(self, request: Request) -> None:
