@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation import failpoints
 from simulation.failpoints import OF_PROJECT, STORES, FailpointMap, modules, named_calls
 from simulation.mutants import MUTANTS
 from simulation.scheduler import DeadlockError, Ended, Lock, Process, Scheduler
@@ -90,6 +91,12 @@ def test_failpoints_are_all_places_that_change_the_disk() -> None:
         "point_files: def reserve(self, items: int) -> None:",
         "sparse_rows: def remove(self, rows: IntArray) -> None:",
     ]
+
+
+def test_calls_that_are_no_failpoints_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, others = set(FailpointMap().names), set(failpoints.NOT_OF_SYSTEM)
+    monkeypatch.setattr(failpoints, "NOT_OF_SYSTEM", {})
+    assert set(FailpointMap().names) - names == others
 
 
 # The scheduler.
