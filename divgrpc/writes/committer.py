@@ -348,7 +348,7 @@ class Committer:
         rest: list[QueueEntry] = []
         for place, pending in enumerate(batch):
             try:
-                with self._state_lock:
+                with self._removal_errors(), self._state_lock:
                     sequence, count = self._target.write(pending.request)
                     if not is_synced:
                         self._publish()

@@ -307,5 +307,18 @@ _LIST: Final = (
         """,
         reason="a header of an array that the system writes in parts is not whole",
     ),
+    Mutant(
+        name="issue-4",
+        module="divgrpc.writes.committer",
+        old="""
+            with self._removal_errors(), self._state_lock:
+                sequence, count = self._target.write(pending.request)
+        """,
+        new="""
+            with self._state_lock:
+                sequence, count = self._target.write(pending.request)
+        """,
+        reason="a write that begins a file of the log as a build ends fails for a missing file",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

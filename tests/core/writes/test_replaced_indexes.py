@@ -10,6 +10,7 @@ from divgrpc.errors import BuildUnderWayError, IndexChangedError
 from divgrpc.storage.build_locks import build_lock, build_lock_path
 from divgrpc.types import Progress
 from divgrpc.writes.layout import LayoutInfo, WritesFolder
+from divgrpc.writes.log import LogWriter
 
 VECTORS = np.random.default_rng(6).standard_normal((300, 8)).astype(np.float32)
 
@@ -62,6 +63,25 @@ def test_a_build_may_end_while_a_layout_is_written(
         monkeypatch.setattr(WritesFolder, "_publish", build_and_publish)
         with pytest.raises(IndexChangedError, match="open it again"):
             collection.upsert([5], VECTORS[:1]) if not writes else collection.compact()
+    with Collection.open(path) as collection:
+        assert (len(collection), collection.upsert([5], VECTORS[:1]).sequence) == (100, 1)
+
+
+def test_a_build_may_end_while_a_file_of_the_log_is_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write found no build under way, and then its folder is gone."""
+    begin = LogWriter._begin
+
+    def build_and_begin(self: LogWriter, size: int) -> None:
+        if self._log.folder.parents[1] == path / "1":
+            Index.build(VECTORS[:100], path=path, replace=True)
+        begin(self, size)
+
+    with Collection.build(VECTORS, path=path) as collection:
+        monkeypatch.setattr(LogWriter, "_begin", build_and_begin)
+        with pytest.raises(IndexChangedError, match="open it again"):
+            collection.upsert([5], VECTORS[:1])
     with Collection.open(path) as collection:
         assert (len(collection), collection.upsert([5], VECTORS[:1]).sequence) == (100, 1)
 
