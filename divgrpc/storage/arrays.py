@@ -265,7 +265,8 @@ def map_array(
         # read-only arrays of an index.
         empty.setflags(write=mode != "r")
         return empty
-    array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
+    # A text, because numpy resolves the links of a `Path`, which takes longer than the mapping.
+    array = np.memmap(str(path), dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
     return array.view(np.ndarray)
 
 
@@ -294,9 +295,11 @@ def open_array(
     if header != _header(dtype, entry.shape) or size < least or (size > least and not grows):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, mode)
-    # Pages of a mapping that only reads can be dropped meanwhile.
-    if verify and checksum_of(map_array(path, dtype, entry.shape, "r")) != entry.crc32:
-        raise IndexDamagedError(f"array {path.stem} does not match its checksum")
+    if verify:
+        # Pages of a mapping that only reads can be dropped meanwhile.
+        checked = array if mode == "r" else map_array(path, dtype, entry.shape, "r")
+        if checksum_of(checked) != entry.crc32:
+            raise IndexDamagedError(f"array {path.stem} does not match its checksum")
     return array
 
 

@@ -21,6 +21,13 @@ _TICK_SECONDS: Final = 1e-6
 _PAUSES_MAX: Final = 2_000_000
 
 
+def _closed_gate() -> threading.Lock:
+    """Return a lock that is held: `acquire` waits until another thread calls `release`."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
 class Ended(BaseException):
     """The process of a task was killed."""
 
@@ -53,7 +60,7 @@ class Task:
         self.condition: Callable[[], bool] | None = None
         # The task that kills this one, and waits for its end.
         self.killer: Task | None = None
-        self.gate = threading.Semaphore(0)
+        self.gate = _closed_gate()
 
 
 class Scheduler:
@@ -69,7 +76,7 @@ class Scheduler:
         self._random = random.Random(seed)
         self._tasks: list[Task] = []
         self._current: Task | None = None
-        self._main = threading.Semaphore(0)
+        self._main = _closed_gate()
         self._local = threading.local()
         self.pauses = 0
         self.failure: BaseException | None = None
