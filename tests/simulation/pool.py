@@ -19,7 +19,8 @@ from simulation.failpoints import FailpointMap
 from simulation.mutation import Mutant
 from simulation.runs import Outcome, make_templates, run_in_folder
 
-# A run takes some tenths of a second on a quiet machine. After this time it hangs, which is a failure.
+# A run takes some tenths of a second where it has a processor. After this time it hangs, which is a
+# failure.
 _RUN_SECONDS: Final = 600
 _SHARED: Final = Path("/dev/shm")  # noqa: S108  # a folder below it has mode 0700
 # Runs that load the kernels before processes are forked.
