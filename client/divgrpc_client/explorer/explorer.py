@@ -133,13 +133,14 @@ class Explorer:
         )
         keywords = [a.name for a in info.attributes if a.type == "keyword"]
         keywords = [name for name in keywords if name != self._looks.attribute]
+        quota_attributes = [quota.attribute for quota in question.quotas]
         return {
             "query": self._subject(question, by_id),
             "diversity": _dial(diverse),
-            "warnings": _warnings(diverse),
-            "quota_attribute": question.quota_attribute,
-            "plain": self._side(comparison, "plain", by_id, keywords, question.quota_attribute),
-            "diverse": self._side(comparison, "diverse", by_id, keywords, question.quota_attribute),
+            "warnings": _warnings(diverse, len(quota_attributes)),
+            "quotas": [(quota.attribute, quota.max_each) for quota in question.quotas],
+            "plain": self._side(comparison, "plain", by_id, keywords, quota_attributes),
+            "diverse": self._side(comparison, "diverse", by_id, keywords, quota_attributes),
         }
 
     def _lists(
@@ -243,14 +244,14 @@ class Explorer:
         return {"row": None, **self._point(question.like, by_id)}
 
     def _point(
-        self, point: Id, by_id: Mapping[Id, Record], quota_attribute: str = ""
+        self, point: Id, by_id: Mapping[Id, Record], quota_attributes: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Return what the page shows of a point; of a point that was deleted, only its id."""
         record = by_id.get(point)
         return {
             "id": str(point),
             "title": "" if record is None else self._looks.title(record),
-            "facts": [] if record is None else self._looks.facts(record, quota_attribute),
+            "facts": [] if record is None else self._looks.facts(record, quota_attributes),
         }
 
     def _side(
@@ -259,7 +260,7 @@ class Explorer:
         side: Literal["plain", "diverse"],
         by_id: Mapping[Id, Record],
         keywords: Sequence[str],
-        quota_attribute: str,
+        quota_attributes: Sequence[str],
     ) -> dict[str, Any]:
         """Return one of both lists: a card for each result, and figures of the list."""
         hits: Sequence[Hit] = comparison.plain
@@ -269,7 +270,7 @@ class Explorer:
             hits, reasons = comparison.diverse, comparison.diverse_reasons
             copies = comparison.copies
         cards = [
-            self._point(hit.id, by_id, quota_attribute)
+            self._point(hit.id, by_id, quota_attributes)
             | {"score": hit.score, "state": state, "reason": reason, "copies": len(ids)}
             | {"copies_shown": [self._point(copy, by_id) for copy in ids[:_COPIES_SHOWN]]}
             for hit, (state, reason), ids in zip(hits, reasons(), copies, strict=True)
@@ -288,10 +289,11 @@ def _default_selector(info: IndexInfo) -> Selector:
     return "greedy" if info.query_default is None else info.query_default.selector
 
 
-def _warnings(result: QueryResult) -> list[str]:
-    """Return the warnings of a result of one row as sentences."""
+def _warnings(result: QueryResult, quotas: int) -> list[str]:
+    """Return the warnings of a result of one row within some quotas as sentences."""
+    bounds = "this quota" if quotas == 1 else "these quotas"
     lacks = [
-        f"Only {lack.count} of {lack.required} results are possible within this quota."
+        f"Only {lack.count} of {lack.required} results are possible within {bounds}."
         for lack in result.quota_shortfalls
     ]
     remaining = [w.message for w in result.warnings if not (lacks and w.code in _SHORTFALL_CODES)]

@@ -1,7 +1,7 @@
 """How the page shows a point: its title, its picture and its attributes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,18 +40,16 @@ class Looks:
             title = _payload_title(record.payload)
         return _short(" ".join(title.split()), _TITLE_LENGTH_MAX)
 
-    def facts(self, record: Record, quota_attribute: str = "") -> list[tuple[str, str]]:
+    def facts(self, record: Record, quota_attributes: Sequence[str] = ()) -> list[tuple[str, str]]:
         """Return names and values of the attributes that the title does not show.
 
-        quota_attribute: name of an attribute that comes first in any case, empty for none.
+        quota_attributes: names of attributes that come first in any case.
         """
-        attributes = (
-            {quota_attribute: None, **record.attributes} if quota_attribute else record.attributes
-        )
+        attributes = {**dict.fromkeys(quota_attributes), **record.attributes}
         return [
             (name, "no value" if _is_missing(value) else _short(_text(value), _VALUE_LENGTH_MAX))
             for name, value in attributes.items()
-            if name == quota_attribute or not (name == self.attribute or _is_missing(value))
+            if name in quota_attributes or not (name == self.attribute or _is_missing(value))
         ]
 
 

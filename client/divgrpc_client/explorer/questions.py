@@ -31,10 +31,10 @@ class Question:
     options: Mapping[str, Any]
 
     @property
-    def quota_attribute(self) -> str:
-        """The attribute whose values a quota counts, empty for no quota."""
-        quota: Quota | None = self.options.get("quotas")
-        return "" if quota is None else quota.attribute
+    def quotas(self) -> tuple[Quota, ...]:
+        """The quotas; empty if there are none."""
+        quotas: tuple[Quota, ...] = self.options.get("quotas", ())
+        return quotas
 
 
 def read_question(values: Mapping[str, str], id_kind: IdKind, rows: int) -> Question:
@@ -62,8 +62,9 @@ def read_question(values: Mapping[str, str], id_kind: IdKind, rows: int) -> Ques
     if "keep_duplicates" in values:
         options["keep_duplicates"] = bool(_whole(values, "keep_duplicates", 0, 1))
     if "max_each" in values:
-        # Where a quota leaves few results, they say more than an error.
-        options |= {"quotas": _max_each(values["max_each"]), "on_infeasible": "relax"}
+        # Where quotas leave few results, they say more than an error.
+        quotas = tuple(map(_max_each, values["max_each"].split(",")))
+        options |= {"quotas": quotas, "on_infeasible": "relax"}
     return Question(like, row, _whole({"k": "10", **values}, "k", 1, K_MAX), options)
 
 
@@ -86,7 +87,8 @@ def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int:
 def _max_each(text: str) -> Quota:
     name, _, count = text.rpartition("=")
     if not name:
-        raise invalid("max_each", f"must be ATTRIBUTE=N, such as brand=2, got {text!r:.80}")
+        form = "must be ATTRIBUTE=N, such as brand=2, with commas between several"
+        raise invalid("max_each", f"{form}, got {text!r:.80}")
     return Quota(name, max_each=_whole({"max_each": count}, "max_each", 1, K_MAX))
 
 

@@ -121,7 +121,7 @@ def test_a_quota_bounds_the_diverse_list_and_the_curve(
     quota = Quota("source", max_each=2)
     result = client.query(explored.name, like="s10", k=4, diversity=0.5, quotas=quota)
     assert [card["id"] for card in answer["diverse"]["results"]] == result.ids[0].tolist()
-    assert (answer["quota_attribute"], answer["warnings"]) == ("source", [])
+    assert (answer["quotas"], answer["warnings"]) == ([["source", 2]], [])
     sources = [card["facts"][0] for card in answer["diverse"]["results"]]
     assert sorted(sources) == [["source", "Herald"]] * 2 + [["source", "Post"]] * 2
     assert {card["facts"][0][0] for card in answer["plain"]["results"]} == {"source"}
@@ -130,6 +130,18 @@ def test_a_quota_bounds_the_diverse_list_and_the_curve(
     point = _json(http.get(f"/api/curve?{question}"))["points"][5]
     for name in ("score", "distance", "least"):
         assert point[name] == pytest.approx(answer["diverse"]["figures"][name])
+
+
+def test_several_quotas_bound_the_diverse_list(
+    http: HttpClient, client: Client, explored: Served
+) -> None:
+    answer = _json(http.get("/api/answer?like=s10&k=3&max_each=source%3D2,title%3D1"))
+    quotas = [Quota("source", max_each=2), Quota("title", max_each=1)]
+    result = client.query(explored.name, like="s10", k=3, quotas=quotas)
+    assert [card["id"] for card in answer["diverse"]["results"]] == result.ids[0].tolist()
+    assert answer["quotas"] == [["source", 2], ["title", 1]]
+    for card in answer["diverse"]["results"]:
+        assert [name for name, _ in card["facts"]] == ["source", "title"]
 
 
 def test_a_quota_is_the_reason_why_a_point_is_left_out(http: HttpClient) -> None:
@@ -226,6 +238,7 @@ def test_sparse_points_and_large_vectors_are_explored(client: Client) -> None:
         ("/api/answer?like=s1&like=s2", 400, ""),
         ("/api/curve?like=s1&k=0", 400, "k"),
         ("/api/answer?like=s1&max_each=colour%3D1", 400, "quotas"),
+        ("/api/answer?like=s1&max_each=source%3D1,source%3D2", 400, "quotas"),
         ("/api/answer?like=s1&max_each=source%3D1&selector=qp_relax", 400, "selector"),
         ("/thumbnail?id=stranger", 404, ""),
         ("/thumbnail?id=../secret", 404, ""),

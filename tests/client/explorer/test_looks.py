@@ -53,7 +53,7 @@ def test_attributes_are_shown_but_the_title() -> None:
 )
 def test_the_attribute_that_a_quota_counts_comes_first(quota_attribute: str, value: str) -> None:
     record = _record(name="x", sold=False, count=0, tags=("a", "b"), none=None, empty=())
-    facts = Looks(attribute="name").facts(record, quota_attribute)
+    facts = Looks(attribute="name").facts(record, [quota_attribute])
     assert facts[0] == (quota_attribute, value)
     remaining = [("sold", "no"), ("count", "0"), ("tags", "a, b")]
     assert facts[1:] == [fact for fact in remaining if fact[0] != quota_attribute]

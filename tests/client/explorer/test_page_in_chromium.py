@@ -16,7 +16,7 @@ from support.data.served_index import Served
 from support.processes.browser import browser
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 WIDTHS = (360, 800, 1600)
 PAPER = {"light": "rgb(246, 247, 248)", "dark": "rgb(20, 23, 28)"}
@@ -156,7 +156,7 @@ def test_settings_change_the_diverse_list_alone(visit: Visit) -> None:
 
 def test_a_quota_bounds_the_values_of_an_attribute(visit: Visit) -> None:
     page, plain = visit.page, visit.ids("plain")
-    most, attribute = (page.get_by_label(label, exact=True) for label in ("At most", "of each"))
+    most, attribute = _quota(page, 0)
     assert most.is_disabled()
     assert "max_each" not in page.url
     attribute.select_option("source")
@@ -182,13 +182,52 @@ def test_a_quota_bounds_the_values_of_an_attribute(visit: Visit) -> None:
     assert "max_each" not in page.url
 
 
+def test_several_quotas_bound_the_diverse_list_together(visit: Visit) -> None:
+    """The index has two attributes, so there are at most two quotas."""
+    page = visit.page
+    rows = page.get_by_role("group", name="Quota")
+    assert rows.count() == 1
+    _quota(page, 0)[1].select_option("source")
+    visit.await_text("diverse-note", "at most 2 of each source")
+    assert rows.count() == 2
+    most, attribute = _quota(page, 1)
+    assert attribute.locator("option:disabled").all_inner_texts() == ["source"]
+    attribute.select_option("title")
+    most.fill("1")
+    page.keyboard.press("Enter")
+    visit.await_text("diverse-note", "at most 2 of each source and 1 of each title")
+    assert rows.count() == 2
+    facts = page.locator("#diverse .card").first.locator(".quota-value").all_inner_texts()
+    assert [fact.split()[0] for fact in facts] == ["source", "title"]
+    assert page.locator("#warnings li").all_inner_texts() == [
+        "Only 4 of 10 results are possible within these quotas."
+    ]
+    page.reload()
+    visit.await_text("diverse-note", "at most 2 of each source and 1 of each title")
+    first = _quota(page, 0)[1]
+    first.focus()
+    first.select_option("")
+    visit.await_text("diverse-note", "at most 1 of each title")
+    assert first.evaluate("element => element === document.activeElement")
+    assert rows.count() == 2
+    assert "max_each=title" in page.url
+
+
+def _quota(page: "Page", number: int) -> tuple["Locator", "Locator"]:
+    """Return the controls of a quota: its number of results, and its attribute."""
+    most, attribute = (
+        page.get_by_label(label, exact=True).nth(number) for label in ("At most", "of each")
+    )
+    return most, attribute
+
+
 def test_an_index_without_attributes_offers_no_quota(
     running: "Browser", client: Client, explored: Served
 ) -> None:
     client.build("explored-bare", explored.points, replace=True)
     with _serving(Explorer(client, "explored-bare", Looks())) as address:
         visit = Visit(running, f"{address}#like=3")
-        assert visit.page.locator("#quota").is_hidden()
+        assert visit.page.locator("#quotas").is_hidden()
         assert visit.page.get_by_label("Selector").is_visible()
         assert visit.errors == []
         visit.page.context.close()

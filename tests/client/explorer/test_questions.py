@@ -16,14 +16,16 @@ def test_a_question_has_a_query_and_options() -> None:
     assert (question.like, question.row, question.k) == (None, 2, 10)
     assert question.options == {"diversity": "auto"}
     assert read_question({"like": "../x"}, "string", 0).like == "../x"
-    assert question.quota_attribute == ""
+    assert question.quotas == ()
 
 
-def test_a_question_may_have_a_quota() -> None:
-    question = read_question({"row": "0", "max_each": "brand=2"}, "int64", 1)
-    assert question.quota_attribute == "brand"
-    quota = Quota("brand", max_each=2)
-    assert question.options == {"quotas": quota, "on_infeasible": "relax"}
+@pytest.mark.parametrize("names", [["brand"], ["brand", "source", "_2"]])
+def test_a_question_may_have_quotas(names: list[str]) -> None:
+    text = ",".join(f"{name}={number}" for number, name in enumerate(names, 2))
+    question = read_question({"row": "0", "max_each": text}, "int64", 1)
+    quotas = tuple(Quota(name, max_each=number) for number, name in enumerate(names, 2))
+    assert question.options == {"quotas": quotas, "on_infeasible": "relax"}
+    assert question.quotas == quotas
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,8 @@ def test_a_question_may_have_a_quota() -> None:
         ({"like": "1", "hash_limit": "0"}, "hash_limit"),
         ({"like": "1", "max_each": "2"}, "max_each"),
         ({"like": "1", "max_each": "=2"}, "max_each"),
+        ({"like": "1", "max_each": ""}, "max_each"),
+        ({"like": "1", "max_each": "brand=2,"}, "max_each"),
         ({"like": "1", "max_each": "brand="}, "max_each"),
         ({"like": "1", "max_each": "brand=0"}, "max_each"),
         ({"like": "1", "max_each": "brand=101"}, "max_each"),

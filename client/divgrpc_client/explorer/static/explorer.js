@@ -5,9 +5,9 @@ const byId = (id) => document.getElementById(id);
 const controls = {
   point: byId("point"), row: byId("row"), diversity: byId("diversity"), auto: byId("auto"),
   selector: byId("selector"), k: byId("k"), collapse: byId("collapse"),
-  attribute: byId("quota-attribute"), maxEach: byId("max-each"),
 };
 const STATES = { both: "in both", new: "new", left: "left out" };
+const QUOTAS_MAX = 16;
 // Pictures at most this wide are enlarged without smoothing.
 const TINY_PIXELS = 48;
 
@@ -55,10 +55,10 @@ function thumbnail(point) {
   return picture;
 }
 
-function facts(point, quotaAttribute = "") {
+function facts(point, quotaAttributes = []) {
   const line = make("p", "facts");
   for (const [fact, value] of point.facts) {
-    const item = make("span", fact === quotaAttribute ? "quota-value" : "", `${fact} `);
+    const item = make("span", quotaAttributes.includes(fact) ? "quota-value" : "", `${fact} `);
     item.append(make("b", "", value));
     line.append(item);
   }
@@ -97,7 +97,7 @@ function copies(result) {
   return details;
 }
 
-function card(result, rank, quotaAttribute) {
+function card(result, rank, quotaAttributes) {
   const item = make("li", `card ${result.state}`);
   item.dataset.point = result.id;
   const head = make("div", "head");
@@ -106,7 +106,7 @@ function card(result, rank, quotaAttribute) {
   if (index.has_pictures) item.append(thumbnail(result));
   if (result.title) item.append(make("p", "title", result.title));
   item.append(make("p", "meta", `${index.score} ${short(result.score)} · id\u00a0${result.id}`));
-  if (result.facts.length) item.append(facts(result, quotaAttribute));
+  if (result.facts.length) item.append(facts(result, quotaAttributes));
   item.append(make("p", "reason", result.reason));
   if (result.copies) item.append(copies(result));
   item.append(likeButton(result, "More like this"));
@@ -153,8 +153,9 @@ function showFigures(answer) {
 
 function showAnswer(answer) {
   lastAnswer = answer;
+  const counted = answer.quotas.map(([attribute]) => attribute);
   for (const side of ["plain", "diverse"]) {
-    const cards = answer[side].results.map((result, place) => card(result, place + 1, answer.quota_attribute));
+    const cards = answer[side].results.map((result, place) => card(result, place + 1, counted));
     byId(side).replaceChildren(...cards);
   }
   showSubject(answer.query);
@@ -162,10 +163,11 @@ function showAnswer(answer) {
   leavesList = false;
   showFigures(answer);
   const dial = answer.diversity.toFixed(2);
+  const limits = answer.quotas.map(([attribute, most]) => `${most} of each ${attribute}`);
   byId("dial").textContent = dial;
   if (controls.auto.checked) controls.diversity.value = dial;
   byId("diverse-note").textContent = `${controls.selector.value} at ${dial}`
-    + (answer.quota_attribute && `, at most ${controls.maxEach.value} of each ${answer.quota_attribute}`);
+    + (counted.length && `, at most ${limits.join(" and ")}` || "");
   const count = (state, side) => answer[side].results.filter((r) => r.state === state).length;
   const hidden = answer.diverse.results.reduce((sum, result) => sum + result.copies, 0);
   byId("status").textContent = `${answer.diverse.results.length} diverse results: `
@@ -188,6 +190,61 @@ function showCurve() {
   }));
 }
 
+// Quotas: a row for each, and an empty row for a further one.
+
+const quotaRows = () => [...byId("quotas").children];
+const attributeOf = (row) => row.querySelector("select");
+const mostOf = (row) => row.querySelector("input");
+
+function quotas() {
+  return quotaRows().filter((row) => attributeOf(row).value)
+    .map((row) => [attributeOf(row).value, mostOf(row).value]);
+}
+
+function quotaRow(attribute, most) {
+  const row = make("div", "fields quota");
+  row.setAttribute("role", "group");
+  row.setAttribute("aria-label", "Quota");
+  const number = make("input");
+  Object.assign(number, { type: "number", min: 1, max: index.k_max, step: 1, inputMode: "numeric" });
+  number.value = most;
+  const select = make("select");
+  select.append(new Option("(no quota)", ""), ...index.attributes.map((name) => new Option(name, name)));
+  select.value = attribute;
+  for (const [text, control] of [["At most", number], ["of each", select]]) {
+    const field = make("div");
+    const label = make("label", "", text);
+    control.id = `quota-${(quotaRow.count = (quotaRow.count ?? 0) + 1)}`;
+    label.htmlFor = control.id;
+    field.append(label, control);
+    row.append(field);
+  }
+  return row;
+}
+
+function showQuotas(wanted) {
+  const known = wanted.filter(([attribute]) => index.attributes.includes(attribute));
+  byId("quotas").replaceChildren(...known.map(([attribute, most = "2"]) => quotaRow(attribute, most)));
+  tidyQuotas();
+}
+
+function tidyQuotas() {
+  const rows = quotaRows();
+  const has = (attribute) => rows.some((row) => attributeOf(row).value === attribute);
+  if (!has("") && rows.length < Math.min(index.attributes.length, QUOTAS_MAX)) {
+    rows.push(quotaRow("", "2"));
+    byId("quotas").append(rows.at(-1));
+  }
+  for (const row of rows) {
+    const own = attributeOf(row).value;
+    mostOf(row).disabled = !own;
+    // An attribute has one quota.
+    for (const option of attributeOf(row).options) {
+      option.disabled = option.value !== "" && option.value !== own && has(option.value);
+    }
+  }
+}
+
 function question() {
   return {
     ...subject,
@@ -195,7 +252,7 @@ function question() {
     selector: controls.selector.value,
     diversity: controls.auto.checked ? "auto" : controls.diversity.value,
     keep_duplicates: controls.collapse.checked ? 0 : 1,
-    ...(controls.attribute.value && { max_each: `${controls.attribute.value}=${controls.maxEach.value}` }),
+    ...(quotas().length && { max_each: quotas().map((quota) => quota.join("=")).join(",") }),
   };
 }
 
@@ -274,9 +331,7 @@ function readAddress() {
   if (index.selectors.includes(values.get("selector"))) controls.selector.value = values.get("selector");
   controls.k.value = values.get("k") ?? index.k;
   controls.collapse.checked = values.get("keep_duplicates") !== "1";
-  const [, attribute = "", most = controls.maxEach.value] = /^(.*)=(.*)$/.exec(values.get("max_each")) ?? [];
-  controls.attribute.value = index.attributes.includes(attribute) ? attribute : "";
-  controls.maxEach.value = most;
+  showQuotas((values.get("max_each") ?? "").split(",").map((quota) => quota.split("=")));
   controls.point.value = subject.like ?? "";
   controls.row.value = subject.row ?? "0";
   showSettings();
@@ -285,7 +340,6 @@ function readAddress() {
 
 function showSettings() {
   controls.diversity.disabled = controls.auto.checked;
-  controls.maxEach.disabled = !controls.attribute.value;
   byId("dial").textContent = controls.auto.checked ? "…" : Number(controls.diversity.value).toFixed(2);
 }
 
@@ -294,13 +348,23 @@ function listen() {
     showSettings();
     refreshOften();
   });
-  const { auto, selector, k, collapse, attribute, maxEach } = controls;
-  for (const control of [auto, selector, k, collapse, attribute, maxEach]) {
+  const { auto, selector, k, collapse } = controls;
+  for (const control of [auto, selector, k, collapse]) {
     control.addEventListener("change", () => {
       showSettings();
       refresh();
     });
   }
+  byId("quotas").addEventListener("change", (event) => {
+    const row = event.target.closest(".quota");
+    const isEmpty = !attributeOf(row).value;
+    // Of two empty rows, the one that was just emptied stays, so that it keeps the focus.
+    for (const other of quotaRows()) {
+      if (isEmpty && other !== row && !attributeOf(other).value) other.remove();
+    }
+    tidyQuotas();
+    refresh();
+  });
   byId("by-point").addEventListener("submit", (event) => {
     event.preventDefault();
     choose({ like: controls.point.value.trim() });
@@ -337,9 +401,8 @@ async function begin() {
   byId("collapse-label").hidden = !index.collapses;
   controls.row.max = index.rows - 1;
   controls.row.value = 0;
-  byId("quota").hidden = !index.attributes.length;
-  controls.attribute.append(...index.attributes.map((name) => new Option(name, name)));
-  controls.maxEach.max = index.k_max;
+  byId("quotas").hidden = !index.attributes.length;
+  showQuotas([]);
   controls.k.max = index.k_max;
   controls.k.value = index.k;
   controls.selector.append(...index.selectors.map((word) => new Option(word, word)));
