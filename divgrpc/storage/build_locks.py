@@ -55,8 +55,11 @@ def build_lock(folder: Path) -> Iterator[BuildLock]:
         os.ftruncate(descriptor, 0)
         yield BuildLock(descriptor)
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            # An open file would stay locked.
+            os.close(descriptor)
 
 
 def check_writes(folder: Path) -> None:

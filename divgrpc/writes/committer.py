@@ -271,19 +271,11 @@ class Committer:
                 self._target.open(is_synced=self._durability == "sync")
                 self._check_current()
             if self._target.was_written:
-                self._use_recovered()
+                with self._state_lock:
+                    self._use()
         except BaseException:
             self._target.close()
             raise
-
-    def _use_recovered(self) -> None:
-        """Let queries see what was recovered, and tell readers of a first write."""
-        with self._state_lock:
-            self._use()
-        if not self._sequence:
-            # The writer that made the layout may have been killed before it told readers.
-            with self._removal_errors():
-                self._index.touch()
 
     def _use(self) -> None:
         """Let queries see the recovered state; the lock of the state is held."""
@@ -338,7 +330,7 @@ class Committer:
         check_writes(self._index.path)
         self._check_open()
         self._check_merge()
-        if not self._target.was_written:
+        if not self._sequence:
             self._begin()
         is_synced = self._durability == "sync"
         if is_synced and self._has_queries:
@@ -408,13 +400,14 @@ class Committer:
     # Opening and merging.
 
     def _begin(self) -> None:
-        """Make the first layout, from the arrays of Build."""
+        """Make the first layout, from the arrays of Build, unless there is one; tell readers."""
         with self._removal_errors():
-            self._target.begin()
-        with self._state_lock:
-            self._use()
-        # Readers look for writes when the pointer changes.
-        self._index.touch()
+            if not self._target.was_written:
+                self._target.begin()
+                with self._state_lock:
+                    self._use()
+            # Readers look for writes when the pointer changes. An earlier try may have failed.
+            self._index.touch()
 
     def _snapshot_now(self) -> Engine:
         """Return a snapshot of the state; the lock of the state is held."""

@@ -35,6 +35,7 @@ _ERRORS: Final = (DivgrpcError, OSError)
 _REPEATED_SHARE: Final = 0.15
 _RESTARTS_MAX: Final = 40
 _ATTEMPTS_MAX: Final = 30
+_BACKOFF: Final = 1.3
 
 
 class ServedCollection(Collection):
@@ -141,18 +142,24 @@ def _serve_callers(world: World, process: Process) -> None:
     collection = kind.open(world.path, durability=options.durability)
     world.history.note(f"the writer opens {collection.generation}.{collection.sequence}")
     if not options.is_served:
-        world.check_index(Index(collection.engine), floor, "the writer")
+        version = world.check_index(Index(collection.engine), floor, "the writer")
+        world.history.see(version)
+        world.keep_answer()
     tasks = [
-        world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection))
+        world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection, process))
         for n in range(options.clients)
     ]
     renewing = partial(_renew_all, world, collection)
-    tasks.append(world.scheduler.spawn(process, "renewals", renewing))
+    tasks += [
+        world.scheduler.spawn(process, f"renewals {number}", renewing)
+        for number in range(options.renewers)
+    ]
     for task in tasks:
         world.scheduler.wait_until(partial(_is_over, task))
     if world.rng.random() < 0.7:
         collection.close()
         world.history.note("the writer closes")
+        world.keep_synced(world.history.latest)
 
 
 def _intrude(world: World, process: Process) -> None:
@@ -171,7 +178,7 @@ def _intrude(world: World, process: Process) -> None:
         _try(world, "intruder", main, process)
 
 
-def _call(world: World, collection: Collection) -> None:
+def _call(world: World, collection: Collection, process: Process) -> None:
     """Make writes, one after another, and some of them again under their name."""
     while world.ops:
         op = world.ops.popleft()
@@ -181,13 +188,24 @@ def _call(world: World, collection: Collection) -> None:
         if not op.is_repeated and not op.if_latest and world.rng.random() < _REPEATED_SHARE:
             op.is_repeated = True
             world.ops.insert(world.rng.randrange(len(world.ops) + 1), op)
+        if world.rng.random() < world.options.kill_share:
+            _end_suddenly(world, process)
         world.rest(world.options.call_seconds)
+
+
+def _end_suddenly(world: World, process: Process) -> None:
+    """Kill the writer between two calls of the system, or lose the power."""
+    if world.options.has_power and world.rng.random() < 0.4:
+        world.lose_power()
+    else:
+        world.history.note("the writer is killed")
+    world.scheduler.kill(process)
 
 
 def _make(world: World, collection: Collection, op: Op) -> bool:
     """Make a write; return whether the caller is done with it and need not open the index again."""
     history = world.history
-    for _ in range(_ATTEMPTS_MAX):
+    for attempt in range(_ATTEMPTS_MAX):
         floor = history.begin(op)
         try:
             result = _send(collection, op)
@@ -207,7 +225,8 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
                 return False
             if not isinstance(error, MergesBehindError | BuildUnderWayError):
                 return world.rng.random() < 0.5
-            world.rest(world.options.call_seconds)
+            # Callers try again later and later, because a build may take long.
+            world.rest(world.options.call_seconds * _BACKOFF**attempt)
         else:
             history.acknowledge(op, result, floor)
             world.keep_answer()

@@ -32,7 +32,6 @@ _WRITE_MODES: Final = frozenset("wxa+")
 NOT_OF_SYSTEM: Final = {
     "writes.committer:Committer._commit:self._target.write": "a method of WriteTarget",
     "writes.committer:Committer._begin:self._index.touch": "calls _set_time, a failpoint",
-    "writes.committer:Committer._use_recovered:self._index.touch": "calls _set_time, a failpoint",
     "storage.generations:IndexFolder.set_defaults:self.touch": "calls _set_time, a failpoint",
 }
 # Stores to memory that is mapped from a file; `simulation.system` makes failpoints of them.

@@ -201,8 +201,9 @@ class History:
             self.check(sequence >= floor.sequence, f"{reader} sees {version} after {floor}")
         known = sequence == 0 or sequence in lineage.ops
         self.check(known, f"{reader} sees number {sequence}, which no write has")
-        name = lineage.ops[sequence].name if sequence else ""
-        self.check(name not in lineage.failed, f"{reader} sees {name}, which has failed")
+        names = {lineage.ops[number].name for number in range(1, sequence + 1)}
+        failed = sorted(names & lineage.failed)
+        self.check(not failed, f"{reader} sees {failed}, which have failed")
         expected = lineage.at(sequence)
         difference = {
             key: (stamps.get(key), expected.get(key))

@@ -250,10 +250,13 @@ _LIST: Final = (
         module="divgrpc.writes.committer",
         old="""
             with self._removal_errors():
-                self._target.begin()
+                if not self._target.was_written:
+                    self._target.begin()
         """,
         new="""
-            self._target.begin()
+            with self._state_lock:
+                if not self._target.was_written:
+                    self._target.begin()
         """,
         reason="a first write during a build says that the index is damaged",
     ),
@@ -289,10 +292,11 @@ _LIST: Final = (
         module="divgrpc.writes.committer",
         old="""
             if not self._sequence:
-                # The writer that made the layout may have been killed before it told readers.
+                self._begin()
         """,
         new="""
-            if False:
+            if not self._target.was_written:
+                self._begin()
         """,
         reason="readers never see writes if a writer was killed while it made the first layout",
     ),
@@ -319,6 +323,37 @@ _LIST: Final = (
                 sequence, count = self._target.write(pending.request)
         """,
         reason="a write that begins a file of the log as a build ends fails for a missing file",
+    ),
+    Mutant(
+        name="issue-5",
+        module="divgrpc.writes.committer",
+        old="""
+            if not self._sequence:
+                self._begin()
+        """,
+        new="""
+            tries = vars(self).setdefault("tries", [])
+            tries.append(self._target)
+            if not self._sequence and tries.count(self._target) == 1:
+                self._begin()
+        """,
+        reason="readers never see writes if the time of CURRENT could not be set in the first one",
+    ),
+    Mutant(
+        name="issue-6",
+        module="divgrpc.storage.build_locks",
+        old="""
+            try:
+                path.unlink(missing_ok=True)
+            finally:
+                # An open file would stay locked.
+                os.close(descriptor)
+        """,
+        new="""
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+        """,
+        reason="a lock of builds is never free if its file cannot be removed",
     ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

@@ -32,6 +32,7 @@ _RENEWALS: Final = (
 )
 # Folders that a loss of power may leave, for each one.
 _LEFT_FOLDERS: Final = 2
+_POINTER_RENAME: Final = "storage.generations:write_pointer:os.rename"
 # Folders that a loss of power might have left at other moments of a life.
 _OTHER_FOLDERS: Final = 3
 
@@ -65,24 +66,29 @@ def draw_options(seed: int, names: list[str]) -> Options:
     """Return what a seed decides."""
     rng = random.Random(f"options {seed}")
     has_power = rng.random() < 0.5
+    call_seconds = rng.choice((0.0001, 0.001, 0.01))
     return Options(
         kind=rng.choice(KINDS),
         durability=rng.choice(("sync", "sync", "interval", "process")),
         is_served=rng.random() < 0.4,
         has_power=has_power,
         share=rng.choice((0.02, 0.1, 0.4)),
-        call_seconds=rng.choice((0.0001, 0.001, 0.01)),
+        stall_share=rng.choice((0, 0, 0.002, 0.01)),
+        call_seconds=call_seconds,
+        sync_seconds=rng.choice((1.03, 4.03)) * call_seconds,
+        kill_share=rng.choice((0, 0, 0.05, 0.2)),
         clients=rng.randint(1, 3),
         readers=rng.choice((0, 1, 1, 2)),
         writes=rng.randint(8, 24),
         renewals=rng.choices(_RENEWALS, k=rng.randint(0, 3)),
-        builds=int(rng.random() < 0.2),
+        renewers=rng.randint(1, 2),
+        builds=rng.choice((0, 0, 0, 0, 1, 3)),
         snapshots=int(rng.random() < 0.15),
         has_intruder=rng.random() < 0.15,
         rows_max=rng.choice((1, 4)),
         has_deletions=rng.random() < 0.7,
         is_deleted_last=rng.random() < 0.1,
-        log_bytes=rng.choice((1_024, 4_096)),
+        log_bytes=rng.choice((512, 1_024, 4_096)),
         merged_rows=rng.choice((6, 25, 10**9)),
         faults=draw_faults(rng, names, power=has_power),
     )
@@ -198,10 +204,14 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     rng, disk = world.rng, world.disk
     world.boot += 1
     for number in range(_OTHER_FOLDERS):
-        event = rng.randint(0, disk.event)
-        if world.renames and rng.random() < 0.7:
-            # The order of a rename and of other changes matters most.
-            event = rng.choice(world.renames[rng.choice(sorted(world.renames))])
+        # What is on the disk when it is promised, and the order of a rename and of other changes,
+        # matter most.
+        events = [rng.randint(0, disk.event), rng.choice(world.floors)[0]]
+        if world.renames:
+            pointer = world.renames.get(_POINTER_RENAME)
+            events.append(rng.choice(world.renames[rng.choice(sorted(world.renames))]))
+            events.append(rng.choice(pointer) + rng.randint(0, 2) if pointer else events[-1])
+        event = min(rng.choice(events), disk.event)
         _check_left(world, folder / f"left-{life}-{number}", event)
     world.boot -= 1
 

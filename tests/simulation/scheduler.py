@@ -69,10 +69,15 @@ class Scheduler:
     now: seconds since the start of the run.
     pauses: how many there were.
     share: with this probability, a pause hands the baton over.
+    stall_share, stall_seconds: with this probability, it does so for this time, on average, as a
+        system does that has no processor for a thread.
     """
 
-    def __init__(self, seed: int, share: float = 0.1) -> None:
+    def __init__(
+        self, seed: int, share: float = 0.1, stall_share: float = 0, stall_seconds: float = 0
+    ) -> None:
         self.now, self.share = 0.0, share
+        self._stall_share, self._stall_seconds = stall_share, stall_seconds
         self._random = random.Random(seed)
         self._tasks: list[Task] = []
         self._current: Task | None = None
@@ -116,7 +121,9 @@ class Scheduler:
         if self.pauses > _PAUSES_MAX:
             self.fail(DeadlockError("the tasks do not end"))
         self.now += _TICK_SECONDS
-        if self._random.random() < (self.share if share is None else share):
+        if self._stall_share and self._random.random() < self._stall_share:
+            self.sleep(self._random.expovariate(1 / self._stall_seconds))
+        elif self._random.random() < (self.share if share is None else share):
             self._hand_over(task)
 
     def sleep(self, seconds: float) -> None:

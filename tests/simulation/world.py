@@ -81,7 +81,11 @@ KINDS: Final = (
 class Options:
     """What happens in a run, beside the faults.
 
+    stall_share: the probability that a thread is stopped at a pause, for as long as a few calls.
     call_seconds: seconds between the calls of one caller, on average.
+    sync_seconds: seconds between the syncs of the durability "interval".
+    kill_share: the probability that the writer is killed after a call.
+    renewers: tasks that merge and renew.
     """
 
     kind: Kind
@@ -89,11 +93,15 @@ class Options:
     is_served: bool
     has_power: bool
     share: float
+    stall_share: float
     call_seconds: float
+    sync_seconds: float
+    kill_share: float
     clients: int
     readers: int
     writes: int
     renewals: list[str]
+    renewers: int
     builds: int
     snapshots: int
     has_intruder: bool
@@ -116,7 +124,8 @@ class World:
     def __init__(self, seed: int, options: Options, root: Path, failpoints: FailpointMap) -> None:
         self.options, self.root = options, root
         self.rng = random.Random(f"world {seed}")
-        self.scheduler = Scheduler(seed, options.share)
+        stall_seconds = 3 * options.call_seconds
+        self.scheduler = Scheduler(seed, options.share, options.stall_share, stall_seconds)
         self.faults = Faults(self.scheduler, options.faults)
         self.faults.lose_power = self.lose_power
         self.system = System(self.scheduler, self.faults, failpoints, root.parent)
@@ -176,6 +185,11 @@ class World:
         if self.options.durability == "sync":
             self.keep(self.history.latest)
 
+    def keep_synced(self, version: Version) -> None:
+        """Note what the log has on the disk, unless a sync has failed."""
+        if not any("LogWriter.sync" in line for line in self.faults.log):
+            self.keep(version)
+
     def floor_at(self, event: int) -> Version:
         """Return the version that was durable at an event of the disk."""
         return max(version for time, version in self.floors if time <= event)
@@ -187,11 +201,9 @@ class World:
     def _sleep(self, seconds: float) -> None:
         """Sleep; the thread that syncs the log has synced what was there when it woke up."""
         task = self.scheduler.task
-        is_regular = seconds == committer._INTERVAL_SECONDS
-        if is_regular and task is not None:
-            failed = any("LogWriter.sync" in line for line in self.faults.log)
-            if task.process in self._synced and not failed:
-                self.keep(self._synced[task.process])
+        is_regular = seconds == self.options.sync_seconds
+        if is_regular and task is not None and task.process in self._synced:
+            self.keep_synced(self._synced[task.process])
         self.scheduler.sleep(seconds)
         if is_regular and task is not None:
             self._synced[task.process] = self.history.latest
@@ -214,6 +226,7 @@ class World:
             patch.setattr(module, name, value)
         patch.setattr(log, "FILE_BYTES", self.options.log_bytes)
         patch.setattr(backlog, "_MERGED_ROWS_MIN", self.options.merged_rows)
+        patch.setattr(committer, "_INTERVAL_SECONDS", self.options.sync_seconds)
         for module in (committer, log):
             patch.setattr(module, "threading", threads(self.scheduler))
         times = clock(self.scheduler, _START_SECONDS)

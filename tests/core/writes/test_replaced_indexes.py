@@ -1,5 +1,7 @@
 """Writes to an index that a build replaces are made before it, refused, or made after it."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,23 @@ def test_a_builder_that_was_killed_refuses_no_writes(path: Path) -> None:
         with build_lock(path):
             assert collection.upsert([5], VECTORS[:1]).sequence == 2
         assert not build_lock_path(path).exists()
+
+
+def test_a_lock_whose_file_cannot_be_removed_is_free(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.mkdir()
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)), build_lock(path):
+            pass
+    with build_lock(path):
+        pass
+    assert not build_lock_path(path).exists()
 
 
 def test_renewals_let_writes_go_on(path: Path) -> None:
