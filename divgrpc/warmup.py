@@ -21,7 +21,7 @@ from divgrpc.diversifier import diversify
 from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, LaterListWriter, room_for_later_lists
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
-from divgrpc.kernels import cache_files, jit, records
+from divgrpc.kernels import cache_files, jit, records, reports
 from divgrpc.kernels.batch import scan_batch, score_batch
 from divgrpc.kernels.buckets import add_later
 from divgrpc.kernels.overflow import add_places
@@ -33,7 +33,7 @@ from divgrpc.platforms import end_with_parent
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
-from divgrpc.search.explanations import Selection, explain, report
+from divgrpc.search.explanations import Selection, explain
 from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.quota_selection import QuotaSelection
@@ -237,7 +237,6 @@ def _explain(candidate_set: CandidateSet) -> None:
         # The ids of an index are read-only.
         explain(selection, read_only(no_rows))
         explain(replace(selection, quotas=quotas), read_only(no_rows))
-        report(selection, no_rows)
 
 
 def _diversify(points: npt.NDArray[np.float32]) -> None:
@@ -254,11 +253,15 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
 
 
 def _compile_together() -> None:
-    """Compile the kernels that search many query rows at once.
+    """Compile the kernels of reports, and those that search many query rows at once.
 
-    Queries on a small index never call these kernels.
+    Queries on a small index never call the latter.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
     for kernel in (score_batch, scan_batch):
         kernel.compile(tuple(map(numba.typeof, (register, register, plan, queries, 0, 1))))
+    rows, distances, places = (np.empty(0, kind) for kind in (np.int32, np.float32, np.int64))
+    numbers, ids = np.empty((8, 1)), np.empty((1, 2), np.int64)
+    arguments = (register, rows, distances, places, places, 0, 0.5, numbers, ids)
+    reports.report.compile(tuple(map(numba.typeof, arguments)))

@@ -254,34 +254,3 @@ def assign_copies(points, rows, count, picks, n_picks, limit, owners):
                 copies += 1
                 break
     return copies
-
-
-@allocating
-def list_numbers(points, rows, distances, lists, numbers):
-    """Write the numbers of lists of candidates into `numbers` (lists, 3) float64.
-
-    The first two are the mean and the least distance over all pairs of the candidates in a list
-    (n,) int64 of positions, nan for fewer than two. The third is the mean of their `distances`, nan
-    for none.
-    """
-    for number in range(len(lists)):
-        places = lists[number]
-        total, least, near, n = 0.0, np.inf, 0.0, places.shape[0]
-        members, far = np.empty(n, np.int32), np.empty(n, np.float32)
-        for i in range(n):
-            near += np.float64(distances[places[i]])
-            members[i] = rows[places[i]]
-            # `far_dense` rounds products of normalised vectors in another order than `how_far`.
-            if points.indptr.shape[0] or points.inverse_lengths.shape[0]:
-                for j in range(i):
-                    far[j] = how_far(points, members[i], members[j])
-            else:
-                far_dense(points.vectors, points.inverse_lengths, members, i, members[i], far)
-            for j in range(i):
-                total += np.float64(far[j])
-                least = min(least, np.float64(far[j]))
-        pairs = n * (n - 1) // 2
-        numbers[number, 0], numbers[number, 1] = (
-            (total / pairs, least) if pairs else (np.nan, np.nan)
-        )
-        numbers[number, 2] = near / n if n else np.nan

@@ -46,6 +46,7 @@ from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.projection import project_query, sign_code
 from divgrpc.kernels.records import Hits, Index, Pool, Query, Scratch
 from divgrpc.kernels.registers import record_at
+from divgrpc.kernels.reports import report_on_nearest
 from divgrpc.kernels.sparse import clear, dense_square, sparse_square, spread
 from divgrpc.kernels.top_k import id_of, keep_within, sort_nearest, take_in_order, take_nearest
 
@@ -351,6 +352,12 @@ def _select(index, plan, number, pool, scratch, results):
         results.scores[number, i] = np.float32(np.nan)
         results.selection_scores[number, i] = np.float32(np.nan)
     results.counts[number] = n_picks
+    if results.reports.shape[1]:
+        dial = results.dials[number] if results.dials.shape[0] else plan.dial
+        report_on_nearest(
+            index, scratch.candidates, size, scratch.picks, n_picks, plan.metric, dial, number,
+            results.reports, results.plain_ids,
+        )  # fmt: skip
 
 
 @part

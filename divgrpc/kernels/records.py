@@ -406,6 +406,7 @@ class Plan(NamedTuple):
     dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
     dial_factor: float  # `factor` of `dials.fall_off_step`
     n_points: int  # number of points of the index, without a filter
+    dial: float  # the dial of reports, unless `Results` has one for each query
 
 
 class Span(NamedTuple):
@@ -448,6 +449,9 @@ class Results(NamedTuple):
     dials: Annotated[Float64s, "q"]  # dial chosen for each query; empty if the caller gave it
     # Why each dial was chosen, LOSS_BOUND to EQUAL_RELEVANCE; empty if the caller gave the dial.
     reasons: Annotated[UInt8s, "q"]
+    # As in `reports.write_report`; empty if no report is wanted.
+    reports: Annotated[Float64s, "8 q"]
+    plain_ids: Annotated[Int64s, "q k"]
 
 
 class Hits(NamedTuple):

@@ -24,7 +24,7 @@ _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, 
 # Empty columns of `Answers`, which most parameters do not need.
 _NO_GAPS: Final = np.empty(0, np.float32)
 _NO_DIALS: Final = np.empty(0)
-_NO_REPORTS: Final = np.empty((0, 8))
+_NO_REPORTS: Final = np.empty((8, 0))
 _NO_IDS: Final = np.empty((0, 0), np.int64)
 _NO_REASONS: Final = np.empty(0, np.uint8)
 
@@ -87,16 +87,16 @@ def pack_queries(queries: Rows) -> tuple[Any, ...]:
 class Answers(NamedTuple):
     """The columns of a `QueryResult` for nq queries.
 
-    The first five fields and the last two are the fields of `kernels.records.Results`.
+    The first five fields and the last four are the fields of `kernels.records.Results`.
 
     gaps: (nq,) float32 duality gaps of `qp_relax`, 0 for a query with nothing to solve. Empty for
         other selectors.
     copies: nq * k arrays: for each result of each query, the ids of the near-copies of this result.
         Empty unless the query lists near-copies.
     explanations: an explanation for each query. Empty unless the query asks for explanations.
-    reports, plain_ids: (nq, 8) the numbers of a `Report` in the order of its fields, and (nq, k)
-        the ids of the plain results, -1 after the last. Empty unless the query asks for a report.
     dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial (the `diversity`).
+    reports, plain_ids: (8, nq) the numbers of a `Report` in the order of its fields, and (nq, k)
+        the ids of the plain results, -1 after the last. Empty unless the query asks for a report.
     """
 
     ids: IntArray
@@ -107,15 +107,15 @@ class Answers(NamedTuple):
     gaps: FloatArray
     copies: list[IntArray]
     explanations: list[Explanation]
-    reports: npt.NDArray[np.float64]
-    plain_ids: IntArray
     dials: npt.NDArray[np.float64]
     reasons: npt.NDArray[np.uint8]
+    reports: npt.NDArray[np.float64]
+    plain_ids: IntArray
 
     @property
     def results(self) -> tuple[Any, ...]:
         """The fields of `kernels.records.Results` as a plain tuple."""
-        return self[:5] + self[-2:]
+        return self[:5] + self[-4:]
 
     def put(self, row: int, single: "Answers") -> None:
         """Copy `single`, the answer to one query, into row `row`."""
@@ -127,7 +127,7 @@ class Answers(NamedTuple):
             k = self.ids.shape[1]
             self.copies[row * k : (row + 1) * k] = single.copies
         self.explanations[row : row + 1] = single.explanations
-        self.reports[row : row + 1] = single.reports
+        self.reports[:, row : row + 1] = single.reports
         self.plain_ids[row : row + 1] = single.plain_ids
         self.dials[row : row + 1], self.reasons[row : row + 1] = single.dials, single.reasons
 
@@ -139,7 +139,7 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None =
         gaps = np.zeros(queries, np.float32)
     reports, plain_ids = _NO_REPORTS, _NO_IDS
     if parameters and parameters.with_report:
-        reports, plain_ids = np.full((queries, 8), np.nan), np.full((queries, k), -1, np.int64)
+        reports, plain_ids = np.empty((8, queries)), np.empty((queries, k), np.int64)
     if parameters and not parameters.has_fixed_dial:
         dials, reasons = np.zeros(queries), np.zeros(queries, np.uint8)
     return Answers(
@@ -151,10 +151,10 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None =
         gaps,
         [],
         [],
-        reports,
-        plain_ids,
         dials,
         reasons,
+        reports,
+        plain_ids,
     )
 
 
@@ -165,6 +165,7 @@ def no_answers(queries: int, parameters: EffectiveParameters) -> Answers:
     answers.scores[:] = answers.selection_scores[:] = np.nan
     answers.counts[:] = 0
     answers.stats[:] = 0
+    answers.reports[:], answers.plain_ids[:] = np.nan, -1
     answers.dials[:] = 0
     answers.reasons[:] = NO_CHOICE
     copies = [np.empty(0, np.int64)] * (queries * parameters.k)

@@ -164,38 +164,6 @@ def _limits_of(selection: Selection) -> replay.Limits:
     return replay.Limits(owners, quotas.contenders, standing, limit, by_quotas=True)
 
 
-def report(selection: Selection, ids: IntArray) -> tuple[list[float], IntArray]:
-    """Return the numbers (8,) of a `Report` in the order of its fields, and ids of plain results.
-
-    ids: as for `explain`.
-    """
-    candidates, parameters, metric = selection.candidates, selection.parameters, selection.metric
-    # What was shown on earlier pages is no choice any more.
-    plain, dial = np.arange(min(parameters.k, len(candidates))), parameters.diversity
-    if len(selection.earlier):
-        is_new = ~np.isin(candidates.rows, selection.earlier)
-        plain = np.flatnonzero(is_new)[: parameters.k]
-    numbers = np.empty((2, 3))
-    pairwise.list_numbers(
-        candidates.points, candidates.rows, candidates.costs, (selection.places, plain), numbers
-    )
-    values, lists = [math.nan] * 8, (selection.places, plain)
-    for column, (places, (mean, least, near)) in enumerate(
-        zip(lists, numbers.tolist(), strict=True)
-    ):
-        values[2 * column], values[2 * column + 1] = mean, least
-        score = 1 - near / 2 if metric == "cosine" else near
-        values[4 + column] = -score if metric == "inner_product" else score
-        if len(places) == parameters.k and metric != "inner_product":
-            spread = mean if parameters.k > 1 else 0.0
-            values[6 + column] = (1 - dial) * near - dial * spread
-    return values, _keys(ids, candidates.rows[plain])
-
-
-def _keys(ids: IntArray, rows: npt.NDArray[np.integer]) -> IntArray:
-    return ids[rows] if len(ids) else rows.astype(np.int64)
-
-
 def _rule_of(selection: Selection) -> _Rule:
     """Return the rule of the selector."""
     candidates, parameters, metric = selection.candidates, selection.parameters, selection.metric

@@ -103,8 +103,8 @@ class QueryPlan:
             effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)
         kernel = _kernel_plan(
             effective, metric, step, min_points, np.float32(copy_limit), candidates_max
-        )._replace(n_points=points if stored is None else stored)
-        has_comments = parameters.list_collapsed or parameters.explain or parameters.with_report
+        )._replace(n_points=points if stored is None else stored, dial=float(parameters.diversity))
+        has_comments = parameters.list_collapsed or parameters.explain
         one_by_one = one_by_one or has_comments
         sizes = (copy_limit, pool_max)
         return cls(parameters, kernel, tuple(kernel), candidates_max, one_by_one, *sizes)
@@ -165,6 +165,7 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
         dial_choice=choice_of(parameters),
         dial_factor=factor_of(parameters),
         n_points=0,
+        dial=0.0,
     )
 
 

@@ -1,7 +1,7 @@
 """Makes the explanations and reports of a result from the columns of its answers."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from divgrpc.types import CountArray, IntArray
 from divgrpc.types.explanations import Explanation, Report
 from divgrpc.types.records import AttributeValue, IdArray
 
-# The fields of a report that are columns of `Answers.reports`.
-_NUMBERS = tuple(field.name for field in fields(Report))[:8]
 _ID_COLUMNS = ("caused_by", "displaced_ids", "displaced_caused_by")
 AttributesOf = Callable[[IntArray], Mapping[str, tuple[AttributeValue, ...]]]
 
@@ -36,8 +34,7 @@ def report_of(answers: Answers, attributes_of: AttributesOf | None) -> Report:
         plain_counts = (answers.plain_ids >= 0).sum(axis=1).astype(np.uint32)
         entropies["entropies"] = _entropies(answers.ids, answers.counts, attributes_of)
         entropies["plain_entropies"] = _entropies(answers.plain_ids, plain_counts, attributes_of)
-    numbers = dict(zip(_NUMBERS, np.ascontiguousarray(answers.reports.T), strict=True))
-    return Report(**numbers, **entropies)
+    return Report(*answers.reports, **entropies)
 
 
 def _entropies(

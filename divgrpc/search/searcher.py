@@ -13,7 +13,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.columns.ids import ID_TEXTS
 from divgrpc.columns.texts import ENDS
-from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records
+from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records, reports
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
@@ -28,7 +28,8 @@ from divgrpc.search.arrays import (
     with_tiles,
 )
 from divgrpc.search.code_order import CodeOrder
-from divgrpc.search.explanations import Selection, explain, report
+from divgrpc.search.dials import METRICS
+from divgrpc.search.explanations import Selection, explain
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
@@ -352,15 +353,19 @@ class Searcher:
 
         `places`: positions of the results in the pool. `shown`, `quotas`: as in `Selection`.
         """
-        n_copies = int(single.stats[records.COPIES_COLLAPSED, 0])
-        owners = self._copy_owners(plan, pool, places, n_copies)
-        if plan.parameters.list_collapsed:
-            self._list_copies(pool, owners, single)
-        if not (plan.parameters.explain or plan.parameters.with_report):
-            return
-        copies, parameters = int(single.stats[-1, 0]), plan.parameters
+        parameters = plan.parameters
         if not parameters.has_fixed_dial:
             parameters = replace(parameters, diversity=float(single.dials[0]))
+        if parameters.with_report and plan.kernel.step == records.CANDIDATES:
+            self._report(pool, places, parameters, shown, single)
+        if not (parameters.explain or parameters.list_collapsed):
+            return
+        copies, n_copies = int(single.stats[-1, 0]), int(single.stats[records.COPIES_COLLAPSED, 0])
+        owners = self._copy_owners(plan, pool, places, n_copies)
+        if parameters.list_collapsed:
+            self._list_copies(pool, owners, single)
+        if not parameters.explain:
+            return
         selection = Selection(
             pool,
             places,
@@ -372,11 +377,25 @@ class Searcher:
             shown,
             quotas,
         )
-        if parameters.explain:
-            single.explanations.append(explain(selection, self.ids))
-        if parameters.with_report:
-            numbers, plain_ids = report(selection, self.ids)
-            single.reports[0], single.plain_ids[0, : len(plain_ids)] = numbers, plain_ids
+        single.explanations.append(explain(selection, self.ids))
+
+    def _report(
+        self,
+        pool: CandidateSet,
+        places: IntArray,
+        parameters: EffectiveParameters,
+        shown: npt.NDArray[np.int32] | None,
+        single: Answers,
+    ) -> None:
+        """Write a report on the results at `places` of the pool into the answer to one query."""
+        plain = np.arange(min(parameters.k, len(pool)))
+        if shown is not None and len(shown):
+            # What was shown on earlier pages is no choice any more.
+            plain = np.flatnonzero(~np.isin(pool.rows, shown))[: parameters.k]
+        reports.report(
+            self._register, pool.rows, pool.costs, places, plain, METRICS[self.metric],
+            float(parameters.diversity), single.reports, single.plain_ids,
+        )  # fmt: skip
 
     @staticmethod
     def _copy_owners(

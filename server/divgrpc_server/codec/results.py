@@ -152,7 +152,7 @@ def _pack_report(report: Report) -> explanations_pb2.Report:
         for field in ("entropies", "plain_entropies")
     }
     numbers: dict[str, Any] = {
-        field.name: getattr(report, field.name)
+        field.name: getattr(report, field.name).tolist()
         for field in fields(Report)
         if field.name not in entropies
     }
