@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
 
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
@@ -177,6 +176,9 @@ def normals(
     the inner products of `points` (n, d). The penalty is the mean squared length of the points. No
     bias is fitted, because it would not change the ranking. All-zero points give an empty result.
     """
+    # Only builds need this module, and each worker would spend a tenth of its start on it.
+    from scipy.linalg import solve
+
     penalty = np.trace(products) / len(points) or 1.0
-    weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")
+    weights = solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")
     return _unit(np.ascontiguousarray((points.matrix.T @ weights.astype(np.float32)).T))

@@ -24,7 +24,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing.codes import DEPTHS
@@ -184,13 +183,16 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     matrix products. Householder's method takes ten times as long when threads are busy.
     """
     if len(columns) > GRAM_DIMS_MAX:
+        # Only builds need this module, and each worker would spend a tenth of its start on it.
+        from scipy.linalg import solve_triangular
+
         q = columns
         with contextlib.suppress(np.linalg.LinAlgError):
             for _ in range(2):
                 factor = np.linalg.cholesky(q.T @ q)
                 if np.ptp(np.log(np.diag(factor))) > _LOG_DIAGONAL_RANGE_MAX:
                     raise np.linalg.LinAlgError
-                q = linalg.solve_triangular(factor, q.T, lower=True).T
+                q = solve_triangular(factor, q.T, lower=True).T
             return q
     q, r = np.linalg.qr(columns)
     # The library may return an r with negative diagonal entries.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
-from llvmlite.binding import parse_bitcode
+from llvmlite.binding import parse_assembly, parse_bitcode
 from numba import types
 from numba.core.caching import NullCache
 from numba.core.codegen import JITCodeLibrary
@@ -56,7 +56,7 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled code for a signature; None if the file is missing or damaged."""
-        target_context.refresh()
+        _refresh(target_context)
         file = self._file(sig, target_context.codegen())
         if not _compiling:
             entry_files.add(file)
@@ -85,7 +85,10 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
             write_errors[self._name] = str(error)
 
     def _code_of(self, compiled: CompileResult) -> bytes:
-        return bytes(dumps(compiled._reduce()))  # noqa: SLF001
+        (name, kind, (code, _)), *rest = compiled._reduce()  # noqa: SLF001
+        # numba also stores the whole bitcode, for callers. Here callers have `_CalleeFiles`, and a
+        # load would spend half of its time on parsing the bitcode.
+        return bytes(dumps(((name, kind, (code, _outline(compiled))), *rest)))
 
     def _rebuild(self, target_context: Any, payload: bytes) -> CompileResult:
         parts = pickle.loads(payload)  # noqa: S301
@@ -149,6 +152,25 @@ class _CalleeCompiler(Compiler):  # type: ignore[misc]  # numba has no types
         super().__init__(*arguments)
         self.state.flags.no_compile = True
         self.state.library = _CalleeLibrary(self.state.targetctx.codegen(), "callee")
+
+
+def _outline(compiled: CompileResult) -> bytes:
+    """Return bitcode that defines the functions of a kernel without their bodies.
+
+    numba reads from it whether the machine code has an entry for calls from Python.
+    """
+    names = (function.name for function in compiled.library.get_defined_functions())
+    bodies = (f'define void @"{name}"() {{ unreachable }}' for name in names)
+    return bytes(parse_assembly("\n".join(bodies)).as_bitcode())
+
+
+@functools.cache
+def _refresh(target_context: Any) -> None:
+    """Register the functions and types of all modules of numba, once in a process.
+
+    A compilation does this again for modules that were imported later.
+    """
+    target_context.refresh()
 
 
 def _files_of(function: Callable[..., Any], kind: type[_KernelFiles]) -> NullCache:

@@ -2,10 +2,9 @@
 
 Theory of operation. The supervisor imports neither grpc nor numba, so it starts quickly, and faults
 in them cannot end it. It connects every ready front to every ready worker with a socket. When a
-front or worker is replaced, its replacement gets new sockets. The first worker starts alone and
-compiles missing kernels. The other workers start when it is ready, because before that they would
-only wait for it. The writer, which is connected to the fronts like a worker, starts at the first
-write.
+front or worker is replaced, its replacement gets new sockets. All workers start at once. If kernels
+are missing, one of them compiles, and the others wait for it. The writer, which is connected to the
+fronts like a worker, starts at the first write.
 
 A child that dies is replaced immediately. If children of a role repeatedly die soon after their
 start, the supervisor pauses before each restart, twice as long each time. It gives up if its
@@ -67,7 +66,6 @@ class Supervisor:
         self._failures: dict[Role, int] = {"front": 0, "worker": 0, "writer": 0}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
-        self._warm = False
         # Whether a caller has ever written to an index.
         self._has_writes = False
         # The latest message on the number of compiled kernels.
@@ -102,15 +100,9 @@ class Supervisor:
         self._fill("front")
 
     def _fill(self, role: Role) -> None:
-        """Start the missing children of a role.
-
-        Only one worker is started until the kernels are compiled.
-        """
-        count = self._config.fronts if role == "front" else self._config.workers
-        if role == "writer" or (role == "worker" and not self._warm):
-            count = 1
+        """Start the missing children of a role."""
         try:
-            while len(self._of(role)) < count and not self._stopping:
+            while len(self._of(role)) < self._count(role) and not self._stopping:
                 self._start(role)
         except OSError as error:
             self._log.warning("cannot start a child", role=role, reason=str(error))
@@ -172,12 +164,7 @@ class Supervisor:
                 self._connect(child, worker)
             if self._serving:
                 child.send(Message("serving"))
-        elif child.role == "worker":
-            for front in self._ready("front"):
-                self._connect(front, child)
-            self._warm = True
-            self._fill("worker")
-        elif child.role == "writer":
+        elif child.role in ("worker", "writer"):
             for front in self._ready("front"):
                 self._connect(front, child)
         elif child.role == "evaluator":
@@ -286,7 +273,7 @@ class Supervisor:
 
     async def _replace(self, role: Role) -> None:
         failures = self._failures[role]
-        if not self._serving and failures >= _START_FAILURES_MAX:
+        if not self._serving and failures >= _START_FAILURES_MAX * self._count(role):
             self._log.error("children end before they are ready; giving up", role=role)
             self._failed = True
             self._stop.set()
@@ -351,6 +338,11 @@ class Supervisor:
 
     def _living(self) -> list[Child]:
         return [child for child in self._children.values() if not child.exited.done()]
+
+    def _count(self, role: Role) -> int:
+        """Return how many children of a role the server has."""
+        counts = {"front": self._config.fronts, "worker": self._config.workers}
+        return counts.get(role, 1)
 
     def _of(self, role: Role) -> list[Child]:
         children = self._children.values()
