@@ -1,5 +1,6 @@
 """Parallel work on threads; it saves time because kernels and matrix products release the GIL."""
 
+import contextlib
 import functools
 import os
 import threading
@@ -41,6 +42,16 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
         for future in futures:
             future.cancel()
         wait(futures)
+
+
+@contextlib.contextmanager
+def on_this_thread() -> Iterator[None]:
+    """In the block, let `on_all_cores` do all work on the calling thread, and start no threads."""
+    _thread.busy = True
+    try:
+        yield
+    finally:
+        del _thread.busy
 
 
 @functools.cache

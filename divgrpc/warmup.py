@@ -4,6 +4,7 @@
 `compile_kernels`, which runs or compiles every kernel on tiny data.
 """
 
+import functools
 import gc
 import time
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,7 @@ from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
+from divgrpc.parallel import on_this_thread
 from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.platforms import end_with_parent
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
@@ -50,9 +52,11 @@ from divgrpc.vectors import SparseRows, as_rows
 _STEPWISE: Final[tuple[Selector, ...]] = ("nearest", "mmr", "max_sum", "dpp")
 
 
+@functools.cache
 def warm_kernels() -> None:
-    """Compile missing kernels, then load all kernels.
+    """Compile missing kernels, then load all kernels, in the first call of a process.
 
+    In a process that was forked from another, kernels that the other process loaded are loaded.
     Progress reports of the compilation go to the function that was passed to
     `divgrpc.compilation.report_to`, or otherwise to standard error.
     """
@@ -61,7 +65,9 @@ def warm_kernels() -> None:
     is_on = gc.isenabled()
     gc.disable()
     try:
-        _run_every_kernel()
+        # The work is tiny, and a process with threads could not be forked.
+        with on_this_thread():
+            _run_every_kernel()
     finally:
         if is_on:
             gc.enable()

@@ -24,7 +24,7 @@ from divgrpc.parameters.query import DEFAULT_DIVERSITY
 from divgrpc.types import EvaluateRow, Interval, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
-from divgrpc_server.evaluator.__main__ import NICENESS
+from divgrpc_server.evaluator.process import NICENESS
 from support.checks.refusals import cases_of, failing, refused
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import EVALUATED_ROWS as N

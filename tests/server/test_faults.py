@@ -264,6 +264,8 @@ def test_an_idle_upload_is_ended(strict: Served) -> None:
 
 def test_a_server_without_workers_is_unhealthy(single: Served) -> None:
     """Without workers health is NOT_SERVING, and queries wait for a moment before UNAVAILABLE."""
+    # Without the fork server, a new worker takes seconds.
+    single.server.kill("forkserver")
     single.server.kill("worker")
     eventually(lambda: health(single.server) == NOT_SERVING)
     details = failure(single.stub.Query, query(), timeout=10)

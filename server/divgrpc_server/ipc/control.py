@@ -22,7 +22,12 @@ Kind = Literal[
     # descriptor is its `monitoring.page`, if it is to count.
     "hello",
     "ready",  # from a child: a worker has loaded kernels, a front listens, an evaluator is idle
-    "kernels",  # from a worker, passed on to fronts: `number` of `text` kernels are compiled
+    # From a process that loads kernels, passed on to fronts: `number` of `text` are compiled.
+    "kernels",
+    # To the fork server: fork process `number` of the role `text`. The descriptor is the end of its
+    # channel.
+    "fork",
+    "forked",  # from the fork server: `number` is the id of the process, 0 if there is none
     "worker",  # to a front: the descriptor is a socket to worker `number`
     "writer",  # to a front: the descriptor is a socket to the writer, child `number`
     "write",  # from a front: start the writer, unless it runs

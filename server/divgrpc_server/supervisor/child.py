@@ -1,12 +1,17 @@
 """The supervisor's handle of a child process, from its start to its exit.
 
 A child is started with exec, because a fork alone would copy locks that other threads hold. The
-command line contains the module and the role, so that `ps` shows both.
+fork server has no other threads, so workers, the writer and evaluators are forked from it once it
+is ready. The command line contains the module and the role, so that `ps` shows both.
 """
 
 import asyncio
 import contextlib
+import ctypes
+import errno
+import functools
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +25,7 @@ from divgrpc_server.ipc import control
 from divgrpc_server.monitoring import page
 from divgrpc_server.supervisor.proc_files import read_cpu_seconds
 
-Role = Literal["front", "worker", "writer", "builder", "evaluator"]
+Role = Literal["front", "worker", "writer", "builder", "evaluator", "forkserver"]
 
 # Environment variables that limit numerical libraries to one thread in workers, in the writer and
 # in evaluators. In these processes a query runs on one thread, because other workers or other
@@ -40,12 +45,34 @@ _ALLOCATOR_BYTES: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
 }
 
+# A fork of a process of 200 MiB takes milliseconds.
+_FORK_MS: Final = 1000
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def adopt_orphans() -> None:
+    """Let the system make this process the parent of processes whose parents end.
+
+    The fork server starts processes that way.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
 
 class Child:
     """One child process of the supervisor."""
 
-    def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
+    def __init__(
+        self,
+        role: Role,
+        serial: int,
+        config: Config,
+        root: Path,
+        *,
+        fork_server: "Child | None" = None,
+    ) -> None:
         """Start the process, and send its `hello` message.
+
+        fork_server: forks the process; None to start it with exec.
 
         Raises OSError and releases all resources if the system cannot start another process.
         """
@@ -60,10 +87,15 @@ class Child:
         with contextlib.ExitStack() as undo:
             undo.callback(end.close)
             with child_end:
-                self._process = _spawn(role, serial, child_end)
-            undo.callback(self._process.wait)
-            undo.callback(self._process.kill)
-            self._pidfd = os.pidfd_open(self._process.pid)
+                if fork_server is None:
+                    process = _spawn(role, serial, child_end)
+                    self.pid, self._wait = process.pid, process.wait
+                else:
+                    self.pid = fork_server.fork(role, serial, child_end)
+                    self._wait = functools.partial(_wait_for, self.pid)
+            undo.callback(self._wait)
+            undo.callback(os.kill, self.pid, signal.SIGKILL)
+            self._pidfd = os.pidfd_open(self.pid)
             undo.pop_all()
         # What the process counts, and its processor time once it has ended.
         self.page: page.Page | None = None
@@ -86,10 +118,23 @@ class Child:
         finally:
             os.close(descriptor)
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+    def fork(self, role: Role, serial: int, end: socket.socket) -> int:
+        """Let this fork server start a process with `end` as its standard input; return its id.
+
+        Raises OSError if the system cannot start another process, or if the fork server gives no
+        answer. In the second case it is killed, because a later answer would be taken for that to
+        another request.
+        """
+        self.channel.send(control.Message("fork", serial, role), end.fileno())
+        poller = select.poll()
+        poller.register(self.channel, select.POLLIN)
+        delivery = self.channel.receive() if poller.poll(_FORK_MS) else None
+        if delivery is None:
+            self.kill()
+            raise OSError(errno.ETIMEDOUT, "the fork server does not answer")
+        if not delivery[0].number:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return delivery[0].number
 
     def watch(self, handle: Callable[["Child", control.Message], None]) -> None:
         """Call `handle` with each message; resolve `exited` with the exit code at the exit."""
@@ -143,19 +188,27 @@ class Child:
         self.hang_up()
         # Before the wait, because the system then forgets the process.
         self.cpu_seconds = read_cpu_seconds(self.pid)
-        self.exited.set_result(self._process.wait())
+        self.exited.set_result(self._wait())
+
+
+def _wait_for(pid: int) -> int:
+    """Wait until a process that was forked for this process exits, and return its exit code."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
-    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "writer", "evaluator") else {}
-    allocator = _ALLOCATOR_BYTES if role in ("front", "worker", "writer") else {}
+    engines = ("worker", "writer", "evaluator", "forkserver")
+    threads = dict.fromkeys(_ONE_THREAD, "1") if role in engines else {}
+    # setproctitle otherwise writes titles over the environment of the process.
+    titles = {"SPT_NOENV": "1"} if role == "forkserver" else {}
+    allocator = _ALLOCATOR_BYTES if role in ("front", "worker", "writer", "forkserver") else {}
     # -P prevents a file in the current folder from shadowing a module of this package.
     module = ["-P", "-m", f"divgrpc_server.{role}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
         [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),
         # Suppress progress lines on standard error, because workers log the compilation of kernels.
-        env={**allocator, **os.environ, **threads, "DIVGRPC_QUIET": "1"},
+        env={**allocator, **os.environ, **threads, **titles, "DIVGRPC_QUIET": "1"},
         # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,
     )

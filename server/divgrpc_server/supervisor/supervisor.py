@@ -2,9 +2,12 @@
 
 Theory of operation. The supervisor imports neither grpc nor numba, so it starts quickly, and faults
 in them cannot end it. It connects every ready front to every ready worker with a socket. When a
-front or worker is replaced, its replacement gets new sockets. All workers start at once. If kernels
-are missing, one of them compiles, and the others wait for it. The writer, which is connected to the
+front or worker is replaced, its replacement gets new sockets. The writer, which is connected to the
 fronts like a worker, starts at the first write.
+
+The fork server compiles missing kernels and loads all of them. When it is ready, workers are forked
+from it, and later also the writer and evaluators. While it is replaced, such processes start with
+exec, which takes two seconds.
 
 A child that dies is replaced immediately. If children of a role repeatedly die soon after their
 start, the supervisor pauses before each restart, twice as long each time. It gives up if its
@@ -23,7 +26,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage.generations import (
@@ -36,11 +39,13 @@ from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
-from divgrpc_server.supervisor.child import Child, Role
+from divgrpc_server.supervisor.child import Child, Role, adopt_orphans
 from divgrpc_server.supervisor.memory_root import memory_root
 from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
 from divgrpc_server.supervisor.tally import Tally
 
+# The roles of processes that are forked from the fork server.
+_FORKED: Final = ("worker", "writer", "evaluator")
 _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
@@ -63,7 +68,7 @@ class Supervisor:
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
-        self._failures: dict[Role, int] = {"front": 0, "worker": 0, "writer": 0}
+        self._failures: dict[Role, int] = dict.fromkeys(get_args(Role), 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         # Whether a caller has ever written to an index.
@@ -96,7 +101,9 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_stop)
-        self._fill("worker")
+        adopt_orphans()
+        # Workers follow when the fork server is ready.
+        self._fill("forkserver")
         self._fill("front")
 
     def _fill(self, role: Role) -> None:
@@ -110,7 +117,9 @@ class Supervisor:
             self._spawn(self._replace(role))
 
     def _start(self, role: Role) -> Child:
-        child = Child(role, next(self._serials), self._config, self._root)
+        forks = self._ready("forkserver") if role in _FORKED else []
+        serial = next(self._serials)
+        child = Child(role, serial, self._config, self._root, fork_server=next(iter(forks), None))
         self._children[child.serial] = child
         self._tally.add_start(role)
         child.watch(self._handle)
@@ -167,6 +176,8 @@ class Supervisor:
         elif child.role in ("worker", "writer"):
             for front in self._ready("front"):
                 self._connect(front, child)
+        elif child.role == "forkserver":
+            self._fill("worker")
         elif child.role == "evaluator":
             loop = asyncio.get_running_loop()
             child.expiry = loop.call_later(_EVALUATOR_IDLE_SECONDS, self._retire, child)

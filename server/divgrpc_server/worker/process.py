@@ -454,3 +454,8 @@ def run_process(role: str, kind: type[Worker]) -> NoReturn:
         kind(process, log).run()
     # Skip a normal exit, because unloading the compiler is slow.
     os._exit(0)
+
+
+def run_worker() -> NoReturn:
+    """Run a worker until the control channel closes."""
+    run_process("worker", Worker)

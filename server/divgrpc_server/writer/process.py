@@ -12,14 +12,14 @@ that takes hours does not delay other indexes.
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Final, cast
+from typing import Final, NoReturn, cast
 
 from divgrpc.types import Durability
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet
+from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet, run_process
 from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
 from divgrpc_server.writer.meter import WriteMeter
@@ -85,3 +85,8 @@ class Writer(Worker):
             for front in self._fronts.values():
                 front.show_life()
         return answers.result()
+
+
+def run_writer() -> NoReturn:
+    """Run the writer until the control channel closes."""
+    run_process("writer", Writer)

@@ -17,7 +17,7 @@ from divgrpc.evaluation import Grid, evaluate
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
 from divgrpc_server.config import Config
-from divgrpc_server.evaluator import __main__ as evaluator
+from divgrpc_server.evaluator import process as evaluator
 from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.ipc.job_frames import Frame

@@ -56,6 +56,7 @@ EXCUSED: Final = {
     "writer": frozenset(("write", "merge", "vacuum", "retrain")),
     "builder": frozenset(("build",)),
     "evaluator": frozenset[str](),
+    "forkserver": frozenset[str](),
     "server": _ALL,
     "all": _ALL,
 }

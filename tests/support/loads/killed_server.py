@@ -14,7 +14,9 @@ from divgrpc.doctor import check_folder
 from support.processes.running_server import RunningServer, alive, eventually
 
 # `server` is the supervisor alone, and `all` is every process in a random order.
-VICTIMS: Final = ("front", "worker", "writer", "builder", "evaluator", "server", "all")
+VICTIMS: Final = (
+    *("front", "worker", "writer", "builder", "evaluator", "forkserver", "server", "all"),
+)
 WORKERS: Final = 2
 FRONTS: Final = 2
 # Ports below those that Linux gives to connections, so that none of these takes the port of a

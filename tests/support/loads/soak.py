@@ -50,7 +50,7 @@ _PENDING: Final = ("--pending-calls", "20000")
 _SAMPLE_SECONDS: Final = 2.0
 # A new writer makes writes after at most so many seconds, also on a busy machine.
 _WRITER_SECONDS: Final = 30.0
-_ROLES: Final = ("front", "worker", "writer", "evaluator")
+_ROLES: Final = ("front", "worker", "writer", "evaluator", "forkserver")
 _WRITES: Final = ("Upsert", "Delete")
 # While there is no writer, the queue of writes does not move, so a front refuses further ones.
 _EXCUSED: Final = [

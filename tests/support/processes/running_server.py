@@ -124,7 +124,7 @@ class RunningServer:
 
 def _role(pid: int) -> str:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ").split()
     except OSError:
         return ""
     roles = [word.removeprefix("divgrpc-") for word in words if word.startswith("divgrpc-")]

@@ -81,7 +81,7 @@ _TRIES_MAX: Final = 3
 # A server that computed for a shorter time has waited for something; one that computed for a longer
 # time computes for too long.
 _IDLE_SECONDS, _COMPUTING_SECONDS = 0.1, 10.0
-_ROLES: Final = ("front", "worker", "writer")
+_ROLES: Final = ("front", "worker", "writer", "forkserver")
 _CHANNELS: Final = 4
 # Each channel has a connection of its own, so that both fronts get some.
 _CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)

@@ -1,0 +1,113 @@
+"""The fork server: its processes belong to the supervisor, and the server works without it."""
+
+import errno
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from divgrpc_client import Client
+from divgrpc_server.forkserver.__main__ import fork
+from divgrpc_server.ipc import control
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.supervisor import child as child_module
+from divgrpc_server.supervisor.child import Child
+from support.processes.running_server import RunningServer, eventually
+
+POINTS = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
+
+
+def is_forked(pid: int) -> bool:
+    """Return whether a process was forked, because then it has the environment of its origin."""
+    return b"SPT_NOENV=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def states_of_children(server: RunningServer) -> dict[int, str]:
+    """Return the state of each child of the supervisor, as `ps` has it."""
+    parent = server.process.pid
+    pids = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    stats = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in pids}
+    return {pid: stat.rpartition(")")[2].split()[0] for pid, stat in stats.items()}
+
+
+def test_processes_are_forked_and_belong_to_the_supervisor(tmp_path: Path) -> None:
+    """Each has a session of its own; the fork server itself was started with exec."""
+    with RunningServer(tmp_path, "--workers", "2") as server, Client(server.target) as client:
+        client.build("points", POINTS)
+        client.upsert("points", [1000], POINTS[:1])
+        relevant = [[number] for number in range(5)]
+        list(client.evaluate("points", POINTS[:5], relevant=relevant))
+        roles = {role: server.pids(role) for role in ("worker", "writer", "evaluator")}
+        assert {role: len(pids) for role, pids in roles.items()} == {
+            "worker": 2,
+            "writer": 1,
+            "evaluator": 1,
+        }
+        forked = [pid for pids in roles.values() for pid in pids]
+        for pid in forked:
+            assert is_forked(pid)
+            assert os.getsid(pid) == pid
+        assert set(states_of_children(server).values()) <= set("SR")
+    for pid in forked:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_server_works_without_its_fork_server(tmp_path: Path) -> None:
+    """A killed fork server harms no process, is replaced, and forks again. No zombie is left."""
+    with RunningServer(tmp_path, "--workers", "1") as server, Client(server.target) as client:
+        client.build("points", POINTS)
+        workers = server.pids("worker")
+        killed = server.kill("forkserver")
+        assert len(client.query("points", POINTS[0], k=3).ids) == 1
+        server.kill("worker")
+        eventually(lambda: server.pids("worker") not in ([], workers), 30)
+        assert len(client.query("points", POINTS[0], k=3, timeout=60).ids) == 1
+        assert not is_forked(server.pids("worker")[0])
+        eventually(lambda: server.pids("forkserver") not in ([], [killed]), 30)
+        eventually(lambda: server.log.count("kernels are warm") >= 4, 60)
+
+        def has_forked_worker() -> bool:
+            (pid,) = server.pids("worker") or [0]
+            if pid and not is_forked(pid):
+                os.kill(pid, signal.SIGKILL)
+            return pid > 0 and is_forked(pid)
+
+        eventually(has_forked_worker, 30)
+        eventually(lambda: "Z" not in states_of_children(server).values())
+
+
+@pytest.mark.parametrize(
+    ("replies", "code", "is_killed"),
+    [([], errno.ETIMEDOUT, True), ([Message("forked", 0)], errno.EAGAIN, False)],
+    ids=["no answer", "no room for a process"],
+)
+def test_a_fork_that_fails_is_an_error_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, replies: list[Message], code: int, is_killed: bool
+) -> None:
+    """A fork server that does not answer is killed: its answer could be taken for another one."""
+    monkeypatch.setattr(child_module, "_FORK_MS", 20)
+    end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fork_server: Any = Mock(channel=control.Channel(end))
+    with end, other_end:
+        for reply in replies:
+            control.Channel(other_end).send(reply)
+        with pytest.raises(OSError, match=rf"^\[Errno {code}\]"):
+            Child.fork(fork_server, "worker", 7, other_end)
+        assert fork_server.kill.called == is_killed
+        delivery = control.Channel(other_end).receive()
+        assert delivery is not None
+        assert delivery[0] == Message("fork", 7, "worker")
+        os.close(delivery[1])
+
+
+def test_a_fork_server_without_room_reports_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on, and keeps no descriptor."""
+    monkeypatch.setattr(os, "fork", Mock(side_effect=OSError(errno.EAGAIN, "too many processes")))
+    before = os.listdir("/proc/self/fd")
+    assert fork(Mock(), Message("fork", 7, "worker"), 0) == 0
+    assert len(os.listdir("/proc/self/fd")) == len(before)
