@@ -40,15 +40,14 @@ _COMMAND: Final = (
     "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
 )
 
-State: TypeAlias = Literal["started", "waiting", "running", "done", "failed", "uncached"]
+State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
     """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after the start.
 
-    `state` is "started" first, then "waiting" in many reports while another process compiles, then
-    "running" in many reports while this process compiles, then "done" or "failed". If the
+    `state` is "started" first, then "running" in many reports, then "done" or "failed". If the
     compilation cannot start, the only report has "uncached" (no file can be written) or "failed".
     After "failed" and "uncached", this process compiles each kernel when it is first used, and
     `reason` says why.
@@ -80,7 +79,7 @@ def print_progress(now: Compilation) -> None:
     terminal = sys.stderr.isatty()
     start, end = ("\r\033[K", "") if terminal else ("", "\n")
     line = f"divgrpc: compiling kernels, once, about {expected_seconds()} s"
-    if now.state in ("waiting", "running"):
+    if now.state == "running":
         if not terminal:
             return
         line += f": {now.ready} of {now.total} after {now.seconds:.0f} s"
@@ -159,7 +158,7 @@ def compile_ahead(report: Report) -> bool:
         send("failed", "sys.executable is no Python")
         return False
     send("started")
-    reason = _compile_under_lock(send)
+    reason = _compile_under_lock(lambda: send("running"))
     if reason:
         send("failed", reason)
         return False
@@ -168,10 +167,10 @@ def compile_ahead(report: Report) -> bool:
     return True
 
 
-def _compile_under_lock(send: Callable[[State], None]) -> str:
+def _compile_under_lock(tick: Callable[[], None]) -> str:
     """Compile, after waiting while another process compiles; return the error, "" on success."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
-        for _ in _poll_while_files_come(lambda: send("waiting")):
+        for _ in _poll_while_files_come(tick):
             try:
                 if lock_exclusively(lock):
                     break
@@ -181,7 +180,7 @@ def _compile_under_lock(send: Callable[[State], None]) -> str:
         else:
             return "another process holds the lock and writes no file"
         # The process that held the lock may have written all files.
-        return "" if cache_files.is_warm() else _run_compilers(lambda: send("running"))
+        return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:

@@ -17,13 +17,9 @@ _MESSAGE_SECONDS: Final = 0.5
 
 
 def warm(channel: control.Channel, log: logs.Logger) -> None:
-    """Load all kernels and compile missing ones; report the progress to the log and the fronts.
-
-    All workers report to the fronts, but only the worker that compiles writes to the log.
-    """
+    """Load all kernels and compile missing ones; report the progress to the log and the fronts."""
     start = time.monotonic()
     log_time = message_time = 0.0
-    is_compiling = False
 
     def send_count(ready: int, total: int) -> None:
         with contextlib.suppress(OSError):
@@ -32,18 +28,16 @@ def warm(channel: control.Channel, log: logs.Logger) -> None:
 
     def report(now: Compilation) -> None:
         """Report a change of state immediately, and progress at intervals."""
-        nonlocal log_time, message_time, is_compiling
-        is_periodic = now.state in ("waiting", "running")
-        if not is_periodic or now.seconds - message_time >= _MESSAGE_SECONDS:
+        nonlocal log_time, message_time
+        if now.state != "running" or now.seconds - message_time >= _MESSAGE_SECONDS:
             message_time = now.seconds
             send_count(now.ready, now.total)
-        if now.state == "running" and not is_compiling:
-            is_compiling = True
+        if now.state == "started":
             log.info("compiling kernels, once", about_seconds=compilation.expected_seconds())
-        if now.state == "running" and now.seconds - log_time >= _LOG_SECONDS:
+        elif now.state == "running" and now.seconds - log_time >= _LOG_SECONDS:
             log_time = now.seconds
             log.info("compiling kernels", ready=now.ready, total=now.total)
-        elif now.state == "done" and is_compiling:
+        elif now.state == "done":
             log.info("kernels are compiled", seconds=round(now.seconds, 3))
         elif now.state in ("failed", "uncached"):
             log.warning(compilation.describe_failure(now))

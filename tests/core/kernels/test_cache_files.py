@@ -4,7 +4,6 @@ Compiling all kernels takes too long for a test. Therefore tests copy the comple
 this test run, and remove or damage one small kernel in the copy.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -145,29 +144,6 @@ def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> No
     )
     assert cache_files.is_warm()
     assert run_script(_WARM, **environment) == ("True 0", "")
-
-
-def test_a_process_waits_while_another_compiles(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in for the other process writes the missing file once this process waits."""
-    kernel_file = file_of(folder, SMALL)
-    content = kernel_file.read_bytes()
-    kernel_file.unlink()
-    monkeypatch.setattr(compilation, "_COMMAND", "raise SystemExit('compiled twice')")
-    reports: list[Compilation] = []
-    with (folder / "lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-
-        def report(now: Compilation) -> None:
-            reports.append(now)
-            if now.state == "waiting":
-                kernel_file.write_bytes(content)
-                fcntl.flock(lock, fcntl.LOCK_UN)
-
-        assert compilation.compile_ahead(report)
-    states = [now.state for now in reports]
-    assert (states[0], set(states[1:-1]), states[-1]) == ("started", {"waiting"}, "done")
 
 
 def test_two_processes_may_compile_at_the_same_time(folder: Path) -> None:
@@ -320,7 +296,6 @@ def test_a_compiler_imports_nothing_from_the_working_directory(
     ("state", "line"),
     [
         ("started", r"divgrpc: compiling kernels, once, about \d+ s\n"),
-        ("waiting", ""),
         ("running", ""),
         ("done", r"divgrpc: kernels compiled in 21 s\n"),
         ("failed", r"divgrpc: kernels could not be compiled ahead \(why\); .*\n"),

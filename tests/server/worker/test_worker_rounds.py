@@ -49,7 +49,6 @@ def test_a_small_query_is_served_before_a_slice_of_a_batch(
 
 
 _START = Compilation("started", 2, 117, 0.0)
-_WAIT = Compilation("waiting", 30, 117, 7.0)
 _HALF = Compilation("running", 60, 117, 9.0)
 _SOON_AFTER = Compilation("running", 61, 117, 9.1)
 _END = Compilation("done", 117, 117, 21.0)
@@ -64,14 +63,13 @@ _END = Compilation("done", 117, 117, 21.0)
             ["compiling kernels, once", "compiling kernels", "compiled", "kernels are warm"],
             [2, 60, 117],
         ),
-        ([_START, _WAIT, _END], ["kernels are warm"], [2, 30, 117]),
         (
             [Compilation("uncached", 0, 117, 0.0, "Read-only file system")],
             ["cannot be kept (Read-only file system)", "kernels are warm"],
             [0],
         ),
     ],
-    ids=["warm", "first start", "another process compiles", "unwritable"],
+    ids=["warm", "first start", "unwritable"],
 )
 def test_a_worker_reports_the_compilation_of_kernels(
     monkeypatch: pytest.MonkeyPatch,
