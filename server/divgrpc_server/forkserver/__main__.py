@@ -1,6 +1,6 @@
 """The fork server: it loads the engine and all kernels once, and forks the processes that use them.
 
-Theory of operation. To import the engine and to load the kernels takes two seconds of processor
+Theory of operation. Importing the engine and loading the kernels takes two seconds of processor
 time and nearly 200 MiB of memory. A fork takes milliseconds, and its process shares that memory. So
 a worker, a writer or an evaluator is forked from this process, which does nothing else.
 
