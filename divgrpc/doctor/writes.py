@@ -153,16 +153,26 @@ class _Checker:
         name, problem = str(file), str(error)
         if self._generation is None or is_forbidden(error):
             finding = damage(file, error, "The writes to the index do not open.")
-        elif self._has_whole_log:
+            self._outcome.findings.append(finding)
+            return
+        is_optional = self._generation.manifest.parameters.vectors_optional
+        if self._has_whole_log and not is_optional:
             meaning = "The index does not open, or lacks writes. The log has all writes."
             finding = Finding(name, problem, meaning, "repairable", _REBUILT, Step.REBUILD)
+        elif self._has_whole_log:
+            meaning = (
+                "The index does not open, or lacks writes. The log has all writes, but not the"
+                " points without a vector that the last build had. A repair loses those that were"
+                " not written again. A backup may have them."
+            )
+            finding = Finding(name, problem, meaning, "lossy", _REBUILT, Step.REBUILD)
         else:
             last = max(self._acknowledged, self._merged)
             writes = f"all writes, up to number {last:,}," if last else "all writes"
             meaning = (
                 "The index does not open, or lacks writes. The log lacks older writes."
-                f" A repair loses {writes} since the last build, retraining or vacuum. A backup may"
-                " have more."
+                f" A repair loses {writes} since the last build, retraining or vacuum"
+                f"{', and all points without a vector' * is_optional}. A backup may have more."
             )
             finding = Finding(name, problem, meaning, "lossy", _DROPPED, Step.DROP_WRITES)
         self._outcome.findings.append(finding)

@@ -26,7 +26,13 @@ from divgrpc.writes.replica import Replica
 from simulation.history import Lineage, Op, Version
 from simulation.scheduler import Ended, Process, Task
 from simulation.world import INDEX, World
-from support.data.stamped_points import IDS, columns_of, is_optional, written_vectors_of
+from support.data.stamped_points import (
+    IDS,
+    columns_of,
+    is_optional,
+    stamps_of,
+    written_vectors_of,
+)
 from support.data.written_points import kind_of
 
 # What the code under test may raise after an error of the disk.
@@ -87,14 +93,16 @@ def recover(world: World) -> None:
                 Collection.open(world.root / name).close()
 
     for _ in range(_RESTARTS_MAX):
-        process = world.process("recovery", partial(_try, world, "recovery", main))
+        process = world.process("recovery", partial(attempt, world, "recovery", main))
         world.scheduler.wait_until(partial(_is_over, process))
         if process.is_alive and not generations.indexes_to_recover(world.root):
             return
     world.history.check(False, "the index is not recovered after many starts")
 
 
-def _try(world: World, name: str, function: Callable[[Process], object], process: Process) -> bool:
+def attempt(
+    world: World, name: str, function: Callable[[Process], object], process: Process
+) -> bool:
     """Call a function that may fail after an error of the disk; return whether it did not."""
     try:
         function(process)
@@ -122,7 +130,7 @@ def _delete(world: World) -> None:
         world.history.is_deleted = True
 
     world.history.is_deleted = None
-    process = world.process("deletion", partial(_try, world, "deletion", main))
+    process = world.process("deletion", partial(attempt, world, "deletion", main))
     world.scheduler.wait_until(partial(_is_over, process))
 
 
@@ -131,7 +139,7 @@ def _delete(world: World) -> None:
 
 def _write_all(world: World, process: Process) -> None:
     """Open the index for writing, and serve callers until the work is done or it must be opened."""
-    _try(world, "writer", partial(_serve_callers, world), process)
+    attempt(world, "writer", partial(_serve_callers, world), process)
     # The threads of a process end with it.
     world.scheduler.kill(process)
 
@@ -144,7 +152,7 @@ def _serve_callers(world: World, process: Process) -> None:
     if not options.is_served:
         version = world.check_index(Index(collection.engine), floor, "the writer")
         world.history.see(version)
-        world.keep_answer()
+        world.keep_seen()
     tasks = [
         world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection, process))
         for n in range(options.clients)
@@ -175,7 +183,7 @@ def _intrude(world: World, process: Process) -> None:
 
     while world.ops:
         world.rest(3 * world.options.call_seconds)
-        _try(world, "intruder", main, process)
+        attempt(world, "intruder", main, process)
 
 
 def _call(world: World, collection: Collection, process: Process) -> None:
@@ -229,7 +237,7 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
             world.rest(world.options.call_seconds * _BACKOFF**attempt)
         else:
             history.acknowledge(op, result, floor)
-            world.keep_answer()
+            world.keep_written()
             _check_own_write(world, collection, result)
             return True
     return False
@@ -323,7 +331,7 @@ def _read(world: World, process: Process) -> None:
                     raise
         version = world.check_index(Index(engine), floor, process.name)
         world.history.see(version)
-        world.keep_answer()
+        world.keep_seen()
 
 
 # Builders, and snapshots.
@@ -345,7 +353,7 @@ def _build(world: World, process: Process) -> None:
             world.history.see(version)
             world.keep(version)
 
-        _try(world, "build", build, process)
+        attempt(world, "build", build, process)
 
 
 def _copy(world: World, process: Process) -> None:
@@ -363,5 +371,9 @@ def _copy(world: World, process: Process) -> None:
             same = (entry.generation, entry.sequence) == version
             world.history.check(same, f"a snapshot of {entry} has {version}")
             world.check_index(Index(engine), floor, "a snapshot")
+            # It takes the place of the index there, under the next number.
+            (again,) = restore_snapshot(copies.with_suffix(".tar"), copies, replace=True)
+            same = stamps_of(Index(open_engine(copies / INDEX))) == stamps_of(Index(engine))
+            world.history.check(same, f"a snapshot of {entry} is restored as {again}")
 
-        _try(world, "snapshot", copy, process)
+        attempt(world, "snapshot", copy, process)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
-PACKAGES: Final = ("divgrpc.writes", "divgrpc.storage", "divgrpc.backup")
+PACKAGES: Final = ("divgrpc.writes", "divgrpc.storage", "divgrpc.backup", "divgrpc.doctor")
 _OF_SYSTEM: Final = (
     *("os.write", "os.pwrite", "os.truncate", "os.ftruncate", "os.posix_fallocate", "os.mkdir"),
     *("os.makedirs", "os.rename", "os.replace", "os.link", "os.symlink", "os.unlink", "os.remove"),
@@ -26,12 +26,15 @@ _OF_SYSTEM: Final = (
 OF_PROJECT: Final = (
     *("write_at", "sync_data", "reserve", "sync_folder", "write_synced", "remove", "link_or_copy"),
 )
-_METHODS: Final = ("write", "flush", "truncate", "unlink", "mkdir", "touch", "write_bytes")
+_METHODS: Final = ("write", "flush", "truncate", "unlink", "mkdir", "rmdir", "touch", "write_bytes")
 _WRITE_MODES: Final = frozenset("wxa+")
 # Calls of methods that have such a name, and are no calls of the system.
 NOT_OF_SYSTEM: Final = {
     "writes.committer:Committer._commit:self._target.write": "a method of WriteTarget",
     "writes.committer:Committer._begin:self._index.touch": "calls _set_time, a failpoint",
+    "backup.snapshots:_new_file:sys.stdout.buffer.flush": "the standard output, which is no file",
+    "doctor.repair:_rewrite_log:draft.write": "a method of Log",
+    "doctor.repair:repair_index:IndexFolder(index).touch": "calls _set_time, a failpoint",
     "storage.generations:IndexFolder.set_defaults:self.touch": "calls _set_time, a failpoint",
 }
 # Stores to memory that is mapped from a file; `simulation.system` makes failpoints of them.

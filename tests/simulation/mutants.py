@@ -355,5 +355,16 @@ _LIST: Final = (
         """,
         reason="a lock of builds is never free if its file cannot be removed",
     ),
+    Mutant(
+        name="issue-7",
+        module="divgrpc.doctor.writes",
+        old="""
+            if self._has_whole_log and not is_optional:
+        """,
+        new="""
+            if self._has_whole_log:
+        """,
+        reason="the doctor loses points without a vector, and says that it loses nothing",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

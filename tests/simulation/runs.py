@@ -18,11 +18,12 @@ from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.storage import generations
 from divgrpc.writes.opening import open_engine
-from simulation.actors import serve
+from simulation.actors import attempt, serve
 from simulation.failpoints import FailpointMap
 from simulation.faults import draw_faults
 from simulation.history import Op, Version, ViolationError
-from simulation.scheduler import DeadlockError
+from simulation.repairs import check_repair
+from simulation.scheduler import DeadlockError, Process
 from simulation.world import INDEX, KINDS, Options, World
 from support.data.stamped_points import IDS, Write, check_answers, stamps_of
 
@@ -88,6 +89,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         rows_max=rng.choice((1, 4)),
         has_deletions=rng.random() < 0.7,
         is_deleted_last=rng.random() < 0.1,
+        is_damaged_last=rng.random() < 0.15,
         log_bytes=rng.choice((512, 1_024, 4_096)),
         merged_rows=rng.choice((6, 25, 10**9)),
         faults=draw_faults(rng, names, power=has_power),
@@ -141,9 +143,19 @@ def _live(world: World, folder: Path) -> None:
             _check_other_folders(world, folder, number)
             if world.lost_event is None:
                 _without_faults(world, partial(_check_end, world))
+                if world.options.is_damaged_last and generations.list_indexes(world.root):
+                    check_repair(world, partial(_attempt, world))
                 return
             if not _lose_power(world, folder, number + 1):
                 return
+
+
+def _attempt(world: World, name: str, function: Callable[[Process], object]) -> bool:
+    """Run a process that may end at a fault or fail after it; return whether it did not."""
+    outcomes: list[bool] = []
+    world.process(name, lambda process: outcomes.append(attempt(world, name, function, process)))
+    world.scheduler.run()
+    return outcomes == [True]
 
 
 def _without_faults(world: World, check: Callable[[], object]) -> None:

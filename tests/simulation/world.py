@@ -18,7 +18,7 @@ import pytest
 from divgrpc import Index, parallel
 from divgrpc.backup import snapshots
 from divgrpc.builder import progress
-from divgrpc.storage import generations, published
+from divgrpc.storage import arrays, generations, published
 from divgrpc.types import Durability, HashFamily, Points
 from divgrpc.writes import backlog, committer, log, replica, target
 from divgrpc.writes.renewal import Renewal
@@ -41,6 +41,8 @@ from support.processes.crashing_writer import SMALL
 # Seconds of the wall clock at the start of a run.
 _START_SECONDS: Final = 1.7e9
 INDEX: Final = "points"
+# An array is synced whenever so many bytes were appended.
+_SYNC_BYTES: Final = 512
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Options:
     rows_max: int
     has_deletions: bool
     is_deleted_last: bool
+    is_damaged_last: bool
     log_bytes: int
     merged_rows: int
     faults: list[Fault]
@@ -180,10 +183,18 @@ class World:
         if self.disk is not None:
             self.floors.append((self.disk.event, self.history.durable))
 
-    def keep_answer(self) -> None:
-        """Note what is durable when a write returns, and when a query shows it."""
+    def keep_written(self) -> None:
+        """Note what is durable when a write returns."""
         if self.options.durability == "sync":
             self.keep(self.history.latest)
+
+    def keep_seen(self) -> None:
+        """Note what is durable when a query shows it.
+
+        It may show a new generation just before the name of this is on the disk.
+        """
+        if self.history.latest.generation == self.history.durable.generation:
+            self.keep_written()
 
     def keep_synced(self, version: Version) -> None:
         """Note what the log has on the disk, unless a sync has failed."""
@@ -224,6 +235,7 @@ class World:
         self.system.patch(patch)
         for module, name, value in SMALL:
             patch.setattr(module, name, value)
+        patch.setattr(arrays, "_SYNC_BYTES", _SYNC_BYTES)
         patch.setattr(log, "FILE_BYTES", self.options.log_bytes)
         patch.setattr(backlog, "_MERGED_ROWS_MIN", self.options.merged_rows)
         patch.setattr(committer, "_INTERVAL_SECONDS", self.options.sync_seconds)
@@ -253,7 +265,7 @@ class World:
 
         def noted_write(self_: target.WriteTarget, request: Any) -> tuple[int, int]:  # noqa: ANN401  # a request
             state = self_.state
-            if request.write_id not in state.requests:
+            if request.write_id not in state.requests and request.write_id in ops:
                 generation = self_.engine.generation
                 op = ops[request.write_id]
                 history.propose(generation, state.sequence + 1, op)

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from divgrpc import Collection, Index
@@ -291,6 +292,23 @@ def test_the_end_of_the_log_is_missed(index_with_short_log: Path) -> None:
     report = repaired(index, accept_loss=True)
     assert (report.verdict, report.sequence) == ("ok", MERGED + 1)
     check_state(index, MERGED + 1)
+
+
+def test_a_lost_layout_costs_points_without_a_vector(tmp_path: Path) -> None:
+    """Neither the arrays of Build nor the log have them, unless they were written again."""
+    path = tmp_path / "points"
+    vectors = [None if row % 3 == 0 else np.full(4, row, np.float32) for row in range(30)]
+    Index.build(vectors, path=path, vectors_optional=True)
+    with Collection.open(path) as collection:
+        collection.upsert([0, 1], [None, np.ones(4, np.float32)])
+    (path / "1" / "writes" / "LAYOUT").unlink()
+    (report,) = check_folder(path, repair=True)
+    assert report.verdict == "damaged"
+    assert "not the points without a vector that the last build had" in report.findings[0].meaning
+    (report,) = check_folder(path, repair=True, accept_loss=True)
+    assert report.verdict == "ok"
+    with Collection.open(path) as collection:
+        assert (len(collection), collection.sequence) == (21, 1)
 
 
 def test_a_lost_layout_is_made_again(index: Path) -> None:
