@@ -131,7 +131,8 @@ METRICS: Final = (
         "divgrpc_resident_memory_bytes",
         "gauge",
         "Memory: private, or shared, which is files of indexes above all and counts in each"
-        " process that maps them.",
+        " process that maps them. What a process shares with the fork server counts as private in"
+        " each.",
         ("role", "kind"),
     ),
     Metric(
