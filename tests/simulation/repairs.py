@@ -81,8 +81,8 @@ def _check(world: World, *, is_whole: bool, has_layout: bool) -> None:
     has_layout: whether later writes alone may be lost, and no points of Build.
     """
     (report,) = check_folder(world.path)
-    found = f"after a repair, the doctor finds {report.findings}"
-    world.history.check(report.verdict == "ok", found)
+    damage = f"after a repair, the doctor finds {report.findings}"
+    world.history.check(report.verdict == "ok", damage)
     index = Index(open_engine(world.path))
     version, stamps = Version(index.engine.generation, index.engine.sequence), stamps_of(index)
     if is_whole or has_layout:
