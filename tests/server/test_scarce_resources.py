@@ -63,7 +63,7 @@ def test_a_builder_without_memory_ends_its_build_alone(tmp_path: Path, room: int
             upload.send(step)
         details = failure(list, upload.call)
         outcomes = [("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY"), ("UNAVAILABLE", "UNAVAILABLE")]
-        assert (details.code.name, details.reason) in outcomes
+        assert (details.code.name, details.reason) in outcomes, server.log
         assert details.retry_after
         assert client.query("small", points[0]).generation == 1
         eventually(lambda: not list(data.glob(".small*")))

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -88,7 +88,8 @@ def overload(options: Options) -> Iterator[Output]:
 def _pin(cores: list[int]) -> None:
     """Let all threads of this process, and processes that it starts, run on these cores alone."""
     for task in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(task.name), cores)
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            os.sched_setaffinity(int(task.name), cores)
 
 
 def _start(

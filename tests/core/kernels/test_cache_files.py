@@ -47,10 +47,13 @@ print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in fun
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the cache folder with all kernels, make this process use the copy, and return it."""
+    """Copy the cache folder with all kernels, make this process use the copy, and return it.
+
+    Files that another process is writing, whose names begin with a dot, are left out.
+    """
     warmup.warm_kernels()
     copy = tmp_path / cache_files.cache_folder().name
-    shutil.copytree(cache_files.cache_folder(), copy)
+    shutil.copytree(cache_files.cache_folder(), copy, ignore=shutil.ignore_patterns(".*"))
     monkeypatch.setattr(cache_files, "cache_folder", lambda: copy)
     assert cache_files.is_warm()
     return copy
