@@ -75,7 +75,8 @@ def serve(world: World, _process: Process) -> None:
             break
         process = world.process("writer", partial(_write_all, world))
         world.scheduler.wait_until(partial(_is_over, process))
-        world.rest(world.options.call_seconds)
+        # The intruder may have the index open for many syncs.
+        world.rest(world.options.call_seconds + world.options.sync_seconds)
     world.history.check(not world.ops, "the writer has not made all writes after many starts")
     if options.is_deleted_last:
         for other in world.processes[1:]:
