@@ -52,10 +52,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
         upload.accept()
         # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
-        # the first chunks arrive in the socket's buffer. The build would load scipy.linalg later,
-        # when there may be no memory for that.
-        import scipy.linalg  # noqa: F401
-
+        # the first chunks arrive in the socket's buffer.
         from divgrpc.builder.builder import IndexBuilder
         from divgrpc.writes.vectorless import VectorlessPoints
         from divgrpc_server.builder.labels import LabelUpload

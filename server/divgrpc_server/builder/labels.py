@@ -12,6 +12,9 @@ from typing import IO, Final
 
 import numpy as np
 
+# Builds need this module later, when there may be no memory to load it.
+import scipy.linalg  # noqa: F401
+
 from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs, check_trained
