@@ -56,7 +56,7 @@ _STEPWISE: Final[tuple[Selector, ...]] = ("nearest", "mmr", "max_sum", "dpp")
 def warm_kernels() -> None:
     """Compile missing kernels, then load all kernels, in the first call of a process.
 
-    In a process that was forked from another, kernels that the other process loaded are loaded.
+    In a process that was forked from another, kernels that the other process loaded stay loaded.
     Progress reports of the compilation go to the function that was passed to
     `divgrpc.compilation.report_to`, or otherwise to standard error.
     """

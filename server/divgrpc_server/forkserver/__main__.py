@@ -46,6 +46,7 @@ def fork(channel: control.Channel, request: control.Message, descriptor: int) ->
     try:
         between = os.fork()
         if between == 0:
+            os.close(reader)
             _fork_again(channel, request, descriptor, writer_end)
         os.close(writer_end)
         writer_end = -1
@@ -86,7 +87,7 @@ def _fork_again(
 def _become(
     channel: control.Channel, request: control.Message, descriptor: int, between: int
 ) -> NoReturn:
-    """Turn this process into one of the role `request.text` with the serial `request.number`."""
+    """Turn this process into a `request.text`, for example a worker, of serial `request.number`."""
     # The program asks the system to kill it when its parent ends, so the parent must be the
     # supervisor before.
     while os.getppid() == between:
@@ -97,9 +98,8 @@ def _become(
     os.dup2(descriptor, 0)
     os.close(descriptor)
     role, serial = request.text, request.number
-    # Like the command line of a process that was started with exec, and no longer than that of the
-    # fork server, which gives the room for it.
-    setproctitle(f"python -P -m divgrpc_server.{role} divgrpc-{role} {serial}")
+    # The title has room for as many characters as the command line of the fork server.
+    setproctitle(f"divgrpc-{role} {serial} python -P -m divgrpc_server.{role}")
     _PROGRAMS[role]()
 
 

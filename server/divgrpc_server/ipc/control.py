@@ -21,7 +21,9 @@ Kind = Literal[
     # To a child, the first message: `number` is its serial, `text` the rest of `Process`. The
     # descriptor is its `monitoring.page`, if it is to count.
     "hello",
-    "ready",  # from a child: a worker has loaded kernels, a front listens, an evaluator is idle
+    # From a child: a worker or the fork server has loaded kernels, a front listens, an evaluator is
+    # idle.
+    "ready",
     # From a process that loads kernels, passed on to fronts: `number` of `text` are compiled.
     "kernels",
     # To the fork server: fork process `number` of the role `text`. The descriptor is the end of its

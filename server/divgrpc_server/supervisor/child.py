@@ -45,17 +45,21 @@ _ALLOCATOR_BYTES: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
 }
 
-# A fork of a process of 200 MiB takes milliseconds.
+# The supervisor does nothing else while it waits for a fork, which takes milliseconds if the fork
+# server is neither stopped nor swapped out.
 _FORK_MS: Final = 1000
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def adopt_orphans() -> None:
+def adopt_orphans() -> bool:
     """Let the system make this process the parent of processes whose parents end.
 
-    The fork server starts processes that way.
+    The fork server starts processes that way. Returns whether the system does so.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # If SIGCHLD is ignored, as whoever started this server may have left it, the system forgets
+    # the exit codes of children.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return int(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)) == 0
 
 
 class Child:
@@ -122,14 +126,15 @@ class Child:
         """Let this fork server start a process with `end` as its standard input; return its id.
 
         Raises OSError if the system cannot start another process, or if the fork server gives no
-        answer. In the second case it is killed, because a later answer would be taken for that to
-        another request.
+        answer. In the second case it is killed, because its answer would be taken for that to a
+        later request.
         """
         self.channel.send(control.Message("fork", serial, role), end.fileno())
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         delivery = self.channel.receive() if poller.poll(_FORK_MS) else None
         if delivery is None:
+            self.ready = False
             self.kill()
             raise OSError(errno.ETIMEDOUT, "the fork server does not answer")
         if not delivery[0].number:
@@ -201,13 +206,13 @@ def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[b
     threads = dict.fromkeys(_ONE_THREAD, "1") if role in engines else {}
     # setproctitle otherwise writes titles over the environment of the process.
     titles = {"SPT_NOENV": "1"} if role == "forkserver" else {}
-    allocator = _ALLOCATOR_BYTES if role in ("front", "worker", "writer", "forkserver") else {}
+    allocator = _ALLOCATOR_BYTES if role in ("front", *engines) else {}
     # -P prevents a file in the current folder from shadowing a module of this package.
     module = ["-P", "-m", f"divgrpc_server.{role}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
         [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),
-        # Suppress progress lines on standard error, because workers log the compilation of kernels.
+        # Suppress progress lines on standard error, because the compilation of kernels is logged.
         env={**allocator, **os.environ, **threads, **titles, "DIVGRPC_QUIET": "1"},
         # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,

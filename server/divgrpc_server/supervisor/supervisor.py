@@ -6,8 +6,8 @@ front or worker is replaced, its replacement gets new sockets. The writer, which
 fronts like a worker, starts at the first write.
 
 The fork server compiles missing kernels and loads all of them. When it is ready, workers are forked
-from it, and later also the writer and evaluators. While it is replaced, such processes start with
-exec, which takes two seconds.
+from it, and later also the writer and evaluators. While it is replaced, and if it never becomes
+ready, such processes start with exec, which takes two seconds.
 
 A child that dies is replaced immediately. If children of a role repeatedly die soon after their
 start, the supervisor pauses before each restart, twice as long each time. It gives up if its
@@ -53,7 +53,7 @@ _START_FAILURES_MAX: Final = 3
 # A child that has not exited this many seconds after the grace period for its calls is killed.
 _EXIT_SECONDS: Final = 3.0
 # An evaluator exits after it has been idle for this many seconds. It does not exit earlier, because
-# starting an evaluator takes a second.
+# it keeps what it has loaded for the next call.
 _EVALUATOR_IDLE_SECONDS: Final = 60.0
 # If the limit on jobs is reached, a new job waits up to this many seconds for another job to end.
 _JOB_WAIT_SECONDS: Final = 0.5
@@ -101,9 +101,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_stop)
-        adopt_orphans()
-        # Workers follow when the fork server is ready.
-        self._fill("forkserver")
+        # With a fork server, workers follow when it is ready.
+        self._fill("forkserver" if adopt_orphans() else "worker")
         self._fill("front")
 
     def _fill(self, role: Role) -> None:
@@ -117,15 +116,23 @@ class Supervisor:
             self._spawn(self._replace(role))
 
     def _start(self, role: Role) -> Child:
-        forks = self._ready("forkserver") if role in _FORKED else []
-        serial = next(self._serials)
-        child = Child(role, serial, self._config, self._root, fork_server=next(iter(forks), None))
+        child = self._fork(role) if role in _FORKED and self._ready("forkserver") else None
+        child = child or Child(role, next(self._serials), self._config, self._root)
         self._children[child.serial] = child
         self._tally.add_start(role)
         child.watch(self._handle)
         self._spawn(self._outlive(child))
         self._log.debug("started", role=role, child=child.serial, pid=child.pid)
         return child
+
+    def _fork(self, role: Role) -> Child | None:
+        """Start a process with the fork server; return None if that fails."""
+        fork_server, serial = self._ready("forkserver")[0], next(self._serials)
+        try:
+            return Child(role, serial, self._config, self._root, fork_server=fork_server)
+        except OSError as error:
+            self._log.warning("cannot fork a child", role=role, reason=str(error))
+            return None
 
     def _announce(self) -> None:
         """Announce that the server is ready, once all children are ready."""
@@ -285,6 +292,10 @@ class Supervisor:
     async def _replace(self, role: Role) -> None:
         failures = self._failures[role]
         if not self._serving and failures >= _START_FAILURES_MAX * self._count(role):
+            if role == "forkserver":
+                self._log.warning("the fork server does not start; workers start without it")
+                self._fill("worker")
+                return
             self._log.error("children end before they are ready; giving up", role=role)
             self._failed = True
             self._stop.set()

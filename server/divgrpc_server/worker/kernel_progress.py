@@ -1,4 +1,4 @@
-"""Loading the compiled kernels when a worker starts, and reporting how many are compiled."""
+"""Loading the compiled kernels when a process starts, and reporting how many are compiled."""
 
 import contextlib
 import time

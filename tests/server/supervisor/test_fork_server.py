@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,23 +13,28 @@ import numpy as np
 import pytest
 
 from divgrpc_client import Client
+from divgrpc_server.config import Config
 from divgrpc_server.forkserver.__main__ import fork
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.supervisor import child as child_module
+from divgrpc_server.supervisor import supervisor as supervisor_module
 from divgrpc_server.supervisor.child import Child
+from divgrpc_server.supervisor.supervisor import Supervisor
 from support.processes.running_server import RunningServer, eventually
 
 POINTS = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
 
 
 def is_forked(pid: int) -> bool:
-    """Return whether a process was forked, because then it has the environment of its origin."""
-    return b"SPT_NOENV=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    """Return whether a process was forked. It then has the environment of the fork server."""
+    with suppress(OSError):  # it has just ended
+        return b"SPT_NOENV=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def states_of_children(server: RunningServer) -> dict[int, str]:
-    """Return the state of each child of the supervisor, as `ps` has it."""
+    """Return the state of each child of the supervisor, as `ps` shows it."""
     parent = server.process.pid
     pids = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
     stats = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in pids}
@@ -52,7 +58,7 @@ def test_processes_are_forked_and_belong_to_the_supervisor(tmp_path: Path) -> No
         for pid in forked:
             assert is_forked(pid)
             assert os.getsid(pid) == pid
-        assert set(states_of_children(server).values()) <= set("SR")
+        eventually(lambda: "Z" not in states_of_children(server).values())
     for pid in forked:
         assert not Path(f"/proc/{pid}").exists()
 
@@ -81,6 +87,38 @@ def test_a_server_works_without_its_fork_server(tmp_path: Path) -> None:
         eventually(lambda: "Z" not in states_of_children(server).values())
 
 
+def test_workers_start_without_a_fork_server_that_cannot_start(tmp_path: Path) -> None:
+    """Tools that are loaded into each process may start threads, and then forks are not safe."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import sys, threading, time\n"
+        "if 'divgrpc_server.forkserver' in sys.orig_argv:\n"
+        "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    with RunningServer(tmp_path, "--workers", "2", environment=environment) as server:
+        assert "workers start without it" in server.log
+        assert server.pids("forkserver") == []
+        assert [is_forked(pid) for pid in server.pids("worker")] == [False, False]
+
+
+def test_a_process_that_cannot_be_forked_is_started_with_exec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fork server that has just died still seems ready."""
+    log, started = Mock(), Mock()
+    started.side_effect = [BrokenPipeError(errno.EPIPE, "gone"), Mock(role="worker", serial=8)]
+    monkeypatch.setattr(supervisor_module, "Child", started)
+    supervisor = Supervisor(Config(), Path("/nowhere"), log)
+    fork_server = Mock(role="forkserver", serial=7, ready=True)
+    fork_server.exited.done.return_value = False
+    supervisor._children[7] = fork_server
+    monkeypatch.setattr(supervisor, "_spawn", lambda work: work.close())
+    assert supervisor._start("worker").serial == 8
+    assert [call.kwargs for call in started.call_args_list] == [{"fork_server": fork_server}, {}]
+    assert log.warning.called
+
+
 @pytest.mark.parametrize(
     ("replies", "code", "is_killed"),
     [([], errno.ETIMEDOUT, True), ([Message("forked", 0)], errno.EAGAIN, False)],
@@ -99,6 +137,7 @@ def test_a_fork_that_fails_is_an_error_of_the_system(
         with pytest.raises(OSError, match=rf"^\[Errno {code}\]"):
             Child.fork(fork_server, "worker", 7, other_end)
         assert fork_server.kill.called == is_killed
+        assert (fork_server.ready is False) == is_killed
         delivery = control.Channel(other_end).receive()
         assert delivery is not None
         assert delivery[0] == Message("fork", 7, "worker")
