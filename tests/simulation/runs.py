@@ -216,8 +216,7 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     rng, disk = world.rng, world.disk
     world.boot += 1
     for number in range(_OTHER_FOLDERS):
-        # What is on the disk when it is promised, and the order of a rename and of other changes,
-        # matter most.
+        # Defects show most often at the moment of a promise, and around a rename.
         events = [rng.randint(0, disk.event), rng.choice(world.floors)[0]]
         if world.renames:
             pointer = world.renames.get(_POINTER_RENAME)

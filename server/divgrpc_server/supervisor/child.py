@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, Literal
 
@@ -62,6 +62,18 @@ def adopt_orphans() -> bool:
     return int(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)) == 0
 
 
+def reap_orphans(known: Collection[int]) -> None:
+    """Let the system forget processes that ended and that it has handed to this one.
+
+    known: ids of the processes that something else waits for.
+    """
+    pid = os.getpid()
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+        for orphan in {*map(int, children.split())}.difference(known):
+            os.waitpid(orphan, os.WNOHANG)
+
+
 class Child:
     """One child process of the supervisor."""
 
@@ -100,11 +112,12 @@ class Child:
             undo.callback(self._wait)
             undo.callback(os.kill, self.pid, signal.SIGKILL)
             self._pidfd = os.pidfd_open(self.pid)
+            undo.callback(os.close, self._pidfd)
+            # What the process counts, and its processor time once it has ended.
+            self.page: page.Page | None = None
+            self.cpu_seconds = 0.0
+            self._send_hello(control.hello(config, root, serial), counts=bool(config.metrics))
             undo.pop_all()
-        # What the process counts, and its processor time once it has ended.
-        self.page: page.Page | None = None
-        self.cpu_seconds = 0.0
-        self._send_hello(control.hello(config, root, serial), counts=bool(config.metrics))
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def _send_hello(self, message: control.Message, *, counts: bool) -> None:

@@ -39,7 +39,7 @@ from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
-from divgrpc_server.supervisor.child import Child, Role, adopt_orphans
+from divgrpc_server.supervisor.child import Child, Role, adopt_orphans, reap_orphans
 from divgrpc_server.supervisor.memory_root import memory_root
 from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
 from divgrpc_server.supervisor.tally import Tally
@@ -278,6 +278,7 @@ class Supervisor:
         """Wait until a child exits, then clean up after it or replace it."""
         code = await child.exited
         del self._children[child.serial]
+        reap_orphans([other.pid for other in self._children.values()])
         self._tally.add_end(child, code)
         if child.role in ("builder", "writer") and code != 0:
             await asyncio.to_thread(_sweep, self._root, self._log)

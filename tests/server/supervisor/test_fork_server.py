@@ -4,6 +4,8 @@ import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,23 @@ def test_a_fork_that_fails_is_an_error_of_the_system(
         assert delivery is not None
         assert delivery[0] == Message("fork", 7, "worker")
         os.close(delivery[1])
+
+
+def test_orphans_that_ended_are_forgotten() -> None:
+    """A process that something else waits for stays, ended or not, and so does one that runs."""
+    ended, known, running = (
+        subprocess.Popen([sys.executable, "-c", code])
+        for code in ("", "", "import time; time.sleep(60)")
+    )
+    with known, running:
+        for process in (ended, known):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        child_module.reap_orphans([known.pid])
+        assert not Path(f"/proc/{ended.pid}").exists()
+        assert Path(f"/proc/{known.pid}").exists()
+        assert running.poll() is None
+        running.kill()
+    ended.wait()
 
 
 def test_a_fork_server_without_room_reports_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
