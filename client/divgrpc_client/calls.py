@@ -100,11 +100,8 @@ async def ask_all(
                 answer = await _answer(link, call, request)
             except grpc.RpcError as error:
                 failure = _failed(call, error)
-                seconds = _pause(link, call, request, failure)
-                if seconds is None:
+                if not await _has_paused(link, call, request, failure):
                     request = exchange.throw(failure)
-                else:
-                    await link.stack.sleep(seconds)
             else:
                 request = exchange.send(answer)
     except StopIteration as end:
@@ -133,10 +130,15 @@ async def _answer(link: Link, call: RpcCall, request: object) -> Any:  # noqa: A
         places.release()
 
 
-def _pause(link: Link, call: RpcCall, request: object, failure: RpcError) -> float | None:
-    """Return the seconds after which to send a request again, None if it is not sent again."""
+async def _has_paused(link: Link, call: RpcCall, request: object, failure: RpcError) -> bool:
+    """Wait until a refused request may be sent again; return False if it is not sent again."""
     is_named_write = bool(getattr(request, "write_id", None))
-    return call.pause_after(failure) if link.retries and is_named_write else None
+    seconds = call.pause_after(failure) if link.retries and is_named_write else None
+    if seconds is None:
+        return False
+    await link.stack.sleep(seconds)
+    # On a busy machine, a pause may take longer.
+    return not call.is_late
 
 
 def _failed(call: RpcCall, error: grpc.RpcError) -> RpcError:

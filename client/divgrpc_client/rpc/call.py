@@ -65,6 +65,11 @@ class RpcCall:
         metadata = tuple((key, value) for key, value in pairs if value)
         self.metadata: Metadata | None = (*metadata, *peer.metadata()) or None
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self._deadline
+
     def seconds_left(self) -> float | None:
         """Return the seconds until the deadline, or None without a deadline.
 

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
 from divgrpc.errors import MergesBehindError
+from divgrpc_client.rpc.call import RpcCall
 from support.checks.refusals import failing
 from support.processes.both_clients import Stack
 from support.processes.scripted_server import ScriptedIndex, status
@@ -73,3 +74,14 @@ def test_a_refused_query_is_not_sent_again(call: Stack, script: ScriptedIndex) -
     with failing(FULL):
         call("query", "images", ROW)
     assert script.calls["Query"] == 1
+
+
+def test_a_pause_beyond_the_deadline_ends_with_the_refusal(
+    call: Stack, script: ScriptedIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was busy, so the pause took longer than it should."""
+    refuse(script, 2, 0.01)
+    monkeypatch.setattr(RpcCall, "is_late", True)
+    with failing(FULL, MergesBehindError, reason="MERGES_BEHIND"):
+        call("upsert", "images", 1, ROW)
+    assert len(script.write_ids) == 1
