@@ -385,6 +385,7 @@ def run(
         return begins[-1] <= begins[0] + seconds
 
     for number in range(0, rounds, BLOCK):
+        faults_before = len(figures.faults)
         block_rounds = itertools.islice(pairs, min(BLOCK, rounds - number))
         with tempfile.TemporaryDirectory(prefix="divgrpc-kills-") as folder:
             Block(Path(folder), 10_000 * seed + number).run(
@@ -392,6 +393,8 @@ def run(
             )
         count = figures.rounds.total()
         tell(f"{count} rounds, {figures.answers:,} answers checked, {len(figures.faults)} faults")
+        for fault in figures.faults[faults_before:]:
+            tell(fault)
     return figures
 
 
