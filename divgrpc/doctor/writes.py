@@ -184,7 +184,11 @@ class _Checker:
         A vacuum or a retraining of written points begins a log with a later record than 1.
         """
         files = self._writes.log.files()
-        if not files or files[0][0] != 1:
+        if not files:
+            # The first write makes the layout, and may then be refused.
+            is_certain = self._published is not None and self._published.is_current
+            return is_certain and not max(self._acknowledged, self._merged)
+        if files[0][0] != 1:
             return False
         last = 0
         try:

@@ -219,12 +219,12 @@ def was_written(generation: Path) -> bool:
 def had_layout(folder: Path) -> bool:
     """Return whether the file LAYOUT was once in the folder of the writes.
 
-    The first write makes it, and syncs it to the disk, after the arrays of layout 1, and before
-    files of the log, sequence numbers and other layouts.
+    The first write makes it, and so does a build with points that lack a vector. It is on the disk
+    before there are files of the log, other layouts than 1, and numbers of layouts in PUBLISHED.
     """
     published = open_published(folder)
     return (
-        (published is not None and published.sequence > 0)
+        (published is not None and published.layout > 0)
         or any((folder / LOG).glob(f"*{LOG_SUFFIX}"))
         or any(layout.name != "1" for layout in (folder / LAYOUTS).glob("*"))
     )

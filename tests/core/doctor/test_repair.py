@@ -9,7 +9,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.doctor import Report, check_folder
-from divgrpc.errors import DivgrpcError, IndexDamagedError
+from divgrpc.errors import ConditionFailedError, DivgrpcError, IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.types import QueryDefault
 from divgrpc.writes import layout
@@ -309,6 +309,32 @@ def test_a_lost_layout_costs_points_without_a_vector(tmp_path: Path) -> None:
     assert report.verdict == "ok"
     with Collection.open(path) as collection:
         assert (len(collection), collection.sequence) == (21, 1)
+
+
+def test_a_lost_layout_of_a_build_costs_points_without_a_vector(tmp_path: Path) -> None:
+    """It is missed although nothing was written."""
+    path = tmp_path / "points"
+    vectors = [None if row % 3 == 0 else np.full(4, row, np.float32) for row in range(30)]
+    Index.build(vectors, path=path, vectors_optional=True)
+    (path / "1" / "writes" / "LAYOUT").unlink()
+    check_refuses_to_open(path, "the layout of the writes is missing; `divgrpc doctor` says")
+    (report,) = check_folder(path, repair=True)
+    assert report.verdict == "damaged"
+    assert "not the points without a vector that the last build had" in report.findings[0].meaning
+    (report,) = check_folder(path, repair=True, accept_loss=True)
+    assert report.verdict == "ok"
+    assert len(Index.open(path)) == 20
+
+
+def test_a_lost_layout_without_writes_costs_nothing(tmp_path: Path) -> None:
+    """A first write makes it, also one that is refused."""
+    path = tmp_path / "points"
+    Index.build(np.eye(4, dtype=np.float32), path=path)
+    with Collection.open(path) as collection, pytest.raises(ConditionFailedError):
+        collection.upsert([0], np.eye(1, 4), mode="insert_only")
+    (path / "1" / "writes" / "LAYOUT").unlink()
+    (report,) = check_folder(path, repair=True)
+    assert (report.verdict, report.points) == ("ok", 4)
 
 
 def test_a_lost_layout_is_made_again(index: Path) -> None:
