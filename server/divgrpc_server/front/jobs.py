@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from google.protobuf.message import Message
 from google.rpc import status_pb2
@@ -49,6 +49,9 @@ from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
 # The frames that the process of a job sends.
 _EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS)
+# The rows of an evaluation are kept until the last one has come, unless they have more bytes. While
+# no row was passed on, another evaluator can start over.
+_ROWS_BYTES_MAX: Final = 16 << 20
 # Returns the next message of the caller as bytes, or `aio.EOF` at the end.
 Read = Callable[[], Awaitable[object]]
 Write = Callable[[bytes], Awaitable[None]]
@@ -85,8 +88,8 @@ class Evaluation(Job):
     """One Evaluate, EvaluateLabels or Diagnose call."""
 
     request = "evaluate"
-    # If the evaluator dies, a second evaluator can start over, because the caller receives only
-    # progress events before the rows.
+    # If the evaluator dies, a second evaluator can start over, because the caller receives progress
+    # events only until all rows have come.
     tries = 2
     death = "two evaluators ended while they evaluated this request"
     full = EvaluationsFullError
@@ -272,8 +275,8 @@ class Jobs:
                     with suppress(_DeathError):
                         await relay.run()
                         return
-                    if relay.is_committed:
-                        break
+                    if relay.has_passed_rows:
+                        raise UnavailableError("the evaluator ended while it sent its rows")
         finally:
             if job.request == "renew":
                 # A worker without queries would otherwise keep the files of the old generation
@@ -349,7 +352,10 @@ class _Relay:
     def __init__(
         self, job: Job, header: object, upload: _Upload, link: socket.socket, pool: Pool
     ) -> None:
-        self.is_committed = False
+        # Whether the caller has received rows of an evaluation.
+        self.has_passed_rows = False
+        self._is_committed = False
+        self._rows: list[bytes] = []
         self._job = job
         self._header = header
         self._upload = upload
@@ -400,7 +406,7 @@ class _Relay:
             if kind == Frame.STATUS:
                 raise RefusedError(payload)
             if kind == Frame.COMMIT:
-                self.is_committed = True
+                self._is_committed = True
                 self._upload.turn(callers=False)
             elif kind == Frame.STAGED:
                 self._staged = StagedGeneration.unpack(payload)
@@ -410,13 +416,23 @@ class _Relay:
                 with suppress(BrokenPipeError, ConnectionResetError):
                     await self._send(Frame.PUBLISH)
             else:
-                self._upload.turn(callers=not self.is_committed)
+                self._upload.turn(callers=not self._is_committed)
                 if kind == Frame.RESULT:
                     self._job.finish(payload)
-                if payload:
-                    await self._job.write(payload)
+                await self._pass_event(payload, is_last=kind == Frame.RESULT)
             if kind == Frame.RESULT:
                 return
+
+    async def _pass_event(self, payload: bytes, *, is_last: bool) -> None:
+        """Pass on an event, or keep it if it is a row of an evaluation that may start over."""
+        self._rows += [payload] if payload else []
+        are_rows = self._is_committed and self._job.tries > 1
+        if are_rows and not is_last and sum(map(len, self._rows)) <= _ROWS_BYTES_MAX:
+            return
+        self.has_passed_rows |= are_rows and bool(self._rows)
+        rows, self._rows = self._rows, []
+        for row in rows:
+            await self._job.write(row)
 
     async def _send(self, kind: Frame, payload: bytes = b"") -> None:
         async with self._sending:
