@@ -70,6 +70,9 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
+# Queries with quotas pick farther points, which codes find less surely. So by default they hash
+# more points, by this factor.
+_QUOTA_HASH_RATIO: Final = 2
 # Maximum number of bytes of the cached rows that pass filters, for one engine.
 _CACHED_ROWS_BYTES_MAX: Final = 64 << 20
 
@@ -276,10 +279,10 @@ class Engine(LabelledPoints):
             sentence = "qp_relax picks all results at once, and does not go with quotas or groups"
             raise InvalidArgumentError("selector", f"{sentence}: choose another selector")
         checked = check_quotas(quotas, self._reader.attributes, parameters.k)
+        if parameters.max_distance is None:
+            return checked
         multi = {attribute.name for attribute in self._reader.attributes if attribute.multi}
-        if parameters.max_distance is not None and (
-            len(checked.names) > 1 or checked.names[0] in multi
-        ):
+        if len(checked.names) > 1 or checked.names[0] in multi:
             # Whether several values can be met is decided over all points, near and far.
             rule = "goes with one quota, on an attribute with one value per point"
             raise invalid("max_distance", f"{rule}: leave it out, or set one quota")
@@ -482,6 +485,14 @@ class Engine(LabelledPoints):
             self._searcher.metric, manifest.duplicate_threshold
         )
         effective = self._resolve(parameters, threshold, dense=dense, rows=rows)
+        if not picks and parameters.hash_limit is None and parameters.epsilon is None:
+            hash_limit = _QUOTA_HASH_RATIO * effective.hash_limit
+            more = replace(
+                parameters,
+                hash_limit=hash_limit,
+                candidates_limit=effective.candidates_limit,
+            )
+            effective = self._resolve(more, threshold, dense=dense, rows=rows)
         most_compared = parameters.most_compared(mean_width)
         plan = self._searcher.plan(
             effective,

@@ -6,6 +6,8 @@ condition takes two binary searches, and the time to write the rows that pass. B
 order. For an index of an older version, the order is made when a filter first needs it.
 """
 
+import contextlib
+import functools
 import math
 import numbers
 from bisect import bisect_left, bisect_right
@@ -39,6 +41,8 @@ Flags = npt.NDArray[np.bool_]
 # Places of values: int32, or int64 if there are more values than int32 can count.
 Order = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
+# Maximum number of cached conditions that an attribute has one value.
+_CACHED_FILTERS_MAX: Final = 1_024
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 
@@ -51,6 +55,21 @@ def as_filter(value: FilterLike, field: str = "filter") -> Filter | None:
     """
     if value is None:
         return None
+    if type(value) is Match and len(value.values) == 1:
+        # Most calls repeat a condition.
+        with contextlib.suppress(TypeError):
+            return _of_one_value(value.attribute, value.values[0], field)
+    return _as_filter(value, field)
+
+
+@functools.lru_cache(maxsize=_CACHED_FILTERS_MAX, typed=True)
+def _of_one_value(attribute: str, value: Scalar, field: str) -> Filter | None:
+    """Return the filter that an attribute has a value; raises as `as_filter`."""
+    return _as_filter(Match(attribute, (value,)), field)
+
+
+def _as_filter(value: Condition | Mapping[str, Any], field: str) -> Filter | None:
+    """Do the same as `as_filter` for a value that is not None."""
     if isinstance(value, Mapping):
         value = _from_dictionary(value, field, 1)
     if not isinstance(value, Condition):

@@ -1,5 +1,7 @@
 """Checks of quotas and groups, of themselves and for the attributes of an index."""
 
+import contextlib
+import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,12 +24,15 @@ from divgrpc.types.records import Attribute, AttributesLike, AttributeType, Scal
 
 OptionsT = TypeVar("OptionsT", QueryOptions, DiversifyOptions)
 
+# Maximum number of cached quotas without rules.
+_CACHED_QUOTAS_MAX: Final = 1_024
 _KINDS: Final[Mapping[AttributeType, tuple[type, ...]]] = {
     "keyword": (str,),
     "bool": (bool,),
     "integer": (int,),
     "float": (int, float),
 }
+_ON_INFEASIBLE: Final = get_args(OnInfeasible)
 _NOUNS: Final[Mapping[AttributeType, str]] = {
     "keyword": "texts",
     "bool": "true or false",
@@ -45,7 +50,7 @@ def as_quotas(
 
     Raises `InvalidArgumentError` with the field `quotas`, `group_by` or `on_infeasible`.
     """
-    if not isinstance(on_infeasible, str) or on_infeasible not in get_args(OnInfeasible):
+    if not isinstance(on_infeasible, str) or on_infeasible not in _ON_INFEASIBLE:
         raise invalid("on_infeasible", f"must be fail or relax, got {on_infeasible!r:.80}")
     items = [quotas] if isinstance(quotas, Quota) else quotas
     if items is not None and (isinstance(items, str | Mapping) or not isinstance(items, Iterable)):
@@ -56,7 +61,7 @@ def as_quotas(
     if len(checked) > LIMITS["quotas_max"]:
         raise invalid("quotas", f"must be at most {LIMITS['quotas_max']}, got {len(checked)}")
     names = [quota.attribute for quota in checked]
-    for name in names:
+    for name in names if len(names) > 1 else ():
         if names.count(name) > 1:
             raise invalid("quotas", f"has {name!r:.80} twice: put all rules into one quota")
     if sum(len(rules_of(quota)) for quota in checked) > LIMITS["quota_rules_max"]:
@@ -78,6 +83,8 @@ def rules_of(quota: Quota) -> tuple[QuotaRule, ...]:
 def check_k(quotas: Quotas, k: int) -> None:
     """Raise `InvalidArgumentError` for a least number of results above k."""
     for quota in quotas.quotas:
+        if not (quota.min_each or quota.rules):
+            continue
         lows = [quota.min_each, *(rule.min for rule in rules_of(quota))]
         least = max(low or 0 for low in lows)
         if least > k:
@@ -144,11 +151,26 @@ def _checked(quota: object) -> Quota:
     name = quota.attribute
     if not isinstance(name, str):
         raise invalid("quotas", f"must name attributes by texts, got {name!r:.80}")
-    of_others = _bounds(quota.min_each, quota.max_each, f"{name!r:.80}", ("min_each", "max_each"))
-    rules = tuple(_checked_rule(rule, name) for rule in rules_of(quota))
-    if not rules and of_others == (None, None):
+    if not rules_of(quota):
+        # Most calls repeat such a quota. Bounds of other types may have no hash.
+        with contextlib.suppress(TypeError):
+            return _without_rules(name, quota.min_each, quota.max_each)
+    return _of_parts(name, quota.min_each, quota.max_each, rules_of(quota))
+
+
+@functools.lru_cache(maxsize=_CACHED_QUOTAS_MAX, typed=True)
+def _without_rules(name: str, least: object, most: object) -> Quota:
+    """Return a checked quota without rules."""
+    return _of_parts(name, least, most, ())
+
+
+def _of_parts(name: str, least: object, most: object, rules: Iterable[object]) -> Quota:
+    """Return a checked quota."""
+    low, high = _bounds(least, most, f"{name!r:.80}", ("min_each", "max_each"))
+    checked = tuple(_checked_rule(rule, name) for rule in rules)
+    if not checked and low is None and high is None:
         raise invalid("quotas", f"must have max_each, min_each or rules for {name!r:.80}")
-    return Quota(name, min_each=of_others[0], max_each=of_others[1], rules=rules)
+    return Quota(name, min_each=low, max_each=high, rules=checked)
 
 
 def _checked_rule(rule: object, name: str) -> QuotaRule:

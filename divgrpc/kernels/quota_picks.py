@@ -134,6 +134,38 @@ class QuotaState(NamedTuple):
 
 
 @allocating
+def number_values(numbers):
+    """Return the different ones of m numbers, and where and how often each occurs.
+
+    These are the different numbers (n,), ascending, the place (m,) of each number among them, and
+    how often each of them occurs (n,).
+    """
+    m, size = numbers.shape[0], 16
+    while size < 2 * m:
+        size *= 2
+    # `table` has the numbers in the order of first appearance, by their hashes.
+    table, seen = np.full(size, -1, np.int64), np.empty(m, np.int64)
+    places, n_seen, mask = np.empty(m, np.int64), 0, size - 1
+    for i in range(m):
+        mixed = np.uint64(numbers[i]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(mixed >> np.uint64(32)) & mask
+        while table[slot] >= 0 and seen[table[slot]] != numbers[i]:
+            slot = (slot + 1) & mask
+        if table[slot] < 0:
+            table[slot], seen[n_seen] = n_seen, numbers[i]
+            n_seen += 1
+        places[i] = table[slot]
+    order, ranks = np.argsort(seen[:n_seen]), np.empty(n_seen, np.int64)
+    for rank in range(n_seen):
+        ranks[order[rank]] = rank
+    counts = np.zeros(n_seen, np.int64)
+    for i in range(m):
+        places[i] = ranks[places[i]]
+        counts[places[i]] += 1
+    return seen[:n_seen][order], places, counts
+
+
+@allocating
 def pick_within(
     points, rows, costs, distances, weights, relevance, how, similarity, unit, copy_limit, bounds,
     follow, selection, state,

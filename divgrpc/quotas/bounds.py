@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import spans
-from divgrpc.kernels.quota_picks import QuotaBounds
+from divgrpc.kernels.quota_picks import QuotaBounds, number_values
 from divgrpc.types import IntArray
 from divgrpc.types.quotas import GroupBy, Quota
 from divgrpc.types.records import Scalar
@@ -16,8 +16,6 @@ from divgrpc.types.records import Scalar
 # The number of a missing value in a `QuotaColumn`.
 MISSING_NUMBER: Final = np.iinfo(np.int64).min
 _NO_ENDS: Final = np.empty(0, np.int64)
-# Numbers below this are counted rather than sorted.
-_SMALL_NUMBERS: Final = 4_096
 _SINGLE: Final = np.ones(1, np.uint8)
 
 
@@ -120,6 +118,7 @@ class Bounds(NamedTuple):
     first: for each quota, the first of the values in `arrays`. These are the values of `numbers`,
         and then those that no candidate has.
     absent: for each quota, the values with a least number of results that no candidate has.
+    available: (n,) number of candidates that count for each value.
     """
 
     arrays: QuotaBounds
@@ -128,6 +127,7 @@ class Bounds(NamedTuple):
     numbers: tuple[IntArray, ...]
     first: tuple[int, ...]
     absent: tuple[tuple[Scalar | None, ...], ...]
+    available: IntArray
 
     @property
     def is_matroid(self) -> bool:
@@ -135,9 +135,9 @@ class Bounds(NamedTuple):
         return len(self.quotas) == 1 and not self.columns[0].is_multi
 
     @property
-    def available(self) -> IntArray:
-        """The number of candidates that count for each value, (n,)."""
-        return np.bincount(self.arrays.values, minlength=len(self.arrays.lows))
+    def has_lows(self) -> bool:
+        """Whether a value may have a least number of results."""
+        return any(quota.min_each or quota.rules for quota in self.quotas)
 
     def counts_of(self, places: IntArray) -> IntArray:
         """Return how many of the candidates at these places count for each value, (n,)."""
@@ -155,7 +155,11 @@ class Bounds(NamedTuple):
         starts = np.concatenate(([0], np.cumsum(widths)))
         values = arrays.values[spans(arrays.starts[places], widths)]
         columns = tuple(column.take(places) for column in self.columns)
-        return self._replace(arrays=arrays._replace(starts=starts, values=values), columns=columns)
+        return self._replace(
+            arrays=arrays._replace(starts=starts, values=values),
+            columns=columns,
+            available=np.bincount(values, minlength=len(arrays.lows)),
+        )
 
     def value(self, place: int) -> BoundValue:
         """Return the value at a place of `arrays.lows`."""
@@ -191,6 +195,7 @@ class Bounds(NamedTuple):
             order = np.argsort(points, kind="stable")
             points, values = points[order], values[order]
         starts = np.searchsorted(points, np.arange(len(columns[0]) + 1))
+        available = np.concatenate([part.available for part in parts])
         arrays = QuotaBounds(
             starts=starts.astype(np.int64),
             values=values.astype(np.int64),
@@ -201,7 +206,7 @@ class Bounds(NamedTuple):
             groups=groups,
         )
         numbers, absent = tuple(p.numbers for p in parts), tuple(p.absent for p in parts)
-        return cls(arrays, quotas, columns, numbers, tuple(first[:-1]), absent)
+        return cls(arrays, quotas, columns, numbers, tuple(first[:-1]), absent, available)
 
     @classmethod
     def _of_one(
@@ -217,7 +222,7 @@ class Bounds(NamedTuple):
             single=_SINGLE,
             groups=groups,
         )
-        return cls(arrays, quotas, columns, (part.numbers,), (0,), (part.absent,))
+        return cls(arrays, quotas, columns, (part.numbers,), (0,), (part.absent,), part.available)
 
 
 class _Part(NamedTuple):
@@ -229,11 +234,12 @@ class _Part(NamedTuple):
     highs: IntArray
     numbers: IntArray
     absent: tuple[Scalar | None, ...]
+    available: IntArray
 
 
 def _part(quota: Quota, column: QuotaColumn, k: int) -> _Part:
     points, of_points = column.pairs()
-    numbers, values = _numbered(of_points)
+    numbers, values, available = number_values(of_points)
     lows = np.full(len(numbers), quota.min_each or 0)
     highs = np.full(len(numbers), k if quota.max_each is None else quota.max_each)
     absent: list[Scalar | None] = []
@@ -250,16 +256,8 @@ def _part(quota: Quota, column: QuotaColumn, k: int) -> _Part:
                 absent_lows.append(rule.min)
         lows = np.concatenate((lows, np.array(absent_lows, np.int64)))
         highs = np.concatenate((highs, np.full(len(absent), k)))
-    return _Part(points, values, lows, highs, numbers, tuple(absent))
-
-
-def _numbered(numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the different numbers, ascending, and the place of each number among them."""
-    if len(numbers) and numbers.min() >= 0 and numbers.max() < _SMALL_NUMBERS:
-        # Codes of keywords are small, and need no sorting.
-        is_present = np.bincount(numbers) > 0
-        return np.flatnonzero(is_present), (np.cumsum(is_present) - 1)[numbers]
-    return np.unique(numbers, return_inverse=True)
+        available = np.concatenate((available, np.zeros(len(absent), np.int64)))
+    return _Part(points, values, lows, highs, numbers, tuple(absent), available)
 
 
 def key_of(value: Scalar | None) -> tuple[bool, Scalar | None]:

@@ -134,12 +134,16 @@ class QuotaSearch:
         Raises `ConditionFailedError` if no answer meets the quotas and they must not be relaxed.
         """
         parameters = self._plan.parameters
-        answers = empty_answers(len(queries), parameters.k, parameters)
+        answers = None
+        if len(queries) > 1:
+            answers = empty_answers(len(queries), parameters.k, parameters)
         shortfalls: list[QuotaShortfall] = []
         groups: list[GroupColumns] = []
         for row in range(len(queries)):
             query = _QuotaQuery(self._source, self._rules, self._quotas, self._k)
-            answers.put(row, query.answer(queries[row : row + 1]))
+            single = query.answer(queries[row : row + 1])
+            if answers is not None:
+                answers.put(row, single)
             shortfalls += [replace(lack, row=row) for lack in query.shortfalls]
             groups.append(query.groups)
             if shortfalls and self._quotas.on_infeasible == "fail":
@@ -147,17 +151,19 @@ class QuotaSearch:
         columns = quota_columns(len(queries), self._quotas, groups)
         if shortfalls:
             columns["quota_shortfalls"] = tuple(shortfalls)
-        return answers, columns
+        return single if answers is None else answers, columns
 
 
 def may_drop_forbidden(quotas: Quotas) -> bool:
     """Whether quotas forbid values, and points that have them do not matter to other quotas."""
-    if any(quota.min_each for quota in quotas.quotas):
-        return False
-    return any(
-        quota.max_each == 0 or any(rule.max == 0 for rule in rules_of(quota))
-        for quota in quotas.quotas
-    )
+    forbids = False
+    for quota in quotas.quotas:
+        if quota.min_each:
+            return False
+        forbids = forbids or quota.max_each == 0
+        if quota.rules:
+            forbids = forbids or any(rule.max == 0 for rule in rules_of(quota))
+    return forbids
 
 
 def without_forbidden(
@@ -316,7 +322,7 @@ class _QuotaQuery:
     def _find_needed(self, base: _Nearest, share: int) -> None:
         """Search for values with a least number of results that have too few candidates."""
         arrays, available = self._bounds.arrays, self._bounds.available
-        if not arrays.lows.any():
+        if not self._bounds.has_lows:
             return
         is_larger = False
         # If more values need results than there are results, some cannot get any.
@@ -532,11 +538,10 @@ class _QuotaQuery:
     def _finish(self, base: _Nearest, picks: QuotaPicks) -> Answers:
         parameters = self._plan.parameters
         if self._quotas.group_by is None:
-            self.shortfalls = (
-                shortfalls_of(self._bounds, picks, self._k)
-                if len(self._rows)
-                else shortfalls_of_nothing(self._rules, self._k)
-            )
+            if not len(self._rows):
+                self.shortfalls = shortfalls_of_nothing(self._rules, self._k)
+            elif self._bounds.has_lows or len(picks.places) < self._k:
+                self.shortfalls = shortfalls_of(self._bounds, picks, self._k)
         elif len(picks.places):
             picks, self.groups = in_groups(self._bounds, picks)
         single = base.answer
@@ -545,14 +550,15 @@ class _QuotaQuery:
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason
         rows, distances, bounds = self._whole or (self._rows, self._distances, None)
-        places = np.arange(len(rows)) if self._whole is None else self._kept
         quotas = None
         if parameters.explain and len(picks.places):
+            places = np.arange(len(rows)) if self._whole is None else self._kept
             farthest = base.distances[: self._size][-1]
             quotas = WithinQuotas.of(
                 picks, bounds or self._bounds, places, distances, farthest, places[: self._size]
             )
-        picks = replace(picks, places=places[picks.places])
+        if self._whole is not None:
+            picks = replace(picks, places=self._kept[picks.places])
         candidates = self._source.searcher.candidates_of(rows, distances)
         limit = self._plan.copy_limit
         if self._whole is not None and limit >= 0:

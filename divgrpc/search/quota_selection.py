@@ -143,10 +143,10 @@ class QuotaSelection:
         """Pick up to k candidates with the selector and the dial of `parameters`."""
         if parameters.selector == "rerank" and parameters.diversity > 0:
             return self._rerank(parameters, k)
-        bounds = self.bounds
-        available = np.minimum(bounds.available, bounds.arrays.highs)
-        reachable = np.minimum(bounds.arrays.lows, available)
-        arrays = bounds.arrays._replace(lows=reachable)
+        bounds, arrays = self.bounds, self.bounds.arrays
+        if bounds.has_lows:
+            available = np.minimum(bounds.available, arrays.highs)
+            arrays = arrays._replace(lows=np.minimum(arrays.lows, available))
         run = _Run(self, parameters, arrays, k)
         is_complete = run.finish(_NO_FOLLOW) or bounds.is_matroid or bool(arrays.groups)
         if self.is_exact and not is_complete:

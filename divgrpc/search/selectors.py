@@ -196,7 +196,9 @@ def select_different(
     if is_plain or (parameters.selector not in ONE_BY_ONE and parameters.lose_at_most is None):
         return _pick_greedily(candidates, pool, copy_limit, parameters, metric)
     if copy_limit < 0:
-        return select(candidates.take(np.arange(pool)), parameters, metric), pool, 0, 0
+        if pool < len(candidates):
+            candidates = candidates.take(np.arange(pool))
+        return select(candidates, parameters, metric), pool, 0, 0
     limit, owners = np.float32(copy_limit), np.empty(len(candidates), np.int64)
     points, rows = candidates.points, candidates.rows
     while True:
