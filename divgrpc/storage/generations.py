@@ -385,6 +385,15 @@ def write_pointer(folder: Path, number: int) -> None:
     write_synced(pointer, f"{number}\n")
     _set_time(pointer, folder / POINTER)
     os.rename(pointer, folder / POINTER)
+    sync_pointer(folder)
+
+
+def sync_pointer(folder: Path) -> None:
+    """Let no loss of power bring back an older pointer than the one in the folder of an index.
+
+    A build syncs its pointer, but may end between the rename and the sync. Whatever relies on the
+    new generation calls this first.
+    """
     sync_folder(folder)
     sync_folder(folder.parent)
 
@@ -512,6 +521,9 @@ def sweep_index(folder: Path) -> bool:
     """
     stale = leftovers(folder)
     has_folders = any(entry.is_dir() for entry in stale)
+    if any(entry.parent == folder and entry.is_dir() for entry in stale):
+        # An old generation may be the current one again after a loss of power.
+        sync_pointer(folder)
     for entry in stale:
         remove(entry)
     return has_folders

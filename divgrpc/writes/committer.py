@@ -28,7 +28,7 @@ from divgrpc.errors import (
     UnfitIndexError,
 )
 from divgrpc.storage.build_locks import check_writes
-from divgrpc.storage.generations import IndexFolder, Staging, staging
+from divgrpc.storage.generations import IndexFolder, Staging, staging, sync_pointer
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Durability, Progress, WriteResult
 from divgrpc.types.records import Attribute
@@ -270,6 +270,8 @@ class Committer:
             with self._removal_errors():
                 self._target.open(is_synced=self._durability == "sync")
                 self._check_current()
+                # No loss of power may bring back the generation before, without later writes.
+                sync_pointer(self._index.path)
             if self._target.was_written:
                 with self._state_lock:
                     self._use()

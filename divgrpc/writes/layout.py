@@ -369,11 +369,10 @@ class WritesFolder:
             for name in (LAYOUTS, PARTS, LOG):
                 # Without `parents`, because the generation may have been removed meanwhile.
                 (self.path / name).mkdir(exist_ok=True)
-            if old_info is None:
-                # Without these folders on the disk, vectors that have grown would seem damaged, and
-                # the log could not begin.
-                sync_folder(self.path)
-                sync_folder(self.path.parent)
+            # Without these folders on the disk, vectors that have grown would seem damaged, and the
+            # log could not begin. Without the LAYOUT of an earlier merge, whose sync may have
+            # failed, the next layout would seem to have lost it.
+            self.sync_names()
         number = 1 if old_info is None else old_info.number + 1
         rows, manifest = len(source.alive), generation.manifest
         capacity, values = _room_of(manifest, source, old_info)
@@ -403,8 +402,12 @@ class WritesFolder:
             for name in (LAYOUTS, PARTS, LOG):
                 sync_folder(self.path / name)
             os.rename(draft, self.path / LAYOUT)
-            sync_folder(self.path)
-            sync_folder(self.path.parent)
+            self.sync_names()
+
+    def sync_names(self) -> None:
+        """Let no loss of power bring back an older file LAYOUT than the one in the folder."""
+        sync_folder(self.path)
+        sync_folder(self.path.parent)
 
     def _write_layout(
         self, number: int, generation: Generation, source: Source, capacity: int

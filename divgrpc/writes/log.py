@@ -342,6 +342,8 @@ class LogWriter:
         if end.sequence != self.sequence:
             # A merge has later records than the file: the next record begins a file.
             return
+        # The process that made the file may have ended before it synced the name.
+        sync_folder(path.parent)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._offset, self._size = end.offset, len(data)
         # The process that appended the last records may have ended before it synced them.

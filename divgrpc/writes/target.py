@@ -70,6 +70,8 @@ class WriteTarget:
         self._point_writer = self.folder.point_files(self.generation.manifest).open()
         self._published = Published(self.folder.path, writable=True)
         if was_written(self.folder.path.parent):
+            # The writer before may have ended between the rename of LAYOUT and the sync.
+            self.folder.sync_names()
             self._recover(is_synced=is_synced)
 
     def begin(self, source: Source | None = None) -> None:

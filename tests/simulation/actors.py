@@ -40,6 +40,9 @@ _ERRORS: Final = (DivgrpcError, OSError)
 # Share of the writes that a caller sends again, as if no answer had come.
 _REPEATED_SHARE: Final = 0.15
 _RESTARTS_MAX: Final = 40
+# Processes that are killed, and the share of a loss of power where there may be one.
+_VICTIMS: Final = ("writer", "builder")
+_LOST_POWER_SHARE: Final = 0.3
 _ATTEMPTS_MAX: Final = 30
 _BACKOFF: Final = 1.3
 
@@ -68,6 +71,8 @@ def serve(world: World, _process: Process) -> None:
         world.process(f"reader {number}", partial(_read, world))
     if options.builds:
         world.process("builder", partial(_build, world))
+    if options.kills:
+        world.process("killer", partial(_kill, world))
     if options.snapshots:
         world.process("snapshots", partial(_copy, world))
     for _ in range(_RESTARTS_MAX):
@@ -150,12 +155,13 @@ def _serve_callers(world: World, process: Process) -> None:
     kind = ServedCollection if options.is_served else Collection
     collection = kind.open(world.path, durability=options.durability)
     world.history.note(f"the writer opens {collection.generation}.{collection.sequence}")
+    world.keep_opened(collection.generation)
     if not options.is_served:
         version = world.check_index(Index(collection.engine), floor, "the writer")
         world.history.see(version)
         world.keep_seen()
     tasks = [
-        world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection, process))
+        world.scheduler.spawn(process, f"caller {n}", partial(_call, world, collection))
         for n in range(options.clients)
     ]
     renewing = partial(_renew_all, world, collection)
@@ -187,7 +193,7 @@ def _intrude(world: World, process: Process) -> None:
         attempt(world, "intruder", main, process)
 
 
-def _call(world: World, collection: Collection, process: Process) -> None:
+def _call(world: World, collection: Collection) -> None:
     """Make writes, one after another, and some of them again under their name."""
     while world.ops:
         op = world.ops.popleft()
@@ -197,18 +203,23 @@ def _call(world: World, collection: Collection, process: Process) -> None:
         if not op.is_repeated and not op.if_latest and world.rng.random() < _REPEATED_SHARE:
             op.is_repeated = True
             world.ops.insert(world.rng.randrange(len(world.ops) + 1), op)
-        if world.rng.random() < world.options.kill_share:
-            _end_suddenly(world, process)
         world.rest(world.options.call_seconds)
 
 
-def _end_suddenly(world: World, process: Process) -> None:
-    """Kill the writer between two calls of the system, or lose the power."""
-    if world.options.has_power and world.rng.random() < 0.4:
-        world.lose_power()
-    else:
-        world.history.note("the writer is killed")
-    world.scheduler.kill(process)
+def _kill(world: World, process: Process) -> None:
+    """Kill the writer or the builder at random times, or lose the power."""
+    for _ in range(world.options.kills):
+        world.rest(world.options.kill_seconds)
+        if not world.ops:
+            return
+        victims = [p for p in world.processes if p.name in _VICTIMS and not p.is_over]
+        if world.options.has_power and world.rng.random() < _LOST_POWER_SHARE:
+            world.lose_power()
+            world.scheduler.kill(process)
+        elif victims:
+            victim = world.rng.choice(victims)
+            world.history.note(f"the {victim.name} is killed")
+            world.scheduler.kill(victim)
 
 
 def _make(world: World, collection: Collection, op: Op) -> bool:
@@ -238,7 +249,7 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
             world.rest(world.options.call_seconds * _BACKOFF**attempt)
         else:
             history.acknowledge(op, result, floor)
-            world.keep_written()
+            world.keep_written(Version(result.generation, result.sequence))
             _check_own_write(world, collection, result)
             return True
     return False

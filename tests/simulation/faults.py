@@ -14,6 +14,8 @@ from simulation.scheduler import Scheduler
 Kind = Literal["error", "short", "delay", "before", "after", "half"]
 KINDS: Final = get_args(Kind)
 _WRITES: Final = ("write", "pwrite")
+# At which call of a failpoint a fault happens.
+_NAMED_COUNTS: Final = (1, 1, 1, 2, 3, 4)
 _DELAYS_SECONDS: Final = (0.001, 0.03, 0.2)
 _ERRORS: Final = {
     "fsync": (errno.EIO, errno.ENOSPC),
@@ -118,8 +120,8 @@ def draw_faults(rng: random.Random, names: list[str], *, power: bool) -> list[Fa
     faults = []
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
         kind: Kind = rng.choice(KINDS)
-        name, count = rng.choice(names), rng.randint(1, 4)
-        if rng.random() < 0.5:
+        name, count = rng.choice(names), rng.choice(_NAMED_COUNTS)
+        if rng.random() < 0.4:
             name, count = "", rng.randint(1, 600)
         takes_power = power and kind in ("before", "after", "half") and rng.random() < 0.7
         fault = Fault(kind, count, name, takes_power, rng.random() < 0.5, rng.randrange(6))

@@ -45,10 +45,11 @@ _LIST: Final = (
         module="divgrpc.writes.layout",
         old="""
             os.rename(draft, self.path / LAYOUT)
-            sync_folder(self.path)
+            self.sync_names()
         """,
         new="""
             os.rename(draft, self.path / LAYOUT)
+            sync_folder(self.path.parent)
         """,
         reason="the log is dropped before the new LAYOUT is on the disk",
     ),
@@ -365,6 +366,75 @@ _LIST: Final = (
             if self._has_whole_log:
         """,
         reason="the doctor loses points without a vector, and says that it loses nothing",
+    ),
+    Mutant(
+        name="issue-8",
+        module="divgrpc.storage.published",
+        old="""
+            (published is not None and published.layout > 0)
+        """,
+        new="""
+            (published is not None and published.sequence > 0)
+        """,
+        reason="nobody misses a LAYOUT of Build, so points without a vector are lost",
+    ),
+    Mutant(
+        name="issue-9",
+        module="divgrpc.writes.target",
+        old="""
+            self.folder.sync_names()
+            self._recover(is_synced=is_synced)
+        """,
+        new="""
+            self._recover(is_synced=is_synced)
+        """,
+        reason="writes follow a LAYOUT that a writer has renamed, but not synced before it ended",
+    ),
+    Mutant(
+        name="issue-10",
+        module="divgrpc.writes.log",
+        old="""
+            sync_folder(path.parent)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """,
+        new="""
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """,
+        reason="writes are in a file whose name a writer has not synced before it ended",
+    ),
+    Mutant(
+        name="issue-11",
+        module="divgrpc.writes.committer",
+        old="""
+            sync_pointer(self._index.path)
+        """,
+        new="",
+        reason="writes follow a build that ended before it synced CURRENT",
+    ),
+    Mutant(
+        name="issue-12",
+        module="divgrpc.storage.generations",
+        old="""
+            if any(entry.parent == folder and entry.is_dir() for entry in stale):
+        """,
+        new="""
+            if any(entry.parent == folder and entry.is_dir() for entry in stale) and False:
+        """,
+        reason="a generation is removed that a loss of power makes the current one again",
+    ),
+    Mutant(
+        name="issue-13",
+        module="divgrpc.writes.layout",
+        old="""
+            # failed, the next layout would seem to have lost it.
+            self.sync_names()
+        """,
+        new="""
+            # failed, the next layout would seem to have lost it.
+            if old_info is None:
+                self.sync_names()
+        """,
+        reason="a second layout follows a first one that was not synced, and seems to have lost it",
     ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

@@ -22,6 +22,7 @@ from simulation.actors import attempt, serve
 from simulation.failpoints import FailpointMap
 from simulation.faults import draw_faults
 from simulation.history import Op, Version, ViolationError
+from simulation.promises import doubtful_events
 from simulation.repairs import check_repair
 from simulation.scheduler import DeadlockError, Process
 from simulation.world import INDEX, KINDS, Options, World
@@ -68,6 +69,10 @@ def draw_options(seed: int, names: list[str]) -> Options:
     rng = random.Random(f"options {seed}")
     has_power = rng.random() < 0.5
     call_seconds = rng.choice((0.0001, 0.001, 0.01))
+    snapshots = int(rng.random() < 0.15)
+    # The doctor gets faults of its own.
+    others = ("doctor.",) if snapshots else ("doctor.", "backup.")
+    names = [name for name in names if not name.startswith(others)]
     return Options(
         kind=rng.choice(KINDS),
         durability=rng.choice(("sync", "sync", "interval", "process")),
@@ -75,21 +80,23 @@ def draw_options(seed: int, names: list[str]) -> Options:
         has_power=has_power,
         share=rng.choice((0.02, 0.1, 0.4)),
         stall_share=rng.choice((0, 0, 0.002, 0.01)),
+        slow_share=rng.choice((0, 0.1, 0.5)),
         call_seconds=call_seconds,
         sync_seconds=rng.choice((1.03, 4.03)) * call_seconds,
-        kill_share=rng.choice((0, 0, 0.05, 0.2)),
+        kills=rng.choice((0, 0, 2, 8)),
+        kill_seconds=rng.choice((5, 20)) * call_seconds,
         clients=rng.randint(1, 3),
         readers=rng.choice((0, 1, 1, 2)),
         writes=rng.randint(8, 24),
         renewals=rng.choices(_RENEWALS, k=rng.randint(0, 3)),
         renewers=rng.randint(1, 2),
         builds=rng.choice((0, 0, 0, 0, 1, 3)),
-        snapshots=int(rng.random() < 0.15),
+        snapshots=snapshots,
         has_intruder=rng.random() < 0.15,
         rows_max=rng.choice((1, 4)),
         has_deletions=rng.random() < 0.7,
         is_deleted_last=rng.random() < 0.1,
-        is_damaged_last=rng.random() < 0.15,
+        is_damaged_last=rng.random() < 0.25,
         log_bytes=rng.choice((512, 1_024, 4_096)),
         merged_rows=rng.choice((6, 25, 10**9)),
         faults=draw_faults(rng, names, power=has_power),
@@ -215,6 +222,9 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
         return
     rng, disk = world.rng, world.disk
     world.boot += 1
+    if doubts := doubtful_events(world):
+        world.history.note(f"doubts about {len(doubts)} promises")
+        _check_left(world, folder / f"left-{life}-doubtful", rng.choice(doubts), 0.0)
     for number in range(_OTHER_FOLDERS):
         # Defects show most often at the moment of a promise, and around a rename.
         events = [rng.randint(0, disk.event), rng.choice(world.floors)[0]]
@@ -227,10 +237,13 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     world.boot -= 1
 
 
-def _check_left(world: World, path: Path, event: int) -> Version | None:
-    """Check a folder that a loss of power may leave; return the version of the index in it."""
+def _check_left(world: World, path: Path, event: int, share: float | None = None) -> Version | None:
+    """Check a folder that a loss of power may leave; return the version of the index in it.
+
+    share: as in `Disk.leave`.
+    """
     assert world.disk is not None
-    world.disk.leave(path, event, np.random.default_rng(world.rng.randrange(2**32)))
+    world.disk.leave(path, event, np.random.default_rng(world.rng.randrange(2**32)), share)
     versions: list[Version | None] = []
     _without_faults(world, lambda: versions.append(_check_recovered(world, path, event)))
     return versions[0]

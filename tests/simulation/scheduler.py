@@ -126,6 +126,11 @@ class Scheduler:
         elif self._random.random() < (self.share if share is None else share):
             self._hand_over(task)
 
+    def stall(self, share: float, mean_seconds: float) -> None:
+        """Sleep for a random time, with a probability."""
+        if share and self._random.random() < share:
+            self.sleep(self._random.expovariate(1 / mean_seconds))
+
     def sleep(self, seconds: float) -> None:
         """Let other tasks run until the clock shows a later time."""
         task = self._alive()

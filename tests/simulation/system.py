@@ -41,7 +41,11 @@ class System:
 
     counts: how often each failpoint was reached.
     unnamed: calls that change the disk, and that no failpoint has made.
+    slow_syncs: the probability that a sync takes time before it has an effect, and the same for
+        after it; and the mean of this time in seconds.
     """
+
+    slow_syncs: tuple[float, float] = (0, 0)
 
     def __init__(
         self, scheduler: Scheduler, faults: Faults, failpoints: FailpointMap, folder: Path
@@ -99,6 +103,8 @@ class System:
     def _call(self, name: str, call: str, function: Callable[..., Any], arguments: Any) -> Any:  # noqa: ANN401  # as of `function`
         self.counts[name] = self.counts.get(name, 0) + 1
         self._scheduler.pause()
+        if call in _SYNCS:
+            self._scheduler.stall(*self.slow_syncs)
 
         def run(*values: Any) -> Any:  # noqa: ANN401  # as of `function`
             self._is_inside = True
@@ -113,6 +119,7 @@ class System:
         if call in _SYNCS:
             # Something may be written between a sync and what follows it.
             self._scheduler.pause()
+            self._scheduler.stall(*self.slow_syncs)
         return result
 
     def _changing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

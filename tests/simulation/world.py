@@ -84,9 +84,11 @@ class Options:
     """What happens in a run, beside the faults.
 
     stall_share: the probability that a thread is stopped at a pause, for as long as a few calls.
+    slow_share: the probability that a sync takes about as long as callers wait between calls.
     call_seconds: seconds between the calls of one caller, on average.
     sync_seconds: seconds between the syncs of the durability "interval".
-    kill_share: the probability that the writer is killed after a call.
+    kills: how often a process is killed or the power is lost, beside the faults.
+    kill_seconds: seconds between kills, on average.
     renewers: tasks that merge and renew.
     """
 
@@ -96,9 +98,11 @@ class Options:
     has_power: bool
     share: float
     stall_share: float
+    slow_share: float
     call_seconds: float
     sync_seconds: float
-    kill_share: float
+    kills: int
+    kill_seconds: float
     clients: int
     readers: int
     writes: int
@@ -132,6 +136,7 @@ class World:
         self.faults = Faults(self.scheduler, options.faults)
         self.faults.lose_power = self.lose_power
         self.system = System(self.scheduler, self.faults, failpoints, root.parent)
+        self.system.slow_syncs = options.slow_share, options.call_seconds
         self.history = History(dict.fromkeys(range(IDS), 0), self.scheduler.fail)
         self.history.clock = lambda: self.scheduler.now
         self.ops = deque[Op]()
@@ -183,10 +188,16 @@ class World:
         if self.disk is not None:
             self.floors.append((self.disk.event, self.history.durable))
 
-    def keep_written(self) -> None:
+    def keep_written(self, version: Version) -> None:
         """Note what is durable when a write returns."""
         if self.options.durability == "sync":
-            self.keep(self.history.latest)
+            self.keep(version)
+
+    def keep_opened(self, generation: int) -> None:
+        """Note that a generation is durable, because a writer has opened it."""
+        lineages, durable = self.history.lineages, self.history.durable
+        is_same = lineages[generation] is lineages[durable.generation]
+        self.keep(Version(generation, durable.sequence if is_same else 0))
 
     def keep_seen(self) -> None:
         """Note what is durable when a query shows it.
@@ -194,11 +205,15 @@ class World:
         It may show a new generation just before the name of this is on the disk.
         """
         if self.history.latest.generation == self.history.durable.generation:
-            self.keep_written()
+            self.keep_written(self.history.latest)
 
     def keep_synced(self, version: Version) -> None:
-        """Note what the log has on the disk, unless a sync has failed."""
-        if not any("LogWriter.sync" in line for line in self.faults.log):
+        """Note what the log has on the disk, unless a sync has failed.
+
+        A reader may have seen a newer generation than the one of the log.
+        """
+        has_failed = any("LogWriter.sync" in line for line in self.faults.log)
+        if not has_failed and version.generation == self.history.durable.generation:
             self.keep(version)
 
     def floor_at(self, event: int) -> Version:

@@ -348,3 +348,45 @@ def test_a_record_that_was_lost_does_not_come_back(
         records = Log(folder / f"{seed}").read(0)
         outcomes.add(tuple(body[:1] for _, body in records))
     assert outcomes == {(b"\1",), (b"\1", b"2")}
+
+
+class _EndedError(BaseException):
+    """Stands for the end of a process."""
+
+
+def build_until_the_name_is_synced(path: Path) -> None:
+    """Replace an index, as a process does that ends before it syncs the new name."""
+
+    def end(_path: Path) -> None:
+        raise _EndedError
+
+    points = np.full((3, 4), 2.0, np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generations, "sync_pointer", end)
+        with pytest.raises(_EndedError):
+            Index.build(points, path=path, replace=True)
+
+
+@pytest.mark.parametrize("action", ["write", "sweep"])
+def test_a_generation_whose_name_was_not_synced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """A writer of it and the removal of the generation before rely on its name."""
+    root = folder / "start"
+    Index.build(np.ones((3, 4), np.float32), path=root / "points")
+    disk = Disk(root)
+    with monkeypatch.context() as patch:
+        disk.record(patch)
+        build_until_the_name_is_synced(root / "points")
+        if action == "write":
+            with Collection.open(root / "points") as collection:
+                collection.delete([0])
+        else:
+            generations.sweep(root)
+    for seed in range(30):
+        path = folder / f"{seed}"
+        disk.leave(path, disk.event, np.random.default_rng(seed))
+        recover(path)
+        index = Index.open(path / "points")
+        versions = [(2, 1)] if action == "write" else [(1, 0), (2, 0)]
+        assert (index.generation, index.engine.sequence) in versions

@@ -27,6 +27,8 @@ _SYNCS: Final = ("fsync", "fdatasync")
 _BLOCK_BYTES: Final = (64, 512, 4096)
 # Each change reaches the disk with one of these probabilities.
 _SHARES: Final = (0.0, 1.0, 0.5, 0.1, 0.9)
+# Share of the files with a mixture of contents that lack a single block.
+_LOST_BLOCK_SHARE: Final = 0.5
 
 
 @dataclass(eq=False)
@@ -75,12 +77,14 @@ class Disk:
 
     event: the number of the last change or sync, 0 at the beginning.
     renames: the numbers of all renames, whose order with other changes matters most.
+    folder_syncs: the numbers of all syncs of folders.
     """
 
     def __init__(self, folder: Path) -> None:
         # The folder is looked at once before event 0.
         self.event = -2
         self.renames: list[int] = []
+        self.folder_syncs: list[int] = []
         self._path = folder
         self._lock = threading.RLock()
         self._root = _Node(is_folder=True)
@@ -125,6 +129,7 @@ class Disk:
             if node is not None:
                 self.event += 1
                 node.syncs.append(self.event)
+                self.folder_syncs += [self.event] * node.is_folder
                 self._dirty.discard(node)
 
     def _node_of(self, descriptor: int) -> _Node | None:
@@ -184,18 +189,34 @@ class Disk:
 
     # Copies of the folder as a loss of power may leave it.
 
-    def leave(self, folder: Path, event: int, rng: np.random.Generator) -> None:
-        """Write a copy of the folder as a loss of power right after an event may leave it."""
-        share = float(rng.choice(_SHARES))
-        block_bytes = int(rng.choice(_BLOCK_BYTES))
-        names: dict[_Node, dict[str, _Node]] = {}
-        for change in self._kept_changes(event, share, rng):
-            for (parent, name), node in change.names.items():
-                entries = names.setdefault(parent, {})
-                if node is None:
-                    entries.pop(name, None)
+    def certain(self, event: int) -> dict[str, bytes]:
+        """Return the files that no loss of power right after an event removes, with contents.
+
+        They are those whose names and contents were synced.
+        """
+        names, files = self._names_at(event, 0.0, np.random.default_rng(0)), dict[str, bytes]()
+
+        def add(prefix: str, parent: _Node) -> None:
+            for name, node in names.get(parent, {}).items():
+                if node.is_folder:
+                    add(f"{prefix}{name}/", node)
                 else:
-                    entries[name] = node
+                    files[prefix + name] = node.versions(event)[0]
+
+        add("", self._root)
+        return files
+
+    def leave(
+        self, folder: Path, event: int, rng: np.random.Generator, share: float | None = None
+    ) -> None:
+        """Write a copy of the folder as a loss of power right after an event may leave it.
+
+        share: the probability that a change which was not synced is there; random by default.
+        """
+        if share is None:
+            share = float(rng.choice(_SHARES))
+        block_bytes = int(rng.choice(_BLOCK_BYTES))
+        names = self._names_at(event, share, rng)
 
         def content(node: _Node) -> bytes:
             versions = node.versions(event)
@@ -214,6 +235,20 @@ class Disk:
                     (path / name).write_bytes(content(node))
 
         write(folder, self._root)
+
+    def _names_at(
+        self, event: int, share: float, rng: np.random.Generator
+    ) -> dict[_Node, dict[str, _Node]]:
+        """Return the names in each folder, with some of the changes that were not synced."""
+        names: dict[_Node, dict[str, _Node]] = {}
+        for change in self._kept_changes(event, share, rng):
+            for (parent, name), node in change.names.items():
+                entries = names.setdefault(parent, {})
+                if node is None:
+                    entries.pop(name, None)
+                else:
+                    entries[name] = node
+        return names
 
     def _kept_changes(self, event: int, share: float, rng: np.random.Generator) -> list[_Change]:
         """Choose the changes of names that reached the disk: those that were synced, and others.
@@ -238,7 +273,9 @@ class Disk:
 
 
 def _mixed(versions: list[bytes], block_bytes: int, rng: np.random.Generator) -> bytes:
-    """Return contents whose blocks are of several versions."""
+    """Return contents whose blocks are of several versions, or the last ones without a block."""
+    if rng.random() < _LOST_BLOCK_SHARE:
+        return _without_a_block(versions[0], versions[-1], block_bytes, rng)
     size = len(versions[rng.integers(len(versions))])
     content = b""
     for start in range(0, size, block_bytes):
@@ -246,3 +283,16 @@ def _mixed(versions: list[bytes], block_bytes: int, rng: np.random.Generator) ->
         block = version[start : min(size, start + block_bytes)]
         content += block.ljust(min(size, start + block_bytes) - start, b"\0")
     return content
+
+
+def _without_a_block(
+    durable: bytes, last: bytes, block_bytes: int, rng: np.random.Generator
+) -> bytes:
+    """Return the last contents with one of the blocks that differ as it was before."""
+    before = durable.ljust(len(last), b"\0")
+    blocks = [slice(start, start + block_bytes) for start in range(0, len(last), block_bytes)]
+    lost_blocks = [block for block in blocks if last[block] != before[block]]
+    if not lost_blocks:
+        return last
+    block = lost_blocks[rng.integers(len(lost_blocks))]
+    return last[: block.start] + before[block][: len(last[block])] + last[block.stop :]

@@ -1,0 +1,52 @@
+"""Where a loss of power might break a promise: moments at which the disk seems to have too little.
+
+A run has hundreds of moments, and a recovery at each of them would take too long. So the simulator
+reads in a simple way from what is certain on the disk which version a recovery would have, whenever
+a version is promised or a folder is synced. It looks first where this version precedes the promised
+one.
+"""
+
+import json
+from contextlib import suppress
+
+from divgrpc.errors import IndexDamagedError
+from divgrpc.storage.generations import POINTER
+from divgrpc.storage.published import LAYOUT, LOG, LOG_SUFFIX, WRITES
+from divgrpc.writes.log import entries
+from simulation.history import Version
+from simulation.world import INDEX, World
+
+
+def doubtful_events(world: World) -> list[int]:
+    """Return the events of the disk at which it seems to lack the version that was promised."""
+    assert world.disk is not None
+    events = []
+    for event in sorted({*(event for event, _ in world.floors), *world.disk.folder_syncs}):
+        promised = world.floor_at(event)
+        with suppress(KeyError, ValueError, IndexDamagedError):
+            found = version_in(world.disk.certain(event))
+            lineages = world.history.lineages
+            is_same = lineages[found.generation] is lineages[promised.generation]
+            if found < promised or (is_same and found.sequence < promised.sequence):
+                events.append(event)
+    return events
+
+
+def version_in(files: dict[str, bytes]) -> Version:
+    """Return the version of the index in a folder, whose files are given by their paths in it.
+
+    Raises `KeyError`, `ValueError` and `IndexDamagedError`.
+    """
+    generation = int(files[f"{INDEX}/{POINTER}"])
+    folder = f"{INDEX}/{generation}/{WRITES}"
+    layout = files.get(f"{folder}/{LAYOUT}")
+    if layout is None:
+        return Version(generation, 0)
+    sequence = int(json.loads(layout)["sequence"])
+    for path in sorted(files):
+        if path.startswith(f"{folder}/{LOG}/") and path.endswith(LOG_SUFFIX):
+            first = int(path.rpartition("/")[2].removesuffix(LOG_SUFFIX))
+            if first > sequence + 1:
+                break
+            sequence = max(sequence, *(entry.sequence for entry in entries(files[path], first)), 0)
+    return Version(generation, sequence)
