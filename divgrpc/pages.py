@@ -26,6 +26,7 @@ from divgrpc.parameters.warning_rules import (
     pages_end_early,
     pool_grown,
 )
+from divgrpc.search import kept_candidates
 from divgrpc.search.arrays import Answers, no_answers
 from divgrpc.search.dials import reason_words
 from divgrpc.search.later_picks import Shown, choose_dial, pick_after
@@ -313,7 +314,7 @@ class _Call:
         open_rows = self._engine.open_rows(searched)
         if open_rows is not None and not open_rows.count:
             return _Outcome(pool, parameters, no_answers(1, parameters), False, None)
-        candidates, single = searcher.find_candidates(query, plan, open_rows)
+        candidates, single = self._find(query, plan, open_rows)
         rule = (searcher.metric, plan.copy_limit, shown)
         dial = None
         if not parameters.has_fixed_dial:
@@ -328,6 +329,20 @@ class _Call:
         single.stats[records.POOL_SIZE :, 0] = len(candidates), copies, 0
         searcher.put_picks(plan, candidates, picks, single, shown=shown.rows)
         return _Outcome(pool, parameters, single, has_more, dial)
+
+    def _find(
+        self, query: Rows, plan: QueryPlan, open_rows: PassingRows | None
+    ) -> tuple[CandidateSet, Answers]:
+        """Return the candidates that a plan finds, and the answer without results."""
+        engine = self._engine
+        if not self._is_paged:
+            return engine.searcher.find_candidates(query, plan, open_rows)
+        # A plan follows from its parameters, the search that the call names, and the points.
+        key = (
+            engine.searcher.number, engine.generation, engine.sequence, plan.parameters,
+            self._parameters.search, _bytes_of_rows(query),
+        )  # fmt: skip
+        return kept_candidates.KEPT.find(key, engine.searcher, query, plan, open_rows)
 
     def _next(
         self, start: _Start, outcome: _Outcome, fingerprint: bytes, available: int

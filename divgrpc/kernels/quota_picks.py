@@ -144,25 +144,25 @@ def number_values(numbers):
     while size < 2 * m:
         size *= 2
     # `table` has the numbers in the order of first appearance, by their hashes.
-    table, seen = np.full(size, -1, np.int64), np.empty(m, np.int64)
-    places, n_seen, mask = np.empty(m, np.int64), 0, size - 1
+    table, keys = np.full(size, -1, np.int64), np.empty(m, np.int64)
+    places, n_keys, mask = np.empty(m, np.int64), 0, size - 1
     for i in range(m):
         mixed = np.uint64(numbers[i]) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(32)) & mask
-        while table[slot] >= 0 and seen[table[slot]] != numbers[i]:
+        while table[slot] >= 0 and keys[table[slot]] != numbers[i]:
             slot = (slot + 1) & mask
         if table[slot] < 0:
-            table[slot], seen[n_seen] = n_seen, numbers[i]
-            n_seen += 1
+            table[slot], keys[n_keys] = n_keys, numbers[i]
+            n_keys += 1
         places[i] = table[slot]
-    order, ranks = np.argsort(seen[:n_seen]), np.empty(n_seen, np.int64)
-    for rank in range(n_seen):
+    order, ranks = np.argsort(keys[:n_keys]), np.empty(n_keys, np.int64)
+    for rank in range(n_keys):
         ranks[order[rank]] = rank
-    counts = np.zeros(n_seen, np.int64)
+    counts = np.zeros(n_keys, np.int64)
     for i in range(m):
         places[i] = ranks[places[i]]
         counts[places[i]] += 1
-    return seen[:n_seen][order], places, counts
+    return keys[:n_keys][order], places, counts
 
 
 @allocating

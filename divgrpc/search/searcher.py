@@ -265,6 +265,14 @@ class Searcher:
         self._run(query, plan, single, passing)
         return self._scratch_candidates(single, int(single.counts[0])), single
 
+    def candidates_again(
+        self, plan: QueryPlan, rows: npt.NDArray[np.int32], distances: FloatArray
+    ) -> CandidateSet:
+        """Return candidates that an earlier search with the plan has found, as `candidates_of`."""
+        if getattr(self._local, "memory", None) is None:
+            self._memory(plan, _CELL_ROOM_POINTS, self._n_points)
+        return self.candidates_of(rows, distances)
+
     def candidates_of(self, rows: npt.NDArray[np.int32], distances: FloatArray) -> CandidateSet:
         """Return the candidates in `rows` (m,) for a selection, with their distances from a query.
 

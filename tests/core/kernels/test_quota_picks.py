@@ -14,8 +14,8 @@ def test_numbers_of_values_are_those_of_numpy(count: int, spread: int) -> None:
     numbers = rng.integers(-spread, spread, count)
     numbers[rng.random(count) < 0.1] = MISSING_NUMBER
     expected = np.unique(numbers, return_inverse=True, return_counts=True)
-    for found, right in zip(number_values(numbers), expected, strict=True):
-        assert found.tolist() == right.tolist()
+    for result, right in zip(number_values(numbers), expected, strict=True):
+        assert result.tolist() == right.tolist()
 
 
 def test_numbers_that_share_a_slot_stay_apart() -> None:

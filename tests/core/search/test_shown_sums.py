@@ -11,7 +11,8 @@ from scipy import sparse
 from core.search.test_pages import JOINABLE, METRICS, UNJOINABLE, build, points_of
 from divgrpc import Index
 from divgrpc.kernels import stepwise as kernels
-from divgrpc.search import stepwise
+from divgrpc.search import kept_candidates, stepwise
+from divgrpc.search.kept_candidates import KeptCandidates
 from divgrpc.search.shown_sums import KeptSums, Rows32, Sums
 from divgrpc.types import FloatArray, Metric, QueryResult
 from support.data.written_points import same_answers
@@ -58,12 +59,15 @@ def test_pages_are_the_same_without_kept_sums(
         options.pop("lose_at_most", None)
     token: str | None = None
     with pytest.MonkeyPatch.context() as patch:
-        memory = KeptSums()
+        memory, candidates = KeptSums(), KeptCandidates()
         for forget in forgets:
             patch.setattr(stepwise, "KEPT", KeptSums())
+            patch.setattr(kept_candidates, "KEPT", KeptCandidates())
             expected = page_of(index, query, token, **options)
-            memory = KeptSums() if forget else memory
+            if forget:
+                memory, candidates = KeptSums(), KeptCandidates()
             patch.setattr(stepwise, "KEPT", memory)
+            patch.setattr(kept_candidates, "KEPT", candidates)
             page = page_of(index, query, token, **options)
             assert same_answers(page, expected)
             assert page.next_page_token == expected.next_page_token

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from core.writes.test_collection import QUERIES, _Writes
-from divgrpc.search import stepwise
+from divgrpc.search import kept_candidates, stepwise
+from divgrpc.search.kept_candidates import KeptCandidates
 from divgrpc.search.shown_sums import KeptSums
 from support.data.written_points import Id, as_kind, kind_of, same_answers
 
@@ -56,6 +57,7 @@ class _Pages(_Writes):
         with pytest.MonkeyPatch.context() as patch:
             # A process that has not answered the pages before gives the same answer.
             patch.setattr(stepwise, "KEPT", KeptSums())
+            patch.setattr(kept_candidates, "KEPT", KeptCandidates())
             other = self.open.query(query, **reader.options, **arguments)
         assert same_answers(page, other)
         assert page.next_page_token == other.next_page_token

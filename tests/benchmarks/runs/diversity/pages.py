@@ -14,7 +14,8 @@ import numpy as np
 from benchmarks.harness.datasets import Manifold
 from benchmarks.harness.runner import Output, Table
 from divgrpc import Collection, Index
-from divgrpc.search import stepwise
+from divgrpc.search import kept_candidates, stepwise
+from divgrpc.search.kept_candidates import KeptCandidates
 from divgrpc.search.shown_sums import KeptSums
 from divgrpc.types import FloatArray
 
@@ -84,7 +85,7 @@ def _times(
 ) -> dict[str, float | int]:
     """Measure the median times of the first and the last page, in milliseconds.
 
-    A page is cold if the process keeps no sums of the pages before, as after a restart.
+    A page is cold if the process keeps nothing of the pages before, as after a restart.
     """
     cold: list[float] = []
     times: list[list[float]] = []
@@ -113,7 +114,8 @@ def _times(
 
 def _cold(index: Index, query: FloatArray, token: str, options: dict[str, Any]) -> float:
     """Return the time in milliseconds of a page after pages that are not kept."""
-    with patch.object(stepwise, "KEPT", KeptSums()):
+    sums = patch.object(stepwise, "KEPT", KeptSums())
+    with sums, patch.object(kept_candidates, "KEPT", KeptCandidates()):
         start = time.perf_counter()
         index.query(query, k=_K, paged=True, page_token=token, **options)
         return 1e3 * (time.perf_counter() - start)
