@@ -121,7 +121,7 @@ def attempt(
 
 def _check_error(world: World, name: str, error: Exception) -> None:
     """Fail for damage, and for an error of the system where no fault has caused one."""
-    is_caused = any(line.startswith("error") for line in world.faults.log)
+    is_caused = any(line.startswith(("error", "short")) for line in world.faults.log)
     text = f"{name} fails without a cause: {error!r}"
     is_expected = isinstance(error, DivgrpcError) and not isinstance(error, IndexDamagedError)
     world.history.check(is_expected or (isinstance(error, OSError) and is_caused), text)

@@ -10,12 +10,14 @@ from typing import Any, Final, Literal, get_args
 from simulation.scheduler import Scheduler
 
 # Error: the call fails, and half of what was to be written may be there. Short: half is written,
-# and the call says so. Delay: other tasks run. Before, after, half: the process ends, or the power.
+# and the call says so; other calls fail. Delay: other tasks run. Before, after, half: the process
+# ends, or the power.
 Kind = Literal["error", "short", "delay", "before", "after", "half"]
 KINDS: Final = get_args(Kind)
 _WRITES: Final = ("write", "pwrite")
 # At which call of a failpoint a fault happens.
 _NAMED_COUNTS: Final = (1, 1, 1, 2, 3, 4)
+_ERRORS_OF_A_BAD_DISK: Final = 12
 _DELAYS_SECONDS: Final = (0.001, 0.03, 0.2)
 _ERRORS: Final = {
     "fsync": (errno.EIO, errno.ENOSPC),
@@ -92,7 +94,7 @@ class Faults:
                 count = function(descriptor, data[: len(data) // 2], *rest)
         if fault.kind == "half":
             return self._end(fault)
-        if fault.kind == "short":
+        if fault.kind == "short" and call in _WRITES:
             return function(*arguments) if count is None else count
         numbers = _ERRORS.get(call, (errno.EIO,))
         number = numbers[fault.choice % len(numbers)]
@@ -127,3 +129,11 @@ def draw_faults(rng: random.Random, names: list[str], *, power: bool) -> list[Fa
         fault = Fault(kind, count, name, takes_power, rng.random() < 0.5, rng.randrange(6))
         faults.append(fault)
     return faults
+
+
+def draw_errors(rng: random.Random, names: list[str]) -> list[Fault]:
+    """Return the faults of a disk that fails often: errors at failpoints, soon in the run."""
+    return [
+        Fault("error", rng.choice(_NAMED_COUNTS), name, half=True, choice=rng.randrange(6))
+        for name in rng.sample(names, _ERRORS_OF_A_BAD_DISK)
+    ]

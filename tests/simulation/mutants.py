@@ -334,8 +334,8 @@ _LIST: Final = (
         """,
         new="""
             tries = vars(self).setdefault("tries", [])
-            tries.append(self._target)
-            if not self._sequence and tries.count(self._target) == 1:
+            if not self._sequence and not (self._target.was_written and self._target in tries):
+                tries.append(self._target)
                 self._begin()
         """,
         reason="readers never see writes if the time of CURRENT could not be set in the first one",

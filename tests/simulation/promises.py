@@ -3,7 +3,7 @@
 A run has hundreds of moments, and a recovery at each of them would take too long. So the simulator
 reads in a simple way from what is certain on the disk which version a recovery would have, whenever
 a version is promised or a folder is synced. It looks first where this version precedes the promised
-one.
+one, or has writes that nobody has sent yet.
 """
 
 import json
@@ -27,9 +27,17 @@ def doubtful_events(world: World) -> list[int]:
             found = version_in(world.disk.certain(event))
             lineages = world.history.lineages
             is_same = lineages[found.generation] is lineages[promised.generation]
-            if found < promised or (is_same and found.sequence < promised.sequence):
+            has_less = found < promised or (is_same and found.sequence < promised.sequence)
+            if has_less or _has_more(world, event, found):
                 events.append(event)
     return events
+
+
+def _has_more(world: World, event: int, found: Version) -> bool:
+    """Tell whether a version has writes that no caller had sent at an event."""
+    numbers = [v for time, v in world.proposals if time <= event]
+    is_last = bool(numbers) and numbers[-1].generation == found.generation
+    return is_last and found.sequence > numbers[-1].sequence
 
 
 def version_in(files: dict[str, bytes]) -> Version:

@@ -20,7 +20,7 @@ from divgrpc.storage import generations
 from divgrpc.writes.opening import open_engine
 from simulation.actors import attempt, serve
 from simulation.failpoints import FailpointMap
-from simulation.faults import draw_faults
+from simulation.faults import draw_errors, draw_faults
 from simulation.history import Op, Version, ViolationError
 from simulation.promises import doubtful_events
 from simulation.repairs import check_repair
@@ -29,6 +29,7 @@ from simulation.world import INDEX, KINDS, Options, World
 from support.data.stamped_points import IDS, Write, check_answers, stamps_of
 
 _LIVES_MAX: Final = 4
+_SEEDS_PER_BAD_DISK: Final = 4
 _RENEWALS: Final = (
     *("merge", "merge", "merge", "vacuum", "vacuum", "retrain", "add_attributes", "set_default"),
 )
@@ -73,6 +74,8 @@ def draw_options(seed: int, names: list[str]) -> Options:
     # The doctor gets faults of its own.
     others = ("doctor.",) if snapshots else ("doctor.", "backup.")
     names = [name for name in names if not name.startswith(others)]
+    has_bad_disk = seed % _SEEDS_PER_BAD_DISK == _SEEDS_PER_BAD_DISK - 1
+    errors = draw_errors(rng, names) if has_bad_disk else []
     return Options(
         kind=rng.choice(KINDS),
         durability=rng.choice(("sync", "sync", "interval", "process")),
@@ -99,7 +102,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         is_damaged_last=rng.random() < 0.25,
         log_bytes=rng.choice((512, 1_024, 4_096)),
         merged_rows=rng.choice((6, 25, 10**9)),
-        faults=draw_faults(rng, names, power=has_power),
+        faults=errors + draw_faults(rng, names, power=has_power),
     )
 
 

@@ -146,6 +146,8 @@ class World:
         self.disk: Disk | None = None
         # Events of the disk, with the version that was durable from then on.
         self.floors: list[tuple[int, Version]] = []
+        # Events of the disk, with the number that a write was about to get.
+        self.proposals: list[tuple[int, Version]] = []
         # Events of renames, by their failpoint.
         self.renames: dict[str, list[int]] = {}
         self.boot = 2
@@ -240,7 +242,7 @@ class World:
         """Replace disk, clock, threads and chance until `patch` is undone."""
         if self.options.has_power:
             self.disk = Disk(self.root)
-            self.floors = [(0, self.history.durable)]
+            self.floors, self.proposals = [(0, self.history.durable)], []
             self.renames = {}
             self.system.on_rename = self._note_rename
             self.disk.record(patch)
@@ -284,6 +286,9 @@ class World:
                 generation = self_.engine.generation
                 op = ops[request.write_id]
                 history.propose(generation, state.sequence + 1, op)
+                if self.disk is not None:
+                    number = Version(generation, state.sequence + 1)
+                    self.proposals.append((self.disk.event, number))
             return write(self_, request)
 
         def noted_renewal(self_: Renewal, *arguments: Any) -> Any:  # noqa: ANN401  # of `publish`

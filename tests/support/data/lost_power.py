@@ -22,7 +22,7 @@ import pytest
 from divgrpc.storage.published import PUBLISHED
 
 _NAMES: Final = ("open", "mkdir", "rename", "replace", "link", "unlink", "rmdir")
-_CONTENTS: Final = ("pwrite", "posix_fallocate", "ftruncate")
+_CONTENTS: Final = ("write", "pwrite", "posix_fallocate", "ftruncate")
 _SYNCS: Final = ("fsync", "fdatasync")
 _BLOCK_BYTES: Final = (64, 512, 4096)
 # Each change reaches the disk with one of these probabilities.
