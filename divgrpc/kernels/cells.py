@@ -31,7 +31,7 @@ from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.records import SCAN_HAMMING, TABLES
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
-from divgrpc.kernels.vector_sums import prefetch_row, row_dot
+from divgrpc.kernels.vector_sums import prefetch_row, prefetch_run, row_dot
 
 # To find n cells, the exact distances of RANKED_CELLS_RATIO * n cells are computed.
 RANKED_CELLS_RATIO = 2
@@ -41,6 +41,8 @@ FEWER_CELLS_RATIO = 4
 MORE_CELLS_RATIO = 2
 # A centre is prefetched when the distance of the centre this many places earlier is computed.
 _PREFETCH_CENTRES = 8
+# The first overflow tile of a cell is prefetched when the cell this many places earlier is searched.
+_PREFETCH_TILES = 4
 
 
 @part
@@ -191,8 +193,12 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
         )
         return count, probes, 0
     limit, count = np.float32(np.inf), 0
+    for i in range(min(n_cells, _PREFETCH_TILES)):
+        _prefetch_overflow(hashing, cells, passing, cell_scratch.numbers[i])
     for i in range(n_cells):
         cell, base = cell_scratch.numbers[i], cell_scratch.distances[i]
+        if i + _PREFETCH_TILES < n_cells:
+            _prefetch_overflow(hashing, cells, passing, cell_scratch.numbers[i + _PREFETCH_TILES])
         first, stop, tile = starts[cell], starts[cell + 1], first_overflow(passing, cell)
         while True:
             for start in range(first, stop, BLOCK_POINTS):
@@ -244,6 +250,22 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
             first = place_of_overflow(hashing, cells, tile)
             stop, tile = first + TILE_POINTS, cells.nexts[tile]
     return count
+
+
+@kernel
+def _prefetch_overflow(hashing, cells, passing, cell):
+    tile = first_overflow(passing, cell)
+    if tile >= 0:
+        first = place_of_overflow(hashing, cells, tile)
+        codes = hashing.codes[first // TILE_POINTS]
+        prefetch_run(codes, 0, codes.shape[0])
+        prefetch_run(cells.rows, first, first + TILE_POINTS)
+        prefetch_run(cells.nexts, tile, tile + 1)
+        if hashing.terms.shape[0]:
+            prefetch_run(hashing.terms, first, first + TILE_POINTS)
+        first_flag = cells.rows.shape[0] - passing.flags.shape[0]
+        if first >= first_flag:
+            prefetch_run(passing.flags, first - first_flag, first - first_flag + TILE_POINTS)
 
 
 @kernel
