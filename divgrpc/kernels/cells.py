@@ -41,7 +41,8 @@ FEWER_CELLS_RATIO = 4
 MORE_CELLS_RATIO = 2
 # A centre is prefetched when the distance of the centre this many places earlier is computed.
 _PREFETCH_CENTRES = 8
-# The first overflow tile of a cell is prefetched when the cell this many places earlier is searched.
+# The first overflow tile of a cell is prefetched when the cell this many places before it is
+# searched.
 _PREFETCH_TILES = 4
 
 
@@ -254,6 +255,7 @@ def _take_all(hashing, cells, passing, numbers, n_cells, rows):
 
 @kernel
 def _prefetch_overflow(hashing, cells, passing, cell):
+    """Prefetch all that a search reads of the first overflow tile of a cell."""
     tile = first_overflow(passing, cell)
     if tile >= 0:
         first = place_of_overflow(hashing, cells, tile)

@@ -24,20 +24,21 @@ def doubtful_events(world: World) -> list[int]:
     for event in sorted({*(event for event, _ in world.floors), *world.disk.folder_syncs}):
         promised = world.floor_at(event)
         with suppress(KeyError, ValueError, IndexDamagedError):
-            found = version_in(world.disk.certain(event))
+            disk_version = version_in(world.disk.certain(event))
             lineages = world.history.lineages
-            is_same = lineages[found.generation] is lineages[promised.generation]
-            has_less = found < promised or (is_same and found.sequence < promised.sequence)
-            if has_less or _has_more(world, event, found):
+            is_same = lineages[disk_version.generation] is lineages[promised.generation]
+            has_fewer = is_same and disk_version.sequence < promised.sequence
+            has_less = disk_version < promised or has_fewer
+            if has_less or _has_more(world, event, disk_version):
                 events.append(event)
     return events
 
 
-def _has_more(world: World, event: int, found: Version) -> bool:
+def _has_more(world: World, event: int, disk_version: Version) -> bool:
     """Tell whether a version has writes that no caller had sent at an event."""
     numbers = [v for time, v in world.proposals if time <= event]
-    is_last = bool(numbers) and numbers[-1].generation == found.generation
-    return is_last and found.sequence > numbers[-1].sequence
+    is_last = bool(numbers) and numbers[-1].generation == disk_version.generation
+    return is_last and disk_version.sequence > numbers[-1].sequence
 
 
 def version_in(files: dict[str, bytes]) -> Version:

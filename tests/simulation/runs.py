@@ -72,8 +72,8 @@ def draw_options(seed: int, names: list[str]) -> Options:
     call_seconds = rng.choice((0.0001, 0.001, 0.01))
     snapshots = int(rng.random() < 0.15)
     # The doctor gets faults of its own.
-    others = ("doctor.",) if snapshots else ("doctor.", "backup.")
-    names = [name for name in names if not name.startswith(others)]
+    prefixes = ("doctor.",) if snapshots else ("doctor.", "backup.")
+    names = [name for name in names if not name.startswith(prefixes)]
     has_bad_disk = seed % _SEEDS_PER_BAD_DISK == _SEEDS_PER_BAD_DISK - 1
     errors = draw_errors(rng, names) if has_bad_disk else []
     return Options(

@@ -24,7 +24,7 @@ WHOLE = PROGRESS + ROWS + END
 
 
 def relay(*processes: Frames) -> list[bytes]:
-    """Relay an evaluation to processes that send these frames and end; return what was passed on."""
+    """Relay an evaluation to processes that send these frames; return what was passed on."""
     remaining: Iterator[Frames] = iter(processes)
     messages: list[bytes] = []
 
@@ -59,10 +59,10 @@ def relay(*processes: Frames) -> list[bytes]:
     return messages
 
 
-@pytest.mark.parametrize("sent", range(len(WHOLE)))
-def test_a_process_that_ends_at_any_frame_costs_no_row(sent: int) -> None:
+@pytest.mark.parametrize("count", range(len(WHOLE)))
+def test_a_process_that_ends_at_any_frame_costs_no_row(count: int) -> None:
     """The second process starts over, and the caller gets each row once."""
-    messages = relay(WHOLE[:sent], WHOLE)
+    messages = relay(WHOLE[:count], WHOLE)
     assert [message for message in messages if message != b"progress"] == [b"row 1", b"row 2"]
 
 
