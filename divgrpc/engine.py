@@ -485,14 +485,13 @@ class Engine(LabelledPoints):
             self._searcher.metric, manifest.duplicate_threshold
         )
         effective = self._resolve(parameters, threshold, dense=dense, rows=rows)
-        if not picks and parameters.hash_limit is None and parameters.epsilon is None:
-            hash_limit = _QUOTA_HASH_RATIO * effective.hash_limit
-            more = replace(
+        if not picks and not parameters.has_limit:
+            wider = replace(
                 parameters,
-                hash_limit=hash_limit,
+                hash_limit=_QUOTA_HASH_RATIO * effective.hash_limit,
                 candidates_limit=effective.candidates_limit,
             )
-            effective = self._resolve(more, threshold, dense=dense, rows=rows)
+            effective = self._resolve(wider, threshold, dense=dense, rows=rows)
         most_compared = parameters.most_compared(mean_width)
         plan = self._searcher.plan(
             effective,

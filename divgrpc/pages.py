@@ -340,7 +340,7 @@ class _Call:
         # A plan follows from its parameters, the search that the call names, and the points.
         key = (
             engine.searcher.number, engine.generation, engine.sequence, plan.parameters,
-            self._parameters.search, _bytes_of_rows(query),
+            self._parameters.search, blake2b(_bytes_of_rows(query)).digest(),
         )  # fmt: skip
         return kept_candidates.KEPT.find(key, engine.searcher, query, plan, open_rows)
 

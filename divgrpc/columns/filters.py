@@ -6,7 +6,6 @@ condition takes two binary searches, and the time to write the rows that pass. B
 order. For an index of an older version, the order is made when a filter first needs it.
 """
 
-import contextlib
 import functools
 import math
 import numbers
@@ -41,8 +40,11 @@ Flags = npt.NDArray[np.bool_]
 # Places of values: int32, or int64 if there are more values than int32 can count.
 Order = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
-# Maximum number of cached conditions that an attribute has one value.
+# Maximum number of cached conditions that an attribute has one value, and of characters of its name
+# and of a text.
 _CACHED_FILTERS_MAX: Final = 1_024
+_CACHED_CHARACTERS_MAX: Final = 256
+_INTEGER_BITS: Final = 64
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 
@@ -56,19 +58,30 @@ def as_filter(value: FilterLike, field: str = "filter") -> Filter | None:
     if value is None:
         return None
     if type(value) is Match and len(value.values) == 1:
-        # Most calls repeat a condition.
-        with contextlib.suppress(TypeError):
-            return _of_one_value(value.attribute, value.values[0], field)
-    return _as_filter(value, field)
+        attribute, (scalar,) = value.attribute, value.values
+        if _is_cacheable(attribute) and _is_cacheable(scalar):
+            # Most calls repeat a condition.
+            return _match_one_value(attribute, scalar, field)
+    return _convert(value, field)
+
+
+def _is_cacheable(scalar: object) -> bool:
+    """Tell whether a value is small, and equal to no other value of its type.
+
+    Two times that differ only in `fold` are equal, for example.
+    """
+    if type(scalar) is str:
+        return len(scalar) <= _CACHED_CHARACTERS_MAX
+    return type(scalar) is bool or (type(scalar) is int and scalar.bit_length() < _INTEGER_BITS)
 
 
 @functools.lru_cache(maxsize=_CACHED_FILTERS_MAX, typed=True)
-def _of_one_value(attribute: str, value: Scalar, field: str) -> Filter | None:
+def _match_one_value(attribute: str, value: Scalar, field: str) -> Filter | None:
     """Return the filter that an attribute has a value; raises as `as_filter`."""
-    return _as_filter(Match(attribute, (value,)), field)
+    return _convert(Match(attribute, (value,)), field)
 
 
-def _as_filter(value: Condition | Mapping[str, Any], field: str) -> Filter | None:
+def _convert(value: Condition | Mapping[str, Any], field: str) -> Filter | None:
     """Do the same as `as_filter` for a value that is not None."""
     if isinstance(value, Mapping):
         value = _from_dictionary(value, field, 1)

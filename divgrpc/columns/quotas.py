@@ -24,8 +24,9 @@ from divgrpc.types.records import Attribute, AttributesLike, AttributeType, Scal
 
 OptionsT = TypeVar("OptionsT", QueryOptions, DiversifyOptions)
 
-# Maximum number of cached quotas without rules.
+# Maximum number of cached quotas without rules, and of characters of their attributes.
 _CACHED_QUOTAS_MAX: Final = 1_024
+_CACHED_CHARACTERS_MAX: Final = 256
 _KINDS: Final[Mapping[AttributeType, tuple[type, ...]]] = {
     "keyword": (str,),
     "bool": (bool,),
@@ -151,20 +152,20 @@ def _checked(quota: object) -> Quota:
     name = quota.attribute
     if not isinstance(name, str):
         raise invalid("quotas", f"must name attributes by texts, got {name!r:.80}")
-    if not rules_of(quota):
+    if not rules_of(quota) and len(name) <= _CACHED_CHARACTERS_MAX:
         # Most calls repeat such a quota. Bounds of other types may have no hash.
         with contextlib.suppress(TypeError):
-            return _without_rules(name, quota.min_each, quota.max_each)
-    return _of_parts(name, quota.min_each, quota.max_each, rules_of(quota))
+            return _check_without_rules(name, quota.min_each, quota.max_each)
+    return _check_parts(name, quota.min_each, quota.max_each, rules_of(quota))
 
 
 @functools.lru_cache(maxsize=_CACHED_QUOTAS_MAX, typed=True)
-def _without_rules(name: str, least: object, most: object) -> Quota:
+def _check_without_rules(name: str, least: object, most: object) -> Quota:
     """Return a checked quota without rules."""
-    return _of_parts(name, least, most, ())
+    return _check_parts(name, least, most, ())
 
 
-def _of_parts(name: str, least: object, most: object, rules: Iterable[object]) -> Quota:
+def _check_parts(name: str, least: object, most: object, rules: Iterable[object]) -> Quota:
     """Return a checked quota."""
     low, high = _bounds(least, most, f"{name!r:.80}", ("min_each", "max_each"))
     checked = tuple(_checked_rule(rule, name) for rule in rules)

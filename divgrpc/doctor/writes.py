@@ -186,7 +186,7 @@ class _Checker:
         files = self._writes.log.files()
         if not files:
             # The first write makes the layout, and may then be refused.
-            is_certain = self._published is not None and self._published.is_current
+            is_certain = self._published is not None and self._published.is_certain
             return is_certain and not max(self._acknowledged, self._merged)
         if files[0][0] != 1:
             return False

@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from divgrpc.search.arrays import Answers, empty_answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
@@ -27,8 +29,8 @@ PAGES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """The candidates of one search, nearest first.
+class _Search:
+    """A search and its candidates, nearest first.
 
     passing: refers to the points that were searched, which `Searcher.find_candidates` takes.
     rows, distances: (m,) row numbers, and distances from the query.
@@ -48,8 +50,9 @@ class _Found:
 
     @property
     def size(self) -> int:
-        """Number of bytes of the candidates."""
-        return self.rows.nbytes + self.distances.nbytes
+        """Number of bytes of the arrays."""
+        arrays = (self.rows, self.distances, *self.answer)
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
 
 class KeptCandidates:
@@ -57,7 +60,7 @@ class KeptCandidates:
 
     def __init__(self, bytes_max: int = BYTES_MAX, pages_max: int = PAGES_MAX) -> None:
         self._bytes_max, self._pages_max = bytes_max, pages_max
-        self._pages: OrderedDict[Hashable, _Found] = OrderedDict()
+        self._pages: OrderedDict[Hashable, _Search] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -74,34 +77,34 @@ class KeptCandidates:
     ) -> tuple[CandidateSet, Answers]:
         """Do the same as `Searcher.find_candidates`, or return candidates that are kept.
 
-        key: tells the searcher, the state of its points, the plan and the query.
+        key: tells the searcher, the state of its points, the plan and the query, in few bytes.
         """
         with self._lock:
-            found = self._pages.get(key)
-            if found is not None:
+            search = self._pages.get(key)
+            if search is not None:
                 self._pages.move_to_end(key)
-        if found is not None and found.has_searched(passing):
+        if search is not None and search.has_searched(passing):
             answer = empty_answers(1, plan.parameters.k, plan.parameters)
-            answer.put(0, found.answer)
-            return searcher.candidates_again(plan, found.rows, found.distances), answer
+            answer.put(0, search.answer)
+            return searcher.restore_candidates(plan, search.rows, search.distances), answer
         candidates, answer = searcher.find_candidates(query, plan, passing)
-        kept = empty_answers(1, plan.parameters.k, plan.parameters)
-        kept.put(0, answer)
+        copy = empty_answers(1, plan.parameters.k, plan.parameters)
+        copy.put(0, answer)
         # The next search of this thread overwrites the candidates. Flags of points are large, so
         # they are not kept.
         points = None if passing is None else weakref.ref(passing)
-        self._keep(key, _Found(points, candidates.rows.copy(), candidates.costs.copy(), kept))
+        self._keep(key, _Search(points, candidates.rows.copy(), candidates.costs.copy(), copy))
         return candidates, answer
 
-    def _keep(self, key: Hashable, found: _Found) -> None:
+    def _keep(self, key: Hashable, search: _Search) -> None:
         """Keep candidates, and forget those that were used least recently."""
-        if found.size > self._bytes_max:
+        if search.size > self._bytes_max:
             return
         with self._lock:
             if key in self._pages:
                 self._bytes -= self._pages.pop(key).size
-            self._pages[key] = found
-            self._bytes += found.size
+            self._pages[key] = search
+            self._bytes += search.size
             while self._bytes > self._bytes_max or len(self._pages) > self._pages_max:
                 _, oldest = self._pages.popitem(last=False)
                 self._bytes -= oldest.size

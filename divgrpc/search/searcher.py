@@ -265,7 +265,7 @@ class Searcher:
         self._run(query, plan, single, passing)
         return self._scratch_candidates(single, int(single.counts[0])), single
 
-    def candidates_again(
+    def restore_candidates(
         self, plan: QueryPlan, rows: npt.NDArray[np.int32], distances: FloatArray
     ) -> CandidateSet:
         """Return candidates that an earlier search with the plan has found, as `candidates_of`."""

@@ -91,8 +91,7 @@ class Published:
         The writer stores the number after the record. So the log has the record until the next
         loss of power, even if it was never synced.
         """
-        is_certain = self.is_current and boot_number() != _NO_BOOT
-        return self.sequence if is_certain else 0
+        return self.sequence if self.is_certain else 0
 
     @property
     def layout(self) -> int:
@@ -115,6 +114,14 @@ class Published:
     def is_current(self) -> bool:
         """Whether the numbers were set since the system started."""
         return self._numbers[_BOOT] == boot_number()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether no loss of power can have changed the numbers since they were set.
+
+        Where the system does not say when it started, nothing is certain.
+        """
+        return self.is_current and boot_number() != _NO_BOOT
 
     def publish(self, sequence: int, **numbers: int) -> None:
         """Set numbers by name, the sequence number after the others."""

@@ -49,8 +49,8 @@ from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
 # The frames that the process of a job sends.
 _EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS)
-# The rows of an evaluation are kept until the last one has come, unless they have more bytes. While
-# no row was passed on, another evaluator can start over.
+# The front keeps the rows of an evaluation until the last one has come, up to this many bytes.
+# Until it passes one on, another evaluator can start over.
 _ROWS_BYTES_MAX: Final = 16 << 20
 # Returns the next message of the caller as bytes, or `aio.EOF` at the end.
 Read = Callable[[], Awaitable[object]]
@@ -88,8 +88,8 @@ class Evaluation(Job):
     """One Evaluate, EvaluateLabels or Diagnose call."""
 
     request = "evaluate"
-    # If the evaluator dies, a second evaluator can start over, because the caller receives progress
-    # events only until all rows have come.
+    # If the evaluator dies, a second evaluator can start over, because the caller receives only
+    # progress events until all rows have come, or more than the front keeps.
     tries = 2
     death = "two evaluators ended while they evaluated this request"
     full = EvaluationsFullError
@@ -427,7 +427,8 @@ class _Relay:
         """Pass on an event, or keep it if it is a row of an evaluation that may start over."""
         self._rows += [payload] if payload else []
         are_rows = self._is_committed and self._job.tries > 1
-        if are_rows and not is_last and sum(map(len, self._rows)) <= _ROWS_BYTES_MAX:
+        may_keep = are_rows and not is_last and not self.has_passed_rows
+        if may_keep and sum(map(len, self._rows)) <= _ROWS_BYTES_MAX:
             return
         self.has_passed_rows |= are_rows and bool(self._rows)
         rows, self._rows = self._rows, []

@@ -1,7 +1,8 @@
 """Filters pass the same rows as a test of each point in Python."""
 
 import math
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.arrays import Array
+from divgrpc.columns import filters as filter_module
 from divgrpc.columns.filters import FilterReader, as_filter
 from divgrpc.columns.ids import Ids
 from divgrpc.columns.values import columns_of
@@ -276,3 +278,40 @@ def test_a_filter_that_does_not_fit_the_index_is_refused(condition: Condition, r
     with pytest.raises(InvalidArgumentError, match=rule) as raised:
         reader.flags(checked)
     assert raised.value.field == "filter"
+
+
+class _TwoHours(tzinfo):
+    """A clock that shows each hour twice."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        return timedelta(hours=2 - (dt.fold if dt else 0))
+
+    def dst(self, dt: datetime | None) -> None:
+        """Return None: it is not known."""
+
+    def tzname(self, dt: datetime | None) -> None:
+        """Return None: there is no name."""
+
+
+def test_times_that_differ_in_their_fold_are_other_times() -> None:
+    """Python says that they are equal, but an hour lies between them."""
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=_TwoHours())
+    second = first.replace(fold=1)
+    assert first == second
+    for _ in range(2):
+        assert as_filter(Field("time") == first) != as_filter(Field("time") == second)
+
+
+def test_true_and_one_are_other_values() -> None:
+    for value in (1, True, 1, True):
+        assert repr(value) in repr(as_filter(Field("number") == value))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "number"])
+def test_what_a_cache_of_filters_keeps(name: str) -> None:
+    """Long names and texts, which a caller could send without end, are not kept."""
+    before = filter_module._match_one_value.cache_info().currsize
+    for value in ("y" * 300, 1 << 70):
+        with suppress(InvalidArgumentError):
+            as_filter(Field(name) == value)
+    assert filter_module._match_one_value.cache_info().currsize == before

@@ -75,7 +75,8 @@ def test_candidates_that_exceed_the_memory_are_forgotten(monkeypatch: pytest.Mon
         for number in range(6):
             index.query(QUERY + number, paged=True)
         assert len(memory) == expected
-    two = KeptCandidates(bytes_max=2 * 8 * 800)
+    # The candidates have 8 bytes each, and the answer has some.
+    two = KeptCandidates(bytes_max=2 * 9 * 800)
     monkeypatch.setattr(kept_candidates, "KEPT", two)
     for number in range(6):
         index.query(QUERY + number, paged=True, candidates_limit=800)

@@ -397,3 +397,13 @@ def test_a_bound_on_the_loss_goes_with_quotas_that_allow_nothing() -> None:
             np.eye(5), k=3, lose_at_most=0.1, attributes={"b": ["a"] * 5},
             quotas=Quota("b", max_each=0),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_limit_of_the_caller_stays_with_quotas(index: Index, limit: int) -> None:
+    """By default, queries with quotas hash twice as many points. No caller sees that as a limit."""
+    query, options = VECTORS[:1], dict[str, Any](k=5, candidates_limit=limit)
+    plain = index.query(query, **options)
+    result = index.query(query, quotas=Quota("brand", max_each=5), **options)
+    assert result.ids.tolist() == plain.ids.tolist()
+    assert result.stats.points_hashed.tolist() == plain.stats.points_hashed.tolist()

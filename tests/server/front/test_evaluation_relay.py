@@ -23,10 +23,13 @@ END: Frames = [(Frame.RESULT, b"")]
 WHOLE = PROGRESS + ROWS + END
 
 
-def relay(*processes: Frames) -> list[bytes]:
-    """Relay an evaluation to processes that send these frames; return what was passed on."""
+def relay(*processes: Frames, messages: list[bytes] | None = None) -> list[bytes]:
+    """Relay an evaluation to processes that send these frames; return what was passed on.
+
+    messages: gets what was passed on, also if the evaluation fails.
+    """
     remaining: Iterator[Frames] = iter(processes)
-    messages: list[bytes] = []
+    messages = [] if messages is None else messages
 
     class Channel:
         """A supervisor that has a process for each request."""
@@ -72,8 +75,11 @@ def test_two_processes_that_end() -> None:
 
 
 def test_rows_that_are_too_large_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller gets them at once. If the process then ends, no other one starts over."""
-    monkeypatch.setattr(jobs, "_ROWS_BYTES_MAX", 4)
+    """The caller gets them as they come. If the process then ends, no other one starts over."""
+    monkeypatch.setattr(jobs, "_ROWS_BYTES_MAX", 12)
+    row: Frames = [(Frame.EVENT, b"row 3")]
+    messages: list[bytes] = []
     with pytest.raises(UnavailableError, match="ended while it sent its rows"):
-        relay(WHOLE[:3])
-    assert relay(WHOLE) == [b"progress", b"row 1", b"row 2"]
+        relay(PROGRESS + ROWS + 2 * row, messages=messages)
+    assert messages == [b"progress", b"row 1", b"row 2", b"row 3", b"row 3"]
+    assert relay(PROGRESS + ROWS + row + END) == [b"progress", b"row 1", b"row 2", b"row 3"]
