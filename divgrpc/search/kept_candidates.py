@@ -5,9 +5,7 @@ written. A process keeps the candidates of recent pages, so that a late page nee
 A page whose candidates are not kept finds the same ones.
 """
 
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc.search.arrays import Answers, empty_answers
+from divgrpc.search.kept_pages import PAGES_MAX, KeptPages
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
@@ -23,9 +22,8 @@ from divgrpc.search.shown_sums import Rows32
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows
 
-# Maximum number of bytes, and of pages, whose candidates a process keeps.
+# Maximum number of bytes of the candidates that a process keeps.
 BYTES_MAX: Final = 16 << 20
-PAGES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,17 +53,11 @@ class _Search:
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
 
-class KeptCandidates:
-    """The candidates of recent pages, within a limit of memory. Thread-safe."""
+class KeptCandidates(KeptPages[Hashable, _Search]):
+    """The candidates of recent pages."""
 
     def __init__(self, bytes_max: int = BYTES_MAX, pages_max: int = PAGES_MAX) -> None:
-        self._bytes_max, self._pages_max = bytes_max, pages_max
-        self._pages: OrderedDict[Hashable, _Search] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._pages)
+        super().__init__(bytes_max, pages_max)
 
     def find(
         self,
@@ -79,10 +71,7 @@ class KeptCandidates:
 
         key: tells the searcher, the state of its points, the plan and the query, in few bytes.
         """
-        with self._lock:
-            search = self._pages.get(key)
-            if search is not None:
-                self._pages.move_to_end(key)
+        search = self._get(key)
         if search is not None and search.has_searched(passing):
             answer = empty_answers(1, plan.parameters.k, plan.parameters)
             answer.put(0, search.answer)
@@ -95,19 +84,6 @@ class KeptCandidates:
         points = None if passing is None else weakref.ref(passing)
         self._keep(key, _Search(points, candidates.rows.copy(), candidates.costs.copy(), copy))
         return candidates, answer
-
-    def _keep(self, key: Hashable, search: _Search) -> None:
-        """Keep candidates, and forget those that were used least recently."""
-        if search.size > self._bytes_max:
-            return
-        with self._lock:
-            if key in self._pages:
-                self._bytes -= self._pages.pop(key).size
-            self._pages[key] = search
-            self._bytes += search.size
-            while self._bytes > self._bytes_max or len(self._pages) > self._pages_max:
-                _, oldest = self._pages.popitem(last=False)
-                self._bytes -= oldest.size
 
 
 # Those of this process.

@@ -6,8 +6,6 @@ costs little more than the first. A page whose sums are not kept computes them a
 order, and so has the same bytes.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -16,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.search.kept_pages import PAGES_MAX, KeptPages
 from divgrpc.types import IntArray
 
 Rows32 = npt.NDArray[np.int32]
 
-# Maximum number of bytes, and of pages, whose sums a process keeps.
+# Maximum number of bytes of the sums that a process keeps.
 BYTES_MAX: Final = 32 << 20
-PAGES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,17 +48,11 @@ def places_in(ascending: Rows32, rows: Rows32) -> IntArray:
     return np.where(ascending[places] == rows, places, -1)
 
 
-class KeptSums:
-    """The sums of recent pages, within a limit of memory. Thread-safe."""
+class KeptSums(KeptPages[tuple[Hashable, bytes], Sums]):
+    """The sums of recent pages, by rule and by the points shown."""
 
     def __init__(self, bytes_max: int = BYTES_MAX, pages_max: int = PAGES_MAX) -> None:
-        self._bytes_max, self._pages_max = bytes_max, pages_max
-        self._pages: OrderedDict[tuple[Hashable, bytes], Sums] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._pages)
+        super().__init__(bytes_max, pages_max)
 
     def find(self, key: Hashable, shown: Rows32) -> Sums | None:
         """Return the sums over most of the first of the points shown, if any are kept.
@@ -78,17 +70,8 @@ class KeptSums:
 
     def keep(self, key: Hashable, sums: Sums) -> None:
         """Keep sums, which must not change, and forget those that were used least recently."""
-        if sums.size > self._bytes_max or not len(sums.rows):
-            return
-        page = (key, sums.shown.tobytes())
-        with self._lock:
-            if page in self._pages:
-                self._bytes -= self._pages.pop(page).size
-            self._pages[page] = sums
-            self._bytes += sums.size
-            while self._bytes > self._bytes_max or len(self._pages) > self._pages_max:
-                _, oldest = self._pages.popitem(last=False)
-                self._bytes -= oldest.size
+        if len(sums.rows):
+            self._keep((key, sums.shown.tobytes()), sums)
 
 
 # Those of this process.

@@ -153,6 +153,8 @@ class World:
         self.boot = 2
         self.lost_event: int | None = None
         self.building: dict[object, tuple[Lineage, int | None]] = {}
+        # The process that has opened the log last, or has appended to it. Others have an older one.
+        self._log_owner: Process | None = None
         self._synced: dict[Process, Version] = {}
 
     @property
@@ -197,9 +199,14 @@ class World:
 
     def keep_opened(self, generation: int) -> None:
         """Note that a generation is durable, because a writer has opened it."""
+        self._own_log()
         lineages, durable = self.history.lineages, self.history.durable
         is_same = lineages[generation] is lineages[durable.generation]
         self.keep(Version(generation, durable.sequence if is_same else 0))
+
+    def _own_log(self) -> None:
+        task = self.scheduler.task
+        self._log_owner = None if task is None else task.process
 
     def keep_seen(self) -> None:
         """Note what is durable when a query shows it.
@@ -227,14 +234,19 @@ class World:
         self.renames.setdefault(name, []).append(self.disk.renames[-1])
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep; the thread that syncs the log has synced what was there when it woke up."""
+        """Sleep; the thread that syncs the log has synced what was there when it woke up.
+
+        The thread of a process whose log another one has taken over syncs nothing.
+        """
         task = self.scheduler.task
         is_regular = seconds == self.options.sync_seconds
         if is_regular and task is not None and task.process in self._synced:
             self.keep_synced(self._synced[task.process])
         self.scheduler.sleep(seconds)
         if is_regular and task is not None:
-            self._synced[task.process] = self.history.latest
+            self._synced.pop(task.process, None)
+            if task.process is self._log_owner:
+                self._synced[task.process] = self.history.latest
 
     # What the code under test calls.
 
@@ -282,6 +294,7 @@ class World:
 
         def noted_write(self_: target.WriteTarget, request: Any) -> tuple[int, int]:  # noqa: ANN401  # a request
             state = self_.state
+            self._own_log()
             if request.write_id not in state.requests and request.write_id in ops:
                 generation = self_.engine.generation
                 op = ops[request.write_id]
