@@ -304,20 +304,19 @@ class LogWriter:
     def sync(self) -> None:
         """Sync all records to the disk; raises `StorageFullError`.
 
-        An error is final: nothing can be appended after it.
+        An error is final: nothing can be appended after it. The records before a failed append are
+        synced nevertheless, because their writes may have returned.
         """
         with self._file_lock:
+            if not self._is_synced:
+                # Set first, because a record may be appended while the file is synced.
+                self._is_synced, last = True, self.sequence
+                try:
+                    sync_data(self._descriptor)
+                    self._synced = last
+                except OSError as error:
+                    self.error = error
             self._check()
-            if self._is_synced:
-                return
-            # Set first, because a record may be appended while the file is synced.
-            self._is_synced, last = True, self.sequence
-            try:
-                sync_data(self._descriptor)
-                self._synced = last
-            except OSError as error:
-                self.error = error
-                self._check()
 
     def move(self, log: Log) -> None:
         """Continue in a log whose folder is the renamed one of this log."""

@@ -436,5 +436,19 @@ _LIST: Final = (
         """,
         reason="a second layout follows a first one that was not synced, and seems to have lost it",
     ),
+    Mutant(
+        name="issue-14",
+        module="divgrpc.writes.log",
+        old="""
+            if not self._is_synced:
+                # Set first, because a record may be appended while the file is synced.
+        """,
+        new="""
+            self._check()
+            if not self._is_synced:
+                # Set first, because a record may be appended while the file is synced.
+        """,
+        reason="records before a failed append are never synced",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

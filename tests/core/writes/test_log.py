@@ -302,6 +302,24 @@ def test_an_error_of_the_disk_is_final(
     check_goes_on(log, 1)
 
 
+def test_records_before_a_failed_append_are_synced(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their writes may have returned, with a promise to be on the disk soon."""
+    writer, synced_files = LogWriter(log, 0), list[int]()
+    writer.append(BODIES[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", raising(errno.ENOSPC))
+        with pytest.raises(StorageFullError):
+            writer.append(BODIES[1])
+    monkeypatch.setattr(log_module, "sync_data", synced_files.append)
+    for _ in range(2):
+        with pytest.raises(StorageFullError, match="read-only until it is opened again"):
+            writer.sync()
+    assert len(synced_files) == 1
+    writer.close()
+
+
 def test_a_record_that_is_appended_during_a_sync_is_synced_later(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
