@@ -296,6 +296,7 @@ def test_a_killed_process_does_not_fail_an_evaluation(
 
     evaluate_both(client, core, QUERIES, options, categories=CATEGORIES, progress=kill)
     assert len(events) > 2
+    assert f'"role": "{role}"' in server.log
     eventually(lambda: client.server_info().workers_ready == 2, WAIT_SECONDS)
 
 

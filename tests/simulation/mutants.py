@@ -186,7 +186,6 @@ _LIST: Final = (
                 self._synced = last
             except OSError as error:
                 self.error = error
-                self._check()
         """,
         new="""
                 self._synced = last

@@ -86,6 +86,7 @@ class Supervisor:
 
         metrics: the socket of `--metrics`, which listens; None for no metrics.
         """
+        self._remove_ready_file()
         if metrics is not None:
             await self._monitor.start(metrics)
             self._log.info("serving metrics", address=self._config.metrics)
@@ -147,6 +148,11 @@ class Supervisor:
             _write_whole(Path(self._config.ready_file), f"{self._config.listen}\n")
         sys.stdout.write(f"serving {self._config.listen}\n")
         sys.stdout.flush()
+
+    def _remove_ready_file(self) -> None:
+        """Remove the ready file, which a server that was killed may have left."""
+        if self._config.ready_file:
+            Path(self._config.ready_file).unlink(missing_ok=True)
 
     # Messages from children.
 
@@ -282,9 +288,11 @@ class Supervisor:
         self._tally.add_end(child, code)
         if child.role in ("builder", "writer") and code != 0:
             await asyncio.to_thread(_sweep, self._root, self._log)
-        if self._stopping or child.role in ("builder", "evaluator"):
+        is_job = child.role in ("builder", "evaluator")
+        if not (self._stopping or (is_job and code >= 0)):
+            self._log.warning("child ended", role=child.role, child=child.serial, code=code)
+        if self._stopping or is_job:
             return
-        self._log.warning("child ended", role=child.role, child=child.serial, code=code)
         age = asyncio.get_running_loop().time() - child.start_time
         is_young = not child.ready or age < _YOUNG_SECONDS
         self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0
@@ -294,7 +302,10 @@ class Supervisor:
         failures = self._failures[role]
         if not self._serving and failures >= _START_FAILURES_MAX * self._count(role):
             if role == "forkserver":
-                self._log.warning("the fork server does not start; workers start without it")
+                self._log.warning(
+                    "the fork server does not start; workers start without it",
+                    reason="its own lines of the log, or of standard error, say why it ended",
+                )
                 self._fill("worker")
                 return
             self._log.error("children end before they are ready; giving up", role=role)
@@ -322,6 +333,7 @@ class Supervisor:
     async def _shutdown(self) -> None:
         """Drain the fronts, then end all other children."""
         self._stopping = True
+        self._remove_ready_file()
         self._log.info("stopping", grace=self._config.grace)
         for front in self._of("front"):
             front.send(Message("drain"))

@@ -256,7 +256,7 @@ def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
     """Without a data folder, indexes are in memory, as the log says, and end with the server.
 
-    The ready file has the server's address.
+    The ready file has the server's address, until the server stops.
     """
     ready = tmp_path / "ready"
     with (
@@ -272,6 +272,7 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
         assert folder.is_dir()
         assert server.stop() == 0
         assert not folder.exists()
+        assert not ready.exists()
         with pytest.raises(UnavailableError):
             client.list_indexes()
 
