@@ -365,6 +365,9 @@ class LogWriter:
             with full_disk_errors():
                 reserve(descriptor, size)
                 os.fsync(descriptor)
+                # From now on the log may have a file with this name, even if an error follows. So
+                # the next record begins this file again, and is never in an earlier one.
+                self._size = 0
                 os.rename(draft, path)
                 sync_folder(path.parent)
         except BaseException:

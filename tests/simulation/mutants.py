@@ -449,5 +449,17 @@ _LIST: Final = (
         """,
         reason="records before a failed append are never synced",
     ),
+    Mutant(
+        name="issue-15",
+        module="divgrpc.writes.log",
+        old="""
+            self._size = 0
+            os.rename(draft, path)
+        """,
+        new="""
+            os.rename(draft, path)
+        """,
+        reason="a file of the log that failed to begin hides records of the file before",
+    ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _LIST}

@@ -275,6 +275,25 @@ def test_a_full_disk_is_met_when_a_file_begins(log: Log, monkeypatch: pytest.Mon
     assert list(log.read(0)) == numbered(BODIES[:3])
 
 
+def test_no_record_is_hidden_by_a_file_that_failed_to_begin(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that has room in the file before goes into the file that already has its number."""
+    large, small = bytes(900), b"small"
+    written(log, [large])
+    writer, tail = reopened(log), Tail(log, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "sync_folder", raising(errno.EIO))
+        with pytest.raises(OSError, match="Input/output error"):
+            writer.append(large)
+    assert [first for first, _ in log.files()] == [1, 2]
+    assert writer.append(small) == 2
+    assert list(tail.read(2)) == list(log.read(0)) == numbered([large, small])
+    log.drop(1)
+    assert list(log.read(1)) == numbered([small], first=2)
+    writer.close()
+
+
 def raising(number: int) -> Callable[..., None]:
     def fail(*_arguments: object) -> None:
         raise OSError(number, os.strerror(number))
