@@ -27,8 +27,8 @@ from divgrpc.arrays import read_only
 from divgrpc.columns.quotas import as_quotas, check_attributes, columns_within, k_of_groups
 from divgrpc.columns.values import Column, row_values
 from divgrpc.errors import invalid
-from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse
-from divgrpc.kernels.candidates import below_best, inverse_lengths
+from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse, top_k
+from divgrpc.kernels.candidates import LEAST_WIDTH, SCORE_MAX, below_best, inverse_lengths
 from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.parameters import LIMITS, MetricWord
 from divgrpc.parameters.diversify import (
@@ -38,6 +38,7 @@ from divgrpc.parameters.diversify import (
 )
 from divgrpc.parameters.signatures import spell_out_options
 from divgrpc.quotas.bounds import QuotaColumn
+from divgrpc.search.at_once import one_query, pick_at_once
 from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import copy_limit_of
 from divgrpc.search.quota_candidates import QuotaValues
@@ -70,13 +71,8 @@ from divgrpc.vectors import (
     as_rows,
     lengths,
     prepare,
-    query_rows,
 )
 
-# Greater scores are refused, so that differences of scores do not overflow float32.
-SCORE_MAX: Final = 1e30
-# Smaller differences of scores or of points are scaled, so that float32 can represent them.
-_LEAST_WIDTH: Final = 1e-30
 _LENGTH_MAX: Final = np.float32(LENGTH_MAX)
 _NO_PLACES: Final = np.empty(0, np.int64)
 _NO_INDPTR: Final = read_only(np.empty(0, np.int64))
@@ -149,14 +145,33 @@ def diversify(
         limits = as_quotas(quotas, group_by, on_infeasible)
         options = k_of_groups(limits, options)
     parameters = _cached_parameters(options)
-    prepared = prepare_candidates(vectors, scores, parameters, query=query)
     if limits is None:
         if attributes is not None and quotas is None:
             raise invalid("attributes", "go with quotas or group_by: set one of them too")
-        return pick_from(prepared, parameters)
+        return pick_candidates(vectors, scores, parameters, query=query)
+    prepared = prepare_candidates(vectors, scores, parameters, query=query)
     count = len(prepared.scores)
     columns = columns_within(limits, attributes, count)
     return pick_from(prepared, parameters, values_within(limits, columns, parameters, count))
+
+
+def pick_candidates(
+    vectors: RowsLike,
+    scores: npt.ArrayLike | None,
+    parameters: DiversifyParameters,
+    *,
+    query: RowsLike | None = None,
+) -> Diversification:
+    """Pick without quotas, as `diversify` does."""
+    compilation.ensure()
+    rows, picks = _as_vectors(vectors), None
+    if query is None:
+        scores = _as_scores(scores, len(rows))
+    if len(rows) and not isinstance(rows, SparseRows) and (query is None or scores is None):
+        picks = pick_at_once(rows, scores, query, parameters)
+    if picks is not None:
+        return picks
+    return pick_from(prepare_candidates(rows, scores, parameters, query=query), parameters)
 
 
 def values_within(
@@ -218,7 +233,7 @@ def prepare_candidates(
         return _scored_by_query(rows, query, metric)
     numbers = _as_scores(scores, len(rows))
     costs = np.empty(len(rows), np.float32)
-    bad = below_best(numbers, SCORE_MAX, _LEAST_WIDTH, costs)
+    bad = below_best(numbers, SCORE_MAX, LEAST_WIDTH, costs)
     if bad >= 0:
         text = f"must be finite, at most {SCORE_MAX:.0e}: number {bad} is {numbers[bad]:g}"
         raise invalid("scores", text)
@@ -310,10 +325,7 @@ def _scored_by_query(rows: Rows, query: RowsLike, metric: Metric) -> Candidates:
     if not rows.shape[1]:
         # An empty list has no dimensions, whatever the query has.
         return _ordered(_points(rows, _NO_VALUES), rows, np.empty(0, np.float32), metric, [])
-    prepared = query_rows("query", query, rows.shape[1], metric)
-    if len(prepared) != 1:
-        raise invalid("query", f"must be one vector, got {len(prepared)}")
-    dense = prepared.matrix.toarray() if isinstance(prepared, SparseRows) else prepared
+    dense = one_query(query, rows.shape[1], metric)
     inverses = _inverse_lengths(rows) if metric == "inner_product" else _NO_VALUES
     points, distances = _points(rows, inverses), np.empty(len(rows), np.float32)
     square = sparse.dense_square(dense, 0) if isinstance(rows, SparseRows) else 0.0
@@ -339,7 +351,7 @@ def _by_spread(points: Points, scores: Scores) -> FloatArray:
     spread = 2 * math.fsum(far.tolist()) / (count - 1)
     shares = (scores.max() - scores) / (scores.max() - scores.min())
     # If all candidates are alike, their distances are 0, and any scale ranks them by their scores.
-    costs: FloatArray = (shares * (spread if spread >= _LEAST_WIDTH else 1.0)).astype(np.float32)
+    costs: FloatArray = (shares * (spread if spread >= LEAST_WIDTH else 1.0)).astype(np.float32)
     return costs
 
 
@@ -353,13 +365,14 @@ def _ordered(
     has_offset: bool = False,
 ) -> Candidates:
     """Return the candidates by ascending distance; equal ones keep their order."""
-    order, width, dense = np.argsort(distances, kind="stable"), rows.shape[1], _NOT_SPREAD
+    order, width, dense = np.empty(len(rows), np.int32), rows.shape[1], _NOT_SPREAD
+    top_k.order_of(distances, order)
     if isinstance(rows, SparseRows):
         dense = np.zeros((1, width), np.float32)
         width = int(np.diff(rows.indptr).max(initial=0))
     far, apart = np.empty(len(order), np.float32), np.empty(len(order), np.float32)
     scratch = SelectionScratch(far, apart, dense, _NO_MARKS)
-    candidates = CandidateSet(points, order.astype(np.int32), distances[order], scratch)
+    candidates = CandidateSet(points, order, distances[order], scratch)
     return Candidates(candidates, metric, np.asarray(scores, np.float64), width, has_offset)
 
 

@@ -247,6 +247,8 @@ def _explain(candidate_set: CandidateSet) -> None:
 
 def _diversify(points: npt.NDArray[np.float32]) -> None:
     diversify(points, points[0], diversity="auto", duplicate_threshold=0.5, k=2)
+    diversify(points, points[0], k=2)
+    diversify(points, query=points[0], selector="mmr", k=2)
 
 
 def _predict_and_train(points: npt.NDArray[np.float32]) -> None:

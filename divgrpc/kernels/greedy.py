@@ -9,7 +9,7 @@ pairs is stored.
 Lazy greedy selection (Minoux 1978) computes the distances of a candidate only if an upper bound of
 its distance from the picks makes its value the smallest so far. For MMR, an outdated minimum is
 such a bound, because the minimum can only decrease. For Algorithm 1, `kernels.byte_copies` bounds
-squared distances, and `_pick_by_angles` bounds sums of 1 - cosine: the sum of a candidate's cosines
+squared distances, and `pick_by_angles` bounds sums of 1 - cosine: the sum of a candidate's cosines
 with all picks is one dot product, of the candidate and the sum of the picks' directions.
 """
 
@@ -18,11 +18,11 @@ import math
 import numpy as np
 
 from divgrpc.kernels.byte_copies import copies_pay, far_at_most, make_copies
-from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_kept
 from divgrpc.kernels.records import CORRECTED_RULE, MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
-from divgrpc.kernels.vector_sums import row_distance, row_dots
+from divgrpc.kernels.vector_sums import row_distance, row_dot, row_dots
 
 # Number of candidates in a block. A block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
@@ -74,13 +74,18 @@ def scale_costs(distances, count, last, costs):
 
 
 @allocating
-def greedy(points, rows, costs, count, objective, selection, standing, picks, gains):
+def greedy(
+    points, rows, costs, count, objective, selection, knows_far, standing, picks, gains
+):  # fmt: skip
     """Pick up to k of rows[:count] one by one; return the numbers of picks and of near-copies.
 
     `points`: `Points`; `objective`: `Objective`; `selection`: `SelectionScratch`. `rows` int32 and
     `costs` float32 (count,) are sorted by distance, then by id. If several candidates have the same
     value, the first of them is picked. The positions of the picks among the candidates are written
     into `picks` (k,) int64, and minus the value of each pick into `gains` (k,) float32.
+
+    The first pick is always the first candidate. If `knows_far`, the caller has written its
+    distances from all candidates into `selection.far`, as `pairwise.far_from` does.
 
     If `objective.copy_limit` is 0 or more, near-copies are not picked. The second number returned
     is then the number of candidates that are near-copies of a pick. `standing` (count,) int8 must
@@ -91,20 +96,26 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
     far, apart, k = selection.far, selection.apart, min(objective.k, count)
     apart[:count] = np.float32(0)
     collapses, n_copies, step = limit >= 0, 0, 0
-    if not collapses and _angles_pay(points, rows, count, objective):
-        return _pick_by_angles(points, rows, costs, count, objective, selection, picks, gains), 0
+    if angles_pay(points, count, objective) and angles_fit(points, rows, count):
+        centre = np.empty((1, points.vectors.shape[1]), np.float32)
+        find_centre(points.vectors, rows, k, centre)
+        cosines_from(points, rows, count, centre, far)
+        pick_by_angles(points, rows, costs, count, objective, selection, centre, picks, gains)
+        return k, 0
     # To count the near-copies of a pick, its distances from all candidates are needed. MMR is
     # therefore lazy only if near-copies are kept.
     lazy, n_compared = rule == MMR_RULE and not collapses, np.zeros(count, np.int32)
     bounded = rule != MMR_RULE and copies_pay(points, count, k)
     n_bounded = count if bounded else 0
     copies, sums = make_copies(points, n_bounded), np.empty(n_bounded, np.float32)
+    farthest = np.float32(0)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
         if lazy and step:
             best, least = _best_lazily(
-                points, rows, costs, count, relevance, weight, apart, picks, step, n_compared
-            )
+                points, rows, costs, count, relevance, weight, farthest, apart, picks, step,
+                n_compared,
+            )  # fmt: skip
         elif bounded and step:
             best, least = best_of_bounds(
                 points.vectors, rows, costs, count, relevance, weight, False, picks, step, apart,
@@ -122,11 +133,12 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
         if collapses or (step + 1 < k and (step == 0 or not lazy)):
             if bounded:
                 bounded = far_at_most(points.vectors, rows, count, picks, step, limit, copies, far)
-            if not bounded:
+            if not bounded and (step or not knows_far):
                 far_from(points, rows, count, best, selection, far)
             add_pick(far, count, rule == MMR_RULE and step > 0, apart)
             if step == 0:
                 n_compared[:] = 1
+                farthest = largest(far, count)
                 for i in range(n_bounded):
                     sums[i] = far[i]
         if collapses:
@@ -138,65 +150,123 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
 
 
 @kernel
-def _angles_pay(points, rows, count, objective):
-    """Return whether `_pick_by_angles` can pick from rows[:count], and is faster."""
+def angles_pay(points, count, objective):
+    """Return whether `pick_by_angles` is the faster way to pick from `count` candidates."""
     if points.indptr.shape[0] or not points.inverse_lengths.shape[0]:
         return False
-    if objective.rule not in (MARGINAL_RULE, CORRECTED_RULE):
+    if objective.rule not in (MARGINAL_RULE, CORRECTED_RULE) or objective.copy_limit >= 0:
         return False
     enough = objective.k >= _ANGLE_PICKS_MIN
     enough &= count >= _ANGLE_CANDIDATES_PER_PICK_MIN * objective.k
-    if not enough or objective.relevance < _ANGLE_RELEVANCE_MIN:
-        return False
+    enough &= points.vectors.shape[1] >= _ANGLE_DIMS_MIN
+    return enough and objective.relevance >= _ANGLE_RELEVANCE_MIN
+
+
+@kernel
+def angles_fit(points, rows, count):
+    """Return whether the squares of all inverse lengths of rows[:count] fit into float32."""
+    n_fit = 0
     for i in range(count):
-        if not points.inverse_lengths[rows[i]] <= _INVERSE_MAX:
-            return False
-    return points.vectors.shape[1] >= _ANGLE_DIMS_MIN
+        n_fit += points.inverse_lengths[rows[i]] <= _INVERSE_MAX
+    return n_fit == count
+
+
+@kernel
+def find_centre(vectors, rows, count, centre):
+    """Write the mean direction of rows[:count] into row 0 of `centre` (1, d) float32."""
+    for j in range(centre.shape[1]):
+        centre[0, j] = 0
+    for i in range(count):
+        _add_direction(vectors, rows[i], _inverse(vectors, rows[i]), centre)
+    factor = _inverse(centre, 0)
+    for j in range(centre.shape[1]):
+        centre[0, j] *= factor
+
+
+@part
+def _inverse(vectors, row):
+    """Return 1 / length of a row, 0 for a row of zeros."""
+    length = np.sqrt(row_dot(vectors, row, vectors, row))
+    return np.float32(1) / length if length > 0 else np.float32(0)
+
+
+@part
+def _add_direction(vectors, row, inverse, total):
+    for j in range(total.shape[1]):
+        total[0, j] += vectors[row, j] * inverse
 
 
 @allocating
-def _pick_by_angles(points, rows, costs, count, objective, selection, picks, gains):
+def cosines_from(points, rows, count, centre, cosines):
+    """Write the cosines of dense rows[:count] and `centre` (1, d) into `cosines` (count,) float32.
+
+    `centre` has unit length, or is all zeros.
+    """
+    vectors, inverses = points.vectors, points.inverse_lengths
+    for first in range(0, count, 4):
+        last = count - 1
+        places = (first, min(first + 1, last), min(first + 2, last), min(first + 3, last))
+        four = (rows[places[0]], rows[places[1]], rows[places[2]], rows[places[3]])
+        dots = row_dots(vectors, four, centre, 0)
+        for j in range(4):
+            cosines[places[j]] = dots[j] * inverses[four[j]]
+
+
+@allocating
+def pick_by_angles(points, rows, costs, count, objective, selection, centre, picks, gains):
     """Do what `greedy` does for Algorithm 1 with dense points and distances 1 - cosine.
 
-    `apart` holds upper bounds of the sums of distances. After a pick, each bound grows by a bound
-    of one distance: two directions whose angles to the first pick are known are at most the sum of
-    these angles apart. A candidate that may be the next pick gets a bound that is tight but for
-    rounding errors, and its exact sum only if it still may be.
+    `centre` (1, d) float32 is any direction of unit length, or zeros. `selection.far` has the
+    cosines of the candidates with it, as `cosines_from` writes them. Before each pick,
+    `selection.apart` gets upper bounds of the sums of distances: the sum of the directions of the
+    picks has a part along the centre, whose product with a candidate follows from the cosine, and
+    a part across it, whose product is at least minus its length times the sine. The bounds are
+    tight if the centre is near the picks. A candidate that may be the next pick gets a bound that
+    is tight but for rounding errors, and its exact sum only if it still may be.
     """
     vectors, inverses, dims = points.vectors, points.inverse_lengths, points.vectors.shape[1]
-    relevance, apart, k = objective.relevance, selection.apart, min(objective.k, count)
-    sums, n_compared = np.empty(count, np.float32), np.ones(count, np.int32)
-    cosines, sines = np.empty(count, np.float32), np.empty(count, np.float32)
-    due = np.empty(_BLOCK_ROWS, np.int64)
+    relevance, k = objective.relevance, min(objective.k, count)
+    cosines, apart = selection.far, selection.apart
+    sums, n_compared = np.zeros(count, np.float32), np.zeros(count, np.int32)
+    sines, due = np.empty(count, np.float32), np.empty(_BLOCK_ROWS, np.int64)
     total = np.zeros((1, dims), np.float32)
     # Upper bound of the rounding errors of a cosine: of dims / 64 + 25 additions in a row.
     error = np.float32((dims / 64 + 64) * 2.0**-22)
+    for i in range(count):
+        low = max(np.float32(0), abs(cosines[i]) - error)
+        sines[i] = np.sqrt(max(np.float32(0), np.float32(1) - low * low))
     for step in range(k):
         weight = diversity_weight(objective.rule, relevance, step, k)
+        best, least = 0, relevance * costs[0]
         if step:
             slack = step * (2.0 * np.float64(error) + step * 2.0**-21)
+            along = row_dot(total, 0, centre, 0)
+            across = _length_across(row_dot(total, 0, total, 0), along, step, error)
+            # The errors of `along`, of the cosines and of the sines are at most `error` for each
+            # pick, and so are those of these three products.
+            base = np.float32(step + slack + 6.0 * step * np.float64(error))
+            for i in range(count):
+                apart[i] = base - along * cosines[i] + across * sines[i]
+            for i in range(step):
+                apart[picks[i]] = np.float32(-np.inf)
             best, least = _best_by_angles(
                 points, rows, costs, count, relevance, weight, apart, picks, step, sums,
                 n_compared, total, slack, due,
             )  # fmt: skip
-        else:
-            best, least = best_value(costs, apart, count, relevance, weight)
         picks[step], gains[step] = best, -least
-        row = rows[best]
-        for j in range(dims):
-            total[0, j] += vectors[row, j] * inverses[row]
-        if step == 0:
-            far_from(points, rows, count, best, selection, apart)
-            for i in range(count):
-                sums[i], cosines[i] = apart[i], np.float32(1) - apart[i]
-                low = max(np.float32(0), abs(cosines[i]) - error)
-                sines[i] = np.sqrt(max(np.float32(0), np.float32(1) - low * low))
-        else:
-            cosine, sine, base = cosines[best], sines[best], np.float32(1) + np.float32(3) * error
-            for i in range(count):
-                apart[i] += base - cosine * cosines[i] + sine * sines[i]
-        apart[best] = np.float32(-np.inf)
-    return k
+        _add_direction(vectors, rows[best], inverses[rows[best]], total)
+
+
+@part
+def _length_across(square, along, step, error):
+    """Return an upper bound of the length of the part of the sum of `step` directions.
+
+    The part is across the centre. `square` is the squared length of the sum, and `along` its
+    product with the centre.
+    """
+    rounding = 4.0 * step * step * np.float64(error)
+    rest = np.float64(square) - np.float64(along) * np.float64(along) + rounding
+    return np.float32(math.sqrt(max(0.0, rest)))
 
 
 @kernel
@@ -217,11 +287,9 @@ def _best_by_angles(
         start, stop = block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, count)
         if block < 0:
             start, stop = max(guess, 0), guess + 1
-        n_due, better_count = 0, 0
-        for i in range(start, stop):
-            better_count += relevance * costs[i] - weight * apart[i] <= least
-        if not better_count:
+        if not _any_within(costs, apart, start, stop, relevance, weight, least):
             continue
+        n_due = 0
         for i in range(start, stop if block >= 0 else start):
             due[n_due] = i
             may_be_best = relevance * costs[i] - weight * apart[i] <= least
@@ -266,30 +334,53 @@ def best_value(costs, apart, count, relevance, weight):
     is returned instead of a candidate.
     """
     best, least = -1, np.float32(np.inf)
+    below = np.nextafter(least, -least)
     for start in range(0, count, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, count)
-        # Few blocks have a better candidate. For the blocks that have none, this loop without a
-        # branch takes a tenth of the time of the loop below.
-        better_count = 0
+        # Few blocks have a better candidate.
+        if not _any_within(costs, apart, start, stop, relevance, weight, below):
+            continue
         for i in range(start, stop):
-            better_count += relevance * costs[i] - weight * apart[i] < least
-        if better_count:
-            for i in range(start, stop):
-                value = relevance * costs[i] - weight * apart[i]
-                if value < least:
-                    best, least = i, value
+            value = relevance * costs[i] - weight * apart[i]
+            if value < least:
+                best, least = i, value
+        below = np.nextafter(least, -np.float32(np.inf))
     return best, least
 
 
 @kernel
-def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, step, n_compared):
+def _any_within(costs, apart, start, stop, relevance, weight, bound):
+    """Return whether a candidate from `start` to `stop` - 1 has a value of at most `bound`.
+
+    The compiler makes vector instructions of a loop over slices, and better ones if the number of
+    turns is a constant.
+    """
+    block_costs, block_apart, n_within = costs[start:stop], apart[start:stop], np.int32(0)
+    if stop - start == _BLOCK_ROWS:
+        for i in range(_BLOCK_ROWS):
+            value = relevance * block_costs[i] - weight * block_apart[i]
+            n_within = np.int32(n_within + (value <= bound))
+    else:
+        for i in range(stop - start):
+            value = relevance * block_costs[i] - weight * block_apart[i]
+            n_within = np.int32(n_within + (value <= bound))
+    return n_within > 0
+
+
+@kernel
+def _best_lazily(
+    points, rows, costs, count, relevance, weight, farthest, apart, picks, step, n_compared
+):  # fmt: skip
     """Return what `best_value` returns, for MMR, updating `apart` only if needed.
 
     apart[i] is the minimum of the distances of candidate i from the first n_compared[i] of the
-    `step` picks. `n_compared` is (count,) int32.
+    `step` picks, and at most `farthest`. `n_compared` is (count,) int32.
     """
     best, least = -1, np.float32(np.inf)
     for i in range(count):
+        # Costs are ascending and rounding is monotone, so no later value is smaller.
+        if relevance * costs[i] - weight * farthest >= least:
+            break
         value = relevance * costs[i] - weight * apart[i]
         if value < least and n_compared[i] < step:
             for earlier in range(n_compared[i], step):
@@ -320,10 +411,7 @@ def best_of_bounds(
         start, stop = block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, count)
         if block < 0:
             start, stop = max(guess, 0), guess + 1
-        better_count = 0
-        for i in range(start, stop):
-            better_count += relevance * costs[i] - weight * apart[i] <= least
-        if not better_count:
+        if not _any_within(costs, apart, start, stop, relevance, weight, least):
             continue
         for i in range(start, stop):
             value = relevance * costs[i] - weight * apart[i]
@@ -341,6 +429,19 @@ def best_of_bounds(
             if value < least or (value == least and i < best):
                 best, least = i, value
     return best, least
+
+
+@part
+def largest(numbers, count):
+    """Return the largest of numbers[:count] float32, or 0 if all are below 0; none may be nan.
+
+    Floats from 0 on, read as integers, sort as the floats do, and all floats below 0 are integers
+    below 0. The maximum of integers compiles to vector instructions.
+    """
+    most = np.int32(0)
+    for i in range(count):
+        most = max(most, np.float32(numbers[i]).view(np.int32))
+    return np.int32(most).view(np.float32)
 
 
 @kernel
@@ -410,7 +511,7 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picks, gain
                 last -= 1
             scale_costs(distances, size, last, costs)
         n_picks, copies = greedy(
-            points, rows, prices, size, objective, selection, standing, picks, gains
+            points, rows, prices, size, objective, selection, False, standing, picks, gains
         )
         if size == widest or CROWDED_RATIO * copies < size:
             break

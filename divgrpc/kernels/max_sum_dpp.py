@@ -80,14 +80,15 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
 
 
 @allocating
-def determinant(points, rows, costs, count, k, relevance, similarity, picks, gains):
+def determinant(points, rows, costs, count, k, relevance, similarity, far, picks, gains):
     """Pick up to `k` candidates one by one by a DPP; return their number.
 
     Each step picks the candidate of greatest -lambda * cost + (1 - lambda) * log(remainder). This
     value is written into `gains`. `similarity`: COSINE_OF_CHORD, COSINE_OF_ANGLE or
     RATIONAL_QUADRATIC; for RATIONAL_QUADRATIC, costs are divided by their mean. Remainders below
     REMAINDER_MIN are replaced by REMAINDER_MIN, so candidates with such remainders differ only in
-    cost. The other arguments are as for `max_sum`.
+    cost. `far` (count,) float32 has the distances from the first candidate, which is the first
+    pick, or is empty if they are not known. The other arguments are as for `max_sum`.
     """
     k = min(k, count)
     unit = mean_cost(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
@@ -112,8 +113,11 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:
                 pivot = pivots[n_projected[i]]
-                far = np.float64(how_far(points, rows[i], rows[pivot]))
-                share = _similarity(far, unit, similarity)
+                if n_projected[i] == 0 and far.shape[0]:
+                    distance = far[i]
+                else:
+                    distance = how_far(points, rows[i], rows[pivot])
+                share = _similarity(np.float64(distance), unit, similarity)
                 for j in range(n_projected[i]):
                     share -= factor[i, j] * factor[pivot, j]
                 share /= roots[n_projected[i]]

@@ -17,15 +17,25 @@ def normalise(matrix):
     """
     first_bad, first_zero = -1, -1
     for row in range(matrix.shape[0]):
-        largest, finite = _largest(matrix[row])
+        largest, finite = normalise_row(matrix, row)
         if not finite:
             first_bad = row if first_bad < 0 else first_bad
         elif largest == 0:
             first_zero = row if first_zero < 0 else first_zero
-        else:
-            _divide(matrix[row], largest)
-            _divide(matrix[row], np.sqrt(row_dot(matrix, row, matrix, row)))
     return first_bad, first_zero
+
+
+@kernel
+def normalise_row(matrix, row):
+    """Do what `normalise` does for one row.
+
+    Returns the largest absolute value of the row, and whether all its values are finite.
+    """
+    largest, finite = _largest(matrix[row])
+    if finite and largest > 0:
+        _divide(matrix[row], largest)
+        _divide(matrix[row], np.sqrt(row_dot(matrix, row, matrix, row)))
+    return largest, finite
 
 
 @kernel

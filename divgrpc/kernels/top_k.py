@@ -266,6 +266,39 @@ def _quicksort(rows, distances, start, stop, k, ids):
         _insertion_sort(rows, distances, low, high, ids)
 
 
+@allocating
+def order_of(costs, rows):
+    """Write the order of ascending `costs` (n,) float32 into `rows` (n,) int32.
+
+    Equal costs keep their order, and none may be nan. This is a radix sort: keys are sorted by
+    their bytes, from the lowest to the highest. A key has a cost in its upper half and its row in
+    the lower half.
+    """
+    count = costs.shape[0]
+    keys, sorted_keys = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    ends = np.zeros((4, 256), np.int32)
+    for i in range(count):
+        # Adding 0 turns -0.0 into 0.0.
+        bits = np.float32(costs[i] + np.float32(0)).view(np.int32)
+        # As unsigned integers, these bits sort as the floats do.
+        bits ^= (bits >> np.int32(31)) | np.int32(-0x80000000)
+        key = np.uint64(np.uint32(bits))
+        keys[i] = key << np.uint64(32) | np.uint64(i)
+        for digit in range(4):
+            ends[digit, key >> np.uint64(8 * digit) & np.uint64(255)] += 1
+    for digit in range(4):
+        total, shift = np.int32(0), np.uint64(32 + 8 * digit)
+        for j in range(256):
+            ends[digit, j], total = total, total + ends[digit, j]
+        for i in range(count):
+            byte = keys[i] >> shift & np.uint64(255)
+            sorted_keys[ends[digit, byte]] = keys[i]
+            ends[digit, byte] += 1
+        keys, sorted_keys = sorted_keys, keys
+    for i in range(count):
+        rows[i] = np.int32(keys[i] & np.uint64(0xFFFFFFFF))
+
+
 @kernel
 def keep_ties(rows, distances, count, k):
     """Keep the nearest `k` of rows[:count] and all that tie with the k-th nearest, in their order.

@@ -31,6 +31,7 @@ from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Sel
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
 _NO_IDS: Final = read_only(np.empty(0, np.int64))
+_NOT_KNOWN: Final = np.empty(0, np.float32)
 # The similarity of two points that `dpp` uses under a metric.
 SIMILARITY: Final = {
     "cosine": max_sum_dpp.COSINE_OF_CHORD,
@@ -330,7 +331,7 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = max_sum_dpp.determinant(
         candidates.points, candidates.rows, candidates.costs, len(candidates), k, 1 - diversity,
-        SIMILARITY[metric], places, values,
+        SIMILARITY[metric], _NOT_KNOWN, places, values,
     )  # fmt: skip
     return Picks(places[:count], values[:count])
 

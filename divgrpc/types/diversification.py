@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import read_only
 from divgrpc.types.parameters import DialReason, FloatArray, IntArray
 from divgrpc.types.quotas import QuotaShortfall
 from divgrpc.types.records import Scalar
 
 ItemT = TypeVar("ItemT")
+_NONE: Final = read_only(np.empty(0, np.int64))
 
 
 class Pick(NamedTuple):
@@ -67,10 +69,10 @@ class Diversification:
     dial_reason: DialReason | None = None
     duplicates: int = 0
     duality_gap: float | None = None
-    collapsed_places: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    collapsed_places: IntArray = field(default_factory=lambda: _NONE)
+    collapsed_offsets: IntArray = field(default_factory=lambda: _NONE)
     group_values: tuple[Scalar | None, ...] = ()
-    group_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    group_offsets: IntArray = field(default_factory=lambda: _NONE)
     quota_shortfalls: tuple[QuotaShortfall, ...] = ()
 
     def __len__(self) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from divgrpc.diversifier import (
-    Candidates,
     iterate_picks,
+    pick_candidates,
     pick_from,
     prepare_candidates,
     values_within,
@@ -18,6 +18,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.types import Pick
 from divgrpc.types.quotas import Quotas
+from divgrpc.vectors import RowsLike
 from divgrpc_protos.v1 import diversify_pb2
 from divgrpc_server.codec import requests, results
 from divgrpc_server.codec.statuses import explain
@@ -58,31 +59,36 @@ class Picking:
 
         `index` is None if the caller sends vectors. Raises the errors of the core.
         """
-        candidates, quotas = self._candidates(index), self._request.quotas
-        if self._streams:
-            if quotas is not None:
+        vectors, query = self._candidates(index)
+        request, quotas = self._request, self._request.quotas
+        if quotas is None and not self._streams:
+            result = pick_candidates(vectors, request.scores, request.parameters, query=query)
+        else:
+            candidates = prepare_candidates(
+                vectors, request.scores, request.parameters, query=query
+            )
+            if quotas is None:
+                self._picks = iterate_picks(candidates, request.parameters)
+                # From now on the stream ends with the picks so far, and is not late.
+                self._end_time, self.deadline = self.deadline, math.inf
+                return None
+            if self._streams:
                 field = "group_by" if quotas.group_by is not None else "quotas"
                 raise invalid(field, "decides by all picks together, so picks cannot be streamed")
-            self._picks = iterate_picks(candidates, self._request.parameters)
-            # From now on the stream ends with the picks so far, and is not late.
-            self._end_time, self.deadline = self.deadline, math.inf
-            return None
-        within = None if quotas is None else self._values(quotas, index, len(candidates.scores))
-        result = pick_from(candidates, self._request.parameters, within)
+            within = self._values(quotas, index, len(candidates.scores))
+            result = pick_from(candidates, request.parameters, within)
         payload = results.pack_diversification(result)
         if len(payload) > LIMITS["message_bytes_max"]:
             raise results.reply_too_large()
         return Reply(self.id, Outcome.ANSWER, payload)
 
-    def _candidates(self, index: Engine | None) -> Candidates:
+    def _candidates(self, index: Engine | None) -> tuple[RowsLike, RowsLike | None]:
+        """Return the vectors of the candidates, and the query if there is one."""
         request = self._request
         if index is None:
-            return prepare_candidates(
-                request.vectors, request.scores, request.parameters, query=request.query
-            )
+            return request.vectors, request.query
         request = self._request = request.over(index.metric)
-        vectors = index.vectors_of(request.ids)
-        return prepare_candidates(vectors, request.scores, request.parameters)
+        return index.vectors_of(request.ids), None
 
     def _values(self, quotas: Quotas, index: Engine | None, count: int) -> QuotaValues:
         """Return the values of the candidates for quotas."""

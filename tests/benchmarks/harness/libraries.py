@@ -262,7 +262,7 @@ class OurPicker:
         objective = Objective(k, relevance, self.rule, product=False, copy_limit=keep_all)
         points = (self.points, rows.astype(np.int32), costs, len(rows))
         no_copies = np.empty(0, np.int8)
-        greedy.greedy(*points, objective, scratch.selection, no_copies, places, gains)
+        greedy.greedy(*points, objective, scratch.selection, False, no_copies, places, gains)
         picks: IntArray = rows[places].astype(np.int64)
         return picks
 

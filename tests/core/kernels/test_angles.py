@@ -54,7 +54,8 @@ def test_greedy_picks_what_exact_sums_pick(
     *, seed: int, k: int, relevance: float, rule: str, shape: str, scale: float
 ) -> None:
     points, rows, costs = drawn(seed, shape, scale)
-    assert greedy._angles_pay.py_func(points, rows, COUNT, objective(k, relevance, RULES[rule]))
+    assert greedy.angles_pay(points, COUNT, objective(k, relevance, RULES[rule]))
+    assert greedy.angles_fit(points, rows, COUNT)
     far = np.array(
         [[pairwise.how_far(points, row, peer) for peer in rows] for row in rows], np.float32
     )
@@ -68,8 +69,8 @@ def test_greedy_picks_what_exact_sums_pick(
     picks, gains = np.empty(k, np.int64), np.empty(k, np.float32)
     none, selection = np.empty(0, np.int8), selection_scratch(COUNT, points)
     counts = greedy.greedy(
-        points, rows, costs, COUNT, objective(k, relevance, RULES[rule]), selection, none, picks,
-        gains,
+        points, rows, costs, COUNT, objective(k, relevance, RULES[rule]), selection, False, none,
+        picks, gains,
     )  # fmt: skip
     assert counts == (k, 0)
     assert picks.tolist() == [place for place, _ in twin]
@@ -77,29 +78,52 @@ def test_greedy_picks_what_exact_sums_pick(
 
 
 @pytest.mark.parametrize(
-    ("k", "relevance", "rule", "scale"),
+    ("k", "relevance", "rule"),
     [
-        (2, 0.7, records.MARGINAL_RULE, 1.0),
-        (40, 0.7, records.MARGINAL_RULE, 1.0),
-        (10, 0.4, records.MARGINAL_RULE, 1.0),
-        (10, 0.7, records.PRINTED_RULE, 1.0),
-        (10, 0.7, records.MMR_RULE, 1.0),
-        (10, 0.7, records.MARGINAL_RULE, 1e-18),
+        (2, 0.7, records.MARGINAL_RULE),
+        (40, 0.7, records.MARGINAL_RULE),
+        (10, 0.4, records.MARGINAL_RULE),
+        (10, 0.7, records.PRINTED_RULE),
+        (10, 0.7, records.MMR_RULE),
     ],
 )
-def test_angles_do_not_pay(k: int, relevance: float, rule: int, scale: float) -> None:
-    """Few picks or candidates, a low relevance, another rule, or squares too small for float32."""
-    points, rows, _ = drawn(0, "clusters", scale)
-    assert not greedy._angles_pay.py_func(points, rows, COUNT, objective(k, relevance, rule))
+def test_angles_do_not_pay(k: int, relevance: float, rule: int) -> None:
+    """Few picks or candidates, a low relevance, or another rule."""
+    points, *_ = drawn(0, "clusters", 1.0)
+    assert not greedy.angles_pay(points, COUNT, objective(k, relevance, rule))
+
+
+def test_squares_of_long_inverse_lengths_do_not_fit() -> None:
+    points, rows, _ = drawn(0, "clusters", 1e-18)
+    assert not greedy.angles_fit(points, rows, COUNT)
 
 
 def test_angles_do_not_pay_for_few_dimensions_for_squares_or_for_sparse_points() -> None:
     vectors, inverses = np.ones((2, DIMS), np.float32), np.ones(2, np.float32)
-    rows, ten = np.zeros(COUNT, np.int32), objective(10, 0.7, records.MARGINAL_RULE)
-    assert greedy._angles_pay.py_func(kernel_points(vectors, inverses=inverses), rows, COUNT, ten)
+    ten = objective(10, 0.7, records.MARGINAL_RULE)
+    assert greedy.angles_pay(kernel_points(vectors, inverses=inverses), COUNT, ten)
     for points in (
         kernel_points(vectors),
         kernel_points(vectors[:, :100], inverses=inverses),
         kernel_points(vectors, inverses=inverses, stored_sparse=True),
     ):
-        assert not greedy._angles_pay.py_func(points, rows, COUNT, ten)
+        assert not greedy.angles_pay(points, COUNT, ten)
+
+
+@pytest.mark.parametrize("centre", ["zeros", "opposite", "random"])
+def test_any_centre_gives_the_same_picks(centre: str) -> None:
+    points, rows, costs = drawn(3, "clusters", 1.0)
+    ten, scratch = objective(10, 0.7, records.MARGINAL_RULE), selection_scratch(COUNT, points)
+    expected, gains = np.empty(10, np.int64), np.empty(10, np.float32)
+    none = np.empty(0, np.int8)
+    greedy.greedy(points, rows, costs, COUNT, ten, scratch, False, none, expected, gains)
+    direction = np.random.default_rng(0).standard_normal((1, DIMS)).astype(np.float32)
+    if centre == "opposite":
+        greedy.find_centre(points.vectors, rows, 10, direction)
+        direction = -direction
+    direction *= 0 if centre == "zeros" else 1 / np.linalg.norm(direction)
+    greedy.cosines_from(points, rows, COUNT, direction, scratch.far)
+    picks, values = np.empty(10, np.int64), np.empty(10, np.float32)
+    greedy.pick_by_angles(points, rows, costs, COUNT, ten, scratch, direction, picks, values)
+    assert picks.tolist() == expected.tolist()
+    assert values.tobytes() == gains.tobytes()

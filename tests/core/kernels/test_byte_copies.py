@@ -143,7 +143,7 @@ def test_greedy_picks_what_exact_sums_pick(
     objective = Objective(k, share, RULES[rule], product=False, copy_limit=limit32)
     standing, selection = np.zeros(190, np.int8), selection_scratch(190, points)
     n_picks, n_copies = greedy.greedy(
-        points, rows, costs, 190, objective, selection, standing, picks, gains
+        points, rows, costs, 190, objective, selection, False, standing, picks, gains
     )
     assert list(zip(picks[:n_picks], -gains[:n_picks], strict=True)) == twin
     rest = np.setdiff1d(np.arange(190), picks[:n_picks])

@@ -142,6 +142,7 @@ class Case:
             count,
             objective,
             selection,
+            False,
             np.zeros(0, np.int8),
             picks,
             values,

@@ -179,3 +179,13 @@ def test_kth_key_agrees_with_sorting(values: list[int], data: st.DataObject) -> 
 def test_kth_least_agrees_with_sorting(values: list[float], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values) - 1))
     assert top_k.kth_least(np.array(values, np.float32), k) == sorted(values)[k]
+
+
+@given(seed=seeds, count=st.sampled_from([0, 1, 2, 300, 1000]), levels=st.sampled_from([2, 10**6]))
+def test_order_of_is_a_stable_order(seed: int, count: int, levels: int) -> None:
+    """Zeros of both signs are equal."""
+    rng = np.random.default_rng(seed)
+    costs = rng.integers(-levels, levels, count) * 10.0 ** rng.integers(-40, 30, count)
+    numbers, rows = (costs * rng.choice([0, 1, -1], count)).astype("f4"), np.empty(count, np.int32)
+    top_k.order_of(numbers, rows)
+    assert rows.tolist() == np.argsort(numbers, kind="stable").tolist()
