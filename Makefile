@@ -87,11 +87,11 @@ crash: .venv/ready   ## kill processes of all roles in many rounds, about an hou
 
 SEEDS ?= 1000
 SIMULATE = PYTHONPATH=tests $(BIN)/python -m simulation
-simulate: .venv/ready  ## run the write path under SEEDS=1000 seeds; ARGS="--seed 7" repeats one and prints its history
+simulate: .venv/ready  ## run writes and serving under SEEDS=1000 seeds; ARGS="--part writes --seed 7" prints one
 	$(BIN)/divgrpc warm
 	$(SIMULATE) --seeds $(SEEDS) $(ARGS)
 
-simulate-mutants: .venv/ready  ## look for each known defect of the write path with the simulator
+simulate-mutants: .venv/ready  ## look for each known defect with the simulator
 	$(BIN)/divgrpc warm
 	$(SIMULATE) --mutants --seeds $(SEEDS) $(ARGS)
 

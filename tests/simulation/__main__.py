@@ -1,4 +1,4 @@
-"""python -m simulation: run the write path under many seeds, and check what it has done.
+"""python -m simulation: run the paths of writes and of queries under many seeds, and check them.
 
 A seed that fails is printed with its history, and --seed repeats it. With --mutant, the code has a
 known defect, and the run succeeds if a seed finds it; --mutants does so for all defects. The exit
@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Final
 
-from simulation.mutants import MUTANTS
+from simulation.parts import PARTS, Part
 from simulation.pool import Report, find_mutants, run_seeds
 
 _SEEDS: Final = 1_000
@@ -30,42 +30,49 @@ def main() -> int:
     parser.add_argument(
         "--failpoints", action="store_true", help="print how often each was reached"
     )
+    parser.add_argument(
+        "--part", choices=(*PARTS, "all"), default="all", help="what to run (default all)"
+    )
     arguments = parser.parse_args()
-    if arguments.mutants:
-        return _find_all(arguments.seeds, arguments.processes)
-    return _run(arguments)
+    names = list(PARTS) if arguments.part == "all" else [arguments.part]
+    if arguments.mutant:
+        names = [name for name in names if arguments.mutant in PARTS[name].mutants]
+        if not names:
+            parser.error(f"there is no defect {arguments.mutant!r}")
+    run = _find_all if arguments.mutants else _run
+    return max(run(PARTS[name], arguments) for name in names)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(part: Part, arguments: argparse.Namespace) -> int:
     """Run seeds; return whether one failed, or with a mutant whether none did."""
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)
     start = time.monotonic()
-    report = Report()
-    mutant = MUTANTS[arguments.mutant] if arguments.mutant else None
-    for outcome in run_seeds(seeds, arguments.processes, arguments.seconds, mutant):
+    report = Report(part)
+    mutant = part.mutants[arguments.mutant] if arguments.mutant else None
+    for outcome in run_seeds(part, seeds, arguments.processes, arguments.seconds, mutant):
         report.add(outcome)
         if outcome.failure or arguments.seed is not None:
             _show("\n".join(outcome.history))
         if outcome.failure:
             _show(f"seed {outcome.seed} fails: {outcome.failure}")
-            _show(f"to repeat it: python -m simulation --seed {outcome.seed}")
+            _show(f"to repeat it: python -m simulation --part {part.name} --seed {outcome.seed}")
             break
     report.show(_show, time.monotonic() - start, is_long=arguments.failpoints)
     return int(report.has_failed != bool(arguments.mutant))
 
 
-def _find_all(seeds: int, processes: int) -> int:
+def _find_all(part: Part, arguments: argparse.Namespace) -> int:
     """Look for each defect, and print the seed that finds it; return 1 if one was not found."""
     misses = 0
-    for mutant, outcome in find_mutants(list(MUTANTS.values()), seeds, processes):
+    for mutant, outcome in find_mutants(part, arguments.seeds, arguments.processes):
         misses += not outcome.failure
         failure = "".join(outcome.failure.strip().splitlines()[-1:])
         result = f"seed {outcome.seed}: {failure}" if failure else "not found"
         _show(f"{mutant.name} ({mutant.reason}): {result[:300]}")
-    count = len(MUTANTS) - misses
-    _show(f"{count} of {len(MUTANTS)} defects were found within {seeds} seeds")
+    count = len(part.mutants)
+    _show(f"{part.name}: {count - misses} of {count} defects were found in {arguments.seeds} seeds")
     return int(misses > 0)
 
 

@@ -1,12 +1,13 @@
 """Processes that run seeds side by side, and the sum of what they did."""
 
 import multiprocessing
+import os
 import shutil
 import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
@@ -15,9 +16,9 @@ from types import SimpleNamespace
 from typing import Final
 
 from divgrpc import parallel
-from simulation.failpoints import FailpointMap
 from simulation.mutation import Mutant
-from simulation.runs import Outcome, make_templates, run_in_folder
+from simulation.parts import PARTS, Part
+from simulation.runs import Outcome
 
 # A run takes some tenths of a second where it has a processor. After this time it hangs, which is a
 # failure.
@@ -29,9 +30,10 @@ _HOUR_SECONDS: Final = 3_600
 
 
 class Report:
-    """The sum of many runs."""
+    """The sum of many runs of a part."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: Part) -> None:
+        self.part = part
         self.counts: Counter[str] = Counter()
         self.unnamed: set[str] = set()
         self.runs = self.faults = 0
@@ -49,7 +51,7 @@ class Report:
 
     def show(self, show: Callable[[str], None], seconds: float, *, is_long: bool) -> None:
         """Print the sum."""
-        names = FailpointMap().names
+        names = self.part.failpoints()
         reached = [name for name in names if self.counts[name]]
         if is_long:
             show("\n".join(f"{self.counts[name]:8} {name}" for name in names))
@@ -57,41 +59,46 @@ class Report:
             show(f"calls without a failpoint: {', '.join(sorted(self.unnamed))}")
         rate = self.runs / seconds * _HOUR_SECONDS
         show(
-            f"{self.runs} seeds in {seconds:.0f} s, {rate:,.0f} an hour, each with"
-            f" {self.cpu_seconds / max(1, self.runs):.2f} s of CPU time; {self.faults} faults;"
+            f"{self.part.name}: {self.runs} seeds in {seconds:.0f} s, {rate:,.0f} an hour, each"
+            f" with {self.cpu_seconds / max(1, self.runs):.2f} s of CPU time; {self.faults} faults;"
             f" {len(reached)} of {len(names)} failpoints reached"
         )
 
 
 def run_seeds(
-    seeds: Iterable[int], processes: int, seconds: float, mutant: Mutant | None = None
+    part: Part,
+    seeds: Iterable[int],
+    processes: int,
+    seconds: float,
+    mutant: Mutant | None = None,
 ) -> Iterator[Outcome]:
-    """Run seeds in several processes, and yield their outcomes as they come.
+    """Run seeds of a part in several processes, and yield their outcomes as they come.
 
     seconds: no seed begins when so much time has passed.
     mutant: a defect that the code has.
     """
-    with _warm_folder() as folder, mutant.applied() if mutant else nullcontext():
-        runner = _Runner(folder, FailpointMap())
+    with _warm_folder(part) as folder, mutant.applied() if mutant else nullcontext():
+        runner = _Runner(folder, part)
         end_time = time.monotonic() + seconds
         yield from _run_in_processes(runner, iter(seeds), processes, end_time)
 
 
-def find_mutants(
-    mutants: Sequence[Mutant], seeds: int, processes: int
-) -> Iterator[tuple[Mutant, Outcome]]:
-    """Run seeds with each defect until one fails; yield the last outcome of each."""
-    with _warm_folder() as folder:
+def find_mutants(part: Part, seeds: int, processes: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """Run seeds with each defect of a part until one fails; yield the last outcome of each."""
+    mutants = part.mutants.values()
+    with _warm_folder(part) as folder:
         pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
-        futures = {pool.submit(_find, mutant, folder, seeds): mutant for mutant in mutants}
+        futures = {
+            pool.submit(_find, part.name, mutant, folder, seeds): mutant for mutant in mutants
+        }
         for future in as_completed(futures):
             yield futures[future], future.result()
         pool.shutdown()
 
 
-def _find(mutant: Mutant, folder: Path, seeds: int) -> Outcome:
+def _find(part: str, mutant: Mutant, folder: Path, seeds: int) -> Outcome:
     with mutant.applied():
-        runner = _Runner(folder, FailpointMap())
+        runner = _Runner(folder, PARTS[part])
         for seed in range(seeds):
             outcome = runner(seed)
             if outcome.failure:
@@ -100,15 +107,15 @@ def _find(mutant: Mutant, folder: Path, seeds: int) -> Outcome:
 
 
 @contextmanager
-def _warm_folder() -> Iterator[Path]:
-    """Make a folder with an index of each kind, and load all that runs need."""
+def _warm_folder(part: Part) -> Iterator[Path]:
+    """Make a folder with the indexes of a part, and load all that its runs need."""
     # A process that is forked must have no threads; and one thread computes what the seed says.
     parallel._thread = SimpleNamespace(busy=True)  # type: ignore[assignment]  # all that is read
     folder = Path(tempfile.mkdtemp(dir=_SHARED if _SHARED.is_dir() else None))
     try:
-        make_templates(folder / "templates")
+        part.make_templates(folder / "templates")
         for seed in _FIRST_RUNS:
-            _Runner(folder, FailpointMap())(seed)
+            _Runner(folder, part)(seed)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -117,11 +124,17 @@ def _warm_folder() -> Iterator[Path]:
 class _Runner:
     """Runs one seed; an object of this class is copied to each process."""
 
-    def __init__(self, folder: Path, failpoints: FailpointMap) -> None:
-        self._folder, self._failpoints = folder, failpoints
+    def __init__(self, folder: Path, part: Part) -> None:
+        self._folder, self._run = folder, part.prepare()
 
     def __call__(self, seed: int) -> Outcome:
-        return run_in_folder(seed, self._folder / "templates", self._folder, self._failpoints)
+        """Run a seed in a new folder, and remove it."""
+        path = self._folder / f"seed-{seed}-{os.getpid()}"
+        path.mkdir()
+        try:
+            return self._run(seed, self._folder / "templates", path)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 _runner: _Runner

@@ -1,6 +1,5 @@
 """Runs of seeds: what a seed decides, the lives of the index, and the outcome."""
 
-import os
 import random
 import shutil
 import time
@@ -271,13 +270,3 @@ def _check_recovered(world: World, path: Path, event: int) -> Version | None:
     reader = f"after event {event}, a reader"
     world.history.check_answer(version, stamps_of(index), world.floor_at(event), reader)
     return version
-
-
-def run_in_folder(seed: int, templates: Path, folder: Path, failpoints: FailpointMap) -> Outcome:
-    """Run a seed in a new folder, and remove it."""
-    path = folder / f"seed-{seed}-{os.getpid()}"
-    path.mkdir()
-    try:
-        return run_seed(seed, templates, path, failpoints)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,7 @@ waits, and from then on in each of these functions. An event loop is a task as w
 `wait_until` where it would wait for a descriptor, and `now` is its clock.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -58,6 +59,8 @@ class Task:
         self.is_over = False
         self.wake_time = 0.0
         self.condition: Callable[[], bool] | None = None
+        # When the task runs even if its condition does not hold.
+        self.end_time = math.inf
         # The task that kills this one, and waits for its end.
         self.killer: Task | None = None
         self.gate = _closed_gate()
@@ -137,13 +140,13 @@ class Scheduler:
         task.wake_time = self.now + seconds
         self._hand_over(task)
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Let other tasks run until a condition holds, which other tasks change."""
+    def wait_until(self, condition: Callable[[], bool], seconds: float = math.inf) -> None:
+        """Let other tasks run until a condition holds, which they change, or the time is over."""
         task = self._alive()
-        if not condition():
-            task.condition = condition
+        if not condition() and seconds > 0:
+            task.condition, task.end_time = condition, self.now + seconds
             self._hand_over(task)
-            task.condition = None
+            task.condition, task.end_time = None, math.inf
 
     def kill(self, process: Process) -> None:
         """End a process: its tasks raise `Ended`, this one last if it belongs to the process."""
@@ -179,14 +182,18 @@ class Scheduler:
 
     def _next_task(self) -> Task:
         while True:
-            ready = [t for t in self._tasks if t.wake_time <= self.now and _may_run(t)]
+            ready = [t for t in self._tasks if t.wake_time <= self.now and self._may_run(t)]
             if ready:
                 return ready[self._random.randrange(len(ready))] if len(ready) > 1 else ready[0]
-            times = [task.wake_time for task in self._tasks if task.wake_time > self.now]
+            times = [time for task in self._tasks for time in (task.wake_time, task.end_time)]
+            times = [time for time in times if self.now < time < math.inf]
             if not times:
                 waiting = ", ".join(f"{task.process.name}: {task.name}" for task in self._tasks)
                 self.fail(DeadlockError(f"all tasks wait: {waiting}"))
             self.now = min(times)
+
+    def _may_run(self, task: Task) -> bool:
+        return task.condition is None or task.end_time <= self.now or task.condition()
 
     def _give_baton(self) -> None:
         """Give the baton to a task, or to the main thread after the last one and after an error."""
@@ -217,10 +224,6 @@ class Scheduler:
             task.killer.gate.release()
         else:
             self._give_baton()
-
-
-def _may_run(task: Task) -> bool:
-    return task.condition is None or task.condition()
 
 
 class Lock:

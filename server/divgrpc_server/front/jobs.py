@@ -288,13 +288,17 @@ class Jobs:
         number = next(self._numbers)
         future: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         self._requests[number] = job, future
-        self._channel.send(control.Message(job.request, number, tag))
         try:
+            self._channel.send(control.Message(job.request, number, tag))
             return await future
+        except OSError as error:
+            raise UnavailableError("the server is too busy to start this call; retry") from error
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 future.result().close()
             raise
+        finally:
+            self._requests.pop(number, None)
 
 
 def _refusal(job: Job, message: control.Message) -> DivgrpcError:

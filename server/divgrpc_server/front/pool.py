@@ -7,11 +7,12 @@ that a worker holds. All other calls wait in the queues, so that any free worker
 so that callers can withdraw them.
 
 When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
-The pool reserves one worker and sends it one suspect at a time, so a second death identifies the
-cause. The call that caused it fails, and its fingerprint is refused for a minute. The other calls
-are only delayed. Before suspects are retried, the other workers check the lengths of the files of
-the index. If a file was truncated, suspects for this index fail with an error about the file, so
-they do not kill a second worker.
+The pool reserves one worker and sends it one suspect at a time. The worker says when it begins with
+the suspect, and does nothing else until it has replied, not even for other fronts. So if it dies
+meanwhile, the suspect is the cause. This call fails, and its fingerprint is refused for a minute.
+The other calls are only delayed. Before suspects are retried, the other workers check the lengths
+of the files of the index. If a file was truncated, suspects for this index fail with an error about
+the file, so they do not kill a second worker.
 
 Everything is limited: the calls and bytes that the pool holds (see `admission`), the wait for a
 worker if none is running, the time a busy worker may be silent, and the number of fingerprints. All
@@ -49,6 +50,7 @@ _WRITER_ENDED: Final = (
     "the writer ended, and may or may not have made this write;"
     " a write with a write_id can be sent again"
 )
+_POISON: Final = "this request ended two workers a moment ago and is not tried again"
 # Members of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
 _STREAM: Final = Op.STREAM
 # Requests of this operation are sent to every worker. They are not queued, counted or retried.
@@ -61,7 +63,8 @@ class PoolCall:
     """A request in the pool, whether queued or sent to a worker; `size` is in bytes."""
 
     __slots__ = (
-        *("deaths", "deliver", "kind", "queue_time", "request", "sent_time", "size", "worker"),
+        *("deaths", "deliver", "has_begun", "kind", "queue_time", "request", "sent_time"),
+        *("size", "worker"),
     )
 
     def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
@@ -71,6 +74,8 @@ class PoolCall:
         self.kind = kind_of(self.size)
         self.queue_time = self.sent_time = time.monotonic()
         self.deaths = 0
+        # Whether a worker does nothing but this suspect.
+        self.has_begun = False
         self.worker: WorkerLink | None = None
 
 
@@ -202,16 +207,19 @@ class Pool:
         is_stream, is_counted = op is _STREAM, op is not _WRITES
         if is_counted and not is_stream:
             self._admission.check(len(payload), deadline)
-        if not self._quarantine.is_empty and self._quarantine.holds(
-            subjects.fingerprint(op, payload)
-        ):
-            raise PoisonError("this request ended two workers a moment ago and is not tried again")
+        if self._is_quarantined(op, payload):
+            raise PoisonError(_POISON)
         call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)
         if is_counted:
             self._admission.take(call.size, is_stream=is_stream)
         self._queues[call.kind][call.request.id] = call
         self._dispatch()
         return call
+
+    def _is_quarantined(self, op: int, payload: bytes) -> bool:
+        """Return whether a request has ended two workers; a fingerprint takes a microsecond."""
+        quarantine = self._quarantine
+        return not quarantine.is_empty and quarantine.holds(subjects.fingerprint(op, payload))
 
     def take(self, size: int) -> None:
         """Count a message of a stream, in bytes, before it is submitted with others."""
@@ -395,9 +403,12 @@ class Pool:
         self._dispatch()
 
     def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
-        if reply.outcome == Outcome.PART:
-            if streamed := worker.outstanding.get(reply.id):
-                streamed.deliver(reply)
+        if reply.outcome in (Outcome.PART, Outcome.BEGUN):
+            if call := worker.outstanding.get(reply.id):
+                if reply.outcome == Outcome.PART:
+                    call.deliver(reply)
+                else:
+                    call.has_begun = True
             return
         call = worker.outstanding.pop(reply.id, None)
         if call is None:
@@ -438,12 +449,18 @@ class Pool:
         self._recheck(worker.outstanding.values())
         for call in worker.outstanding.values():
             call.worker = None
-            call.deaths += 1
+            # A suspect that had not begun is not the cause.
+            call.deaths += not call.deaths or call.has_begun
+            call.has_begun = False
             if call.request.op is _PREPARE:
                 call.deliver(Reply(call.request.id, Outcome.LOST, b""))
             elif self._is_writer:
                 self._fail(call, UnavailableError(_WRITER_ENDED))
+            elif self._is_quarantined(call.request.op, call.request.payload):
+                # The same request of another call ended two workers meanwhile.
+                self._fail(call, PoisonError(_POISON))
             elif call.deaths < _TRIES:
+                call.request = call.request._replace(is_suspect=True)
                 self._suspects[call.request.id] = call
             else:
                 self._condemn(call)
@@ -469,10 +486,18 @@ class Pool:
             self._reserved = None
 
     def _condemn(self, call: PoolCall) -> None:
+        """Fail a call that has ended two workers, and calls with the same request that wait."""
         op, payload = call.request.op, call.request.payload
-        self._quarantine.add(subjects.fingerprint(op, payload), subjects.index_of(op, payload))
+        fingerprint = subjects.fingerprint(op, payload)
+        self._quarantine.add(fingerprint, subjects.index_of(op, payload))
         self._log.error("query ended two workers", **log_fields(call.request.tag))
         self._fail(call, UnavailableError("two workers ended while they answered this request"))
+        for queue in (self._suspects, *self._queues.values()):
+            for other in list(queue.values()):
+                request = other.request
+                if subjects.fingerprint(request.op, request.payload) == fingerprint:
+                    del queue[request.id]
+                    self._fail(other, PoisonError(_POISON))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)

@@ -4,7 +4,7 @@ Theory of operation. Each front shares one SEQPACKET socket with each worker. Su
 preserves the boundaries of packets, and if one side dies, the other side sees the end of the
 stream. A packet contains several items, so that small requests can be sent together:
 
-    request packet  items: id, deadline, op, tag (see `tags`), payload
+    request packet  items: id, deadline, op, whether it is a suspect, tag (see `tags`), payload
     reply packet    credits returned, one credit lent, then items: id, kind, payload
 
 A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
@@ -41,7 +41,9 @@ _REPLY: Final = struct.Struct("<QIB3x")
 _CREDITS: Final = struct.Struct("<BBbx")
 _BUFFER_BYTES: Final = 212_992  # the usual net.core.wmem_max; a larger buffer needs privileges
 _DESCRIPTOR_ROOM: Final = socket.CMSG_SPACE(4)
+# Bits beside the operation of a request and the kind of a reply.
 _IN_MEMFD: Final = 0x80
+_IS_SUSPECT: Final = 0x40
 
 CREDITS_BYTES: Final = _CREDITS.size
 SMALL_MAX: Final = PACKET_BYTES - _REQUEST.size - TAG_BYTES_MAX
@@ -76,19 +78,24 @@ class Outcome(IntEnum):
     STATUS = 1  # the payload is the google.rpc.Status of an error
     LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
     PART = 3  # the payload is a message of a stream, and more replies follow
+    BEGUN = 4  # no payload: the worker does nothing but this suspect until it replies
 
 
 _OUTCOMES: Final = frozenset(Outcome)
 
 
 class Request(NamedTuple):
-    """One item of a request packet."""
+    """One item of a request packet.
+
+    is_suspect: whether a worker has ended while it held this request.
+    """
 
     id: int
     deadline: float
     op: int
     tag: str
     payload: bytes
+    is_suspect: bool = False
 
 
 class Reply(NamedTuple):
@@ -166,7 +173,7 @@ def adopt(descriptor: int) -> socket.socket:
 def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
     """Return a request item, without its payload if the payload is passed in a memfd."""
     tag = request.tag.encode()
-    op = request.op | _IN_MEMFD if in_memfd else request.op
+    op = request.op | in_memfd * _IN_MEMFD | request.is_suspect * _IS_SUSPECT
     head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
     return head + tag if in_memfd else head + tag + request.payload
 
@@ -189,11 +196,13 @@ def unpack_requests(packet: memoryview, memfd: int) -> list[Request]:
             at += _REQUEST.size + tag_length
             tag = str(packet[at - tag_length : at], "ascii")
             payload = _payload(packet[at:], length, memfd if op & _IN_MEMFD else None)
+            is_suspect = bool(op & _IS_SUSPECT)
             if op & _IN_MEMFD:
-                op = Op.LOST if memfd < 0 else op & ~_IN_MEMFD
+                op = Op.LOST if memfd < 0 else op
             else:
                 at += length
-            requests.append(Request(number, deadline, op, tag, payload))
+            op &= ~(_IN_MEMFD | _IS_SUSPECT)
+            requests.append(Request(number, deadline, op, tag, payload, is_suspect))
         _check_end(packet, at)
     return requests
 

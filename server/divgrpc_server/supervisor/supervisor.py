@@ -68,7 +68,10 @@ class Supervisor:
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
+        # Successive children of each role that ended soon after their start, and those of them
+        # that never were ready.
         self._failures: dict[Role, int] = dict.fromkeys(get_args(Role), 0)
+        self._failed_starts: dict[Role, int] = dict.fromkeys(get_args(Role), 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         # Whether a caller has ever written to an index.
@@ -114,6 +117,7 @@ class Supervisor:
         except OSError as error:
             self._log.warning("cannot start a child", role=role, reason=str(error))
             self._failures[role] += 1
+            self._failed_starts[role] += 1
             self._spawn(self._replace(role))
 
     def _start(self, role: Role) -> Child:
@@ -296,11 +300,16 @@ class Supervisor:
         age = asyncio.get_running_loop().time() - child.start_time
         is_young = not child.ready or age < _YOUNG_SECONDS
         self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0
+        # Once children are ready, callers may end them.
+        self._failed_starts[child.role] += 1
+        if child.ready:
+            self._failed_starts[child.role] = 0
         await self._replace(child.role)
 
     async def _replace(self, role: Role) -> None:
         failures = self._failures[role]
-        if not self._serving and failures >= _START_FAILURES_MAX * self._count(role):
+        starts_max = _START_FAILURES_MAX * self._count(role)
+        if not self._serving and self._failed_starts[role] >= starts_max:
             if role == "forkserver":
                 self._log.warning(
                     "the fork server does not start; workers start without it",

@@ -119,6 +119,8 @@ class IndexCache:
         self._entries: dict[str, _Entry] = {}
         # Prepared generations that are not current yet, by the name of their index.
         self._prepared: dict[str, Engine] = {}
+        # The names of indexes by the folders of the generations that threads prepare.
+        self._awaited: dict[str, str] = {}
         self._openings: SimpleQueue[_Opening] = SimpleQueue()
 
     def find(self, name: str) -> Engine | None:
@@ -142,11 +144,13 @@ class IndexCache:
     def prepare(self, name: str, folder: str) -> None:
         """Start to open a complete generation that is not published yet."""
         path = self._root / folder
+        self._awaited[folder] = name
         self._open(name, lambda: Engine(open_generation(path), name), folder=folder)
 
     def forget_prepared(self) -> None:
         """Close prepared generations, because the front that requested them may be gone."""
         self._prepared.clear()
+        self._awaited.clear()
 
     def refresh(self, name: str) -> None:
         """Close the previous generation of an index, or the index if it was deleted."""
@@ -156,6 +160,7 @@ class IndexCache:
             pass
         finally:
             self._prepared.pop(name, None)
+            self._awaited = {f: other for f, other in self._awaited.items() if other != name}
 
     def recheck(self, name: str) -> None:
         """Close an index whose files were truncated.
@@ -187,7 +192,9 @@ class IndexCache:
             names.append((opening.name, opening.folder))
             entry = self._entries.get(opening.name)
             if opening.folder:
-                if isinstance(opening.outcome, Engine):
+                # After a refresh nobody needs it: the build was cancelled or has published it.
+                is_awaited = self._awaited.pop(opening.folder, None) is not None
+                if is_awaited and isinstance(opening.outcome, Engine):
                     self._prepared[opening.name] = opening.outcome
             elif entry is not None and entry.opening == opening.stamp:
                 self._report(opening.name, entry.error, opening.outcome)

@@ -158,11 +158,15 @@ def is_large_packet(packet: list[Request]) -> bool:
 
 
 class Task(NamedTuple):
-    """A batch, the front that sent it, and whether its packet was large."""
+    """A batch, the front that sent it, and whether its packet was large.
+
+    is_suspect: whether the batch may have ended another worker.
+    """
 
     front: FrontLink
     batch: Work
     is_large: bool
+    is_suspect: bool
 
 
 class Worker:
@@ -203,8 +207,8 @@ class Worker:
                 # is answered before the slices of the large packet.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
-            if self._tasks:
-                self._serve_slice(self._tasks.popleft())
+            if self._tasks and not self._serve_slice(task := self._tasks.popleft()):
+                self._tasks.append(task)
         for front in self._fronts.values():
             front.link.close()
 
@@ -281,7 +285,9 @@ class Worker:
             batch.is_withdrawn = True
 
     def _read(self, front: FrontLink) -> None:
-        self._read_packet(front)
+        # A suspect that was answered in this round has perhaps read its packets.
+        with contextlib.suppress(BlockingIOError):
+            self._read_packet(front)
         if front.is_gone:
             self._detach(front)
 
@@ -333,7 +339,7 @@ class Worker:
             if isinstance(batch, Reply):
                 front.reply(batch)
             else:
-                is_over = self._begin(Task(front, batch, is_large))
+                is_over = self._begin(Task(front, batch, is_large, request.is_suspect))
         if not is_large:
             front.owed_small += 1
         elif is_over:
@@ -343,13 +349,16 @@ class Worker:
 
     def _begin(self, task: Task) -> bool:
         """Answer a batch, or queue it; return whether it is finished."""
-        front, batch, _ = task
+        front, batch, *_ = task
         try:
             _check_deadline(batch)
             index = self._indexes.find(batch.name) if batch.name else None
             is_opening = index is None and batch.name != ""
             if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
                 self._meter.add(batch.name, batch.row_count)
+            if task.is_suspect and not is_opening:
+                front.reply(Reply(batch.id, Outcome.BEGUN, b""))
+                front.flush()
             # Work without a name needs no index.
             reply = None if is_opening else batch.start(cast(Engine, index))
             if self._sampler is not None and index is not None:
@@ -365,8 +374,19 @@ class Worker:
             self._parked.setdefault(batch.name, []).append(task)
         else:
             front.sliced += 1
-            self._tasks.append(task)
+            if task.is_suspect:
+                self._serve_alone(task)
+            else:
+                self._tasks.append(task)
         return False
+
+    def _serve_alone(self, task: Task) -> None:
+        """Answer all slices of a suspect, so that it is the cause if this process ends."""
+        while not self._serve_slice(task):
+            for front in list(self._fronts.values()):
+                front.show_life()
+                self._read_withdrawals(front)
+            task.batch.is_withdrawn |= task.front.is_gone
 
     def _offer_sample(self, batch: Work, index: Engine) -> None:
         """Let the recall of a query be measured later, when this worker is idle."""
@@ -374,8 +394,9 @@ class Worker:
         if plain is not None and self._sampler is not None:
             self._sampler.offer(batch.name, index, *plain)
 
-    def _serve_slice(self, task: Task) -> None:
-        front, batch, is_large = task
+    def _serve_slice(self, task: Task) -> bool:
+        """Answer the next slice of a batch; return whether the batch is finished."""
+        front, batch, is_large, _ = task
         loan = 0
         try:
             if not batch.is_withdrawn:
@@ -390,17 +411,17 @@ class Worker:
                     if reply is not None:
                         front.reply(reply)
                         front.flush()
-                    self._tasks.append(task)
-                    return
+                    return False
                 front.reply(reply)
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
             front.reply(batch.pack_error(error, self._log))
         front.sliced -= 1
         front.loan -= loan
         self._end(task)
+        return True
 
     def _end(self, task: Task) -> None:
-        front, batch, is_large = task
+        front, batch, is_large, _ = task
         del front.batches[batch.id]
         front.owed_large += is_large
         if not front.is_gone:

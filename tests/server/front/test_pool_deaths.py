@@ -9,7 +9,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.ipc.packets import Op, Outcome
-from support.processes.pool_harness import Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import Stage, answer, begin, on_stage, packet, settle
 
 
 @on_stage()
@@ -29,6 +29,7 @@ async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> No
     await calls[0]
     (guilty,) = await packet(second)
     assert guilty.payload == b"call 1"
+    begin(second, guilty)
     second.close()
     reply = await calls[1]
     assert reply.outcome == Outcome.STATUS
@@ -43,12 +44,51 @@ async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> No
 
 
 @on_stage()
+async def test_a_suspect_is_to_blame_only_if_its_worker_had_begun(stage: Stage) -> None:
+    """A worker may end because of a call of another front, before it begins with the suspect."""
+    call = stage.ask(b"innocent")
+    for serial in range(4):
+        link = stage.attach(serial)
+        (request,) = await packet(link)
+        assert request.is_suspect == (serial > 0)
+        link.close()
+        await settle()
+    link = stage.attach(9)
+    answer(link, *await packet(link))
+    assert (await call).outcome == Outcome.ANSWER
+
+
+@on_stage()
+async def test_copies_of_a_guilty_call_are_not_tried_again(stage: Stage) -> None:
+    """Neither those that wait, nor one whose worker ends later."""
+    links = [stage.attach(1), stage.attach(2)]
+    running = [stage.ask(b"guilty"), stage.ask(b"guilty")]
+    for link in links:
+        await packet(link)
+    third = stage.attach(3)
+    links[0].close()
+    await settle()
+    waiting = [stage.ask(b"guilty") for _ in range(8)]
+    (suspect,) = await packet(third)
+    begin(third, suspect)
+    third.close()
+    assert (await running[0]).outcome == Outcome.STATUS
+    links[1].close()
+    replies = await asyncio.gather(running[1], *waiting)
+    codes = [status_pb2.Status.FromString(reply.payload).code for reply in replies]
+    assert codes == [code_pb2.INTERNAL] * 9
+    fourth = stage.attach(4)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(packet(fourth), 0.2)
+
+
+@on_stage()
 async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
     """A query that ended two workers is tried again after its index has changed."""
     call = stage.ask(b"guilty")
     for serial in range(2):
         link = stage.attach(serial)
-        await packet(link)
+        begin(link, *await packet(link))
         link.close()
         await settle()
     assert (await call).outcome == Outcome.STATUS

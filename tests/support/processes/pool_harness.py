@@ -109,6 +109,12 @@ def answer(
     link.send(packets.pack_credits(small, large, loan) + b"".join(items))
 
 
+def begin(link: packets.Link, *requests: Request) -> None:
+    """Say that a worker begins with suspects, as it does before it answers one."""
+    items = [packets.pack_reply(Reply(r.id, Outcome.BEGUN, b"")) for r in requests if r.is_suspect]
+    link.send(packets.pack_credits(0, 0) + b"".join(items))
+
+
 async def settle() -> None:
     """Let all tasks run that are ready."""
     for _ in range(5):

@@ -1,0 +1,1 @@
+"""A simulator of the read path: fronts, their pools of workers, workers and builders."""

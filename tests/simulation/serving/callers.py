@@ -1,0 +1,299 @@
+"""Callers of a front: what they ask for, and what must hold for each answer."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from google.rpc import code_pb2, status_pb2
+from grpc import aio
+
+from divgrpc.errors import DivgrpcError
+from divgrpc_protos.v1 import query_pb2
+from divgrpc_server.codec.statuses import QueueFullError, status_of
+from divgrpc_server.front.jobs import Build, Jobs, RefusedError
+from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.query_stream import QueryStream
+from divgrpc_server.ipc.packets import Outcome
+from simulation.serving.requests import (
+    DATASETS,
+    Kind,
+    Request,
+    bad_request,
+    build_messages,
+    good_request,
+    in_stream,
+    without_generation,
+)
+
+if TYPE_CHECKING:
+    from simulation.serving.world import World
+
+# A call that has no deadline is answered within this time, whatever happens.
+_ANSWER_SECONDS: Final = 600.0
+_QUARANTINE_SECONDS: Final = 60.0
+_INDEX: Final = "points"
+_GOOD: Final[tuple[Kind, ...]] = ("query",) * 6 + ("batch", "batch", "get", "large")
+
+
+@dataclass
+class Call:
+    """A request that a caller has made.
+
+    floor: the generation that the caller may rely on.
+    """
+
+    request: Request
+    start: float
+    deadline: float
+    floor: int
+
+
+class Callers:
+    """The callers of one front."""
+
+    def __init__(self, world: "World", pool: Pool, jobs: Jobs, name: str) -> None:
+        self._world, self._pool, self._jobs, self._name = world, pool, jobs, name
+        # Requests that have ended two workers, and when.
+        self._condemned: dict[bytes, float] = {}
+
+    async def work(self) -> None:
+        """Do actions until none is left."""
+        world = self._world
+        while world.actions:
+            action = world.actions.popleft()
+            world.busy_callers.add((self._name, action))
+            try:
+                await getattr(self, f"_{action[0]}")(action[1])
+            except Exception as error:
+                # The death of the process closes coroutines that wait.
+                world.check(not world.network.process.is_alive, f"a caller fails with {error!r}")
+                raise
+            world.busy_callers.discard((self._name, action))
+            await asyncio.sleep(world.rng.expovariate(1 / 0.02))
+
+    # Actions. Each has a number of its own.
+
+    async def _query(self, number: int) -> None:
+        await self._ask(self._draw(number))
+
+    async def _burst(self, number: int) -> None:
+        """Make many calls at a time."""
+        count = self._world.rng.choice((5, 20, 60))
+        await asyncio.gather(*(self._ask(self._draw(number + i)) for i in range(count)))
+
+    async def _poison(self, number: int) -> None:
+        """Make calls that end or hang their worker, at the same time and again."""
+        rng, options = self._world.rng, self._world.options
+        request = bad_request(rng.choice(("poison", "poison", "hang")), number)
+        count = rng.choice((1, 1, 2, 3))
+        # A caller that leaves takes its call back, so that nobody is blamed if the worker ends.
+        may_leave = rng.random() < 0.3
+        self._world.deaths_max[number] = (
+            math.inf if may_leave else min(count, options.config.workers) + 1
+        )
+        others = [good_request("query", number + i) for i in range(rng.choice((0, 3)))]
+        calls = [self._ask(request, may_leave=may_leave) for _ in range(count)]
+        await asyncio.gather(*calls, *(self._ask(other) for other in others))
+        await self._ask(request, may_leave=may_leave)
+
+    async def _stream(self, number: int) -> None:
+        """Make a QueryStream call, some of whose queries have time limits or are withdrawn."""
+        await Stream(self, number).run()
+
+    async def _build(self, number: int) -> None:
+        """Make a Build call, which may be cancelled."""
+        world = self._world
+        dataset = number % DATASETS
+        messages = iter(build_messages(_INDEX, dataset))
+
+        async def read() -> object:
+            await asyncio.sleep(world.rng.expovariate(1 / 0.01))
+            return next(messages, aio.EOF)
+
+        async def write(_: bytes) -> None:
+            await asyncio.sleep(0)
+
+        job = Build(read, write)
+        seconds = world.rng.choice((math.inf, math.inf, 0.1, 1.0))
+        try:
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._jobs.relay(job, "build")
+        except TimeoutError:
+            world.note("a build is cancelled")
+            return
+        except (DivgrpcError, RefusedError) as error:
+            world.note(f"a build fails: {error!r}")
+            self._check_failed_build(error)
+            return
+        generation = job.info.generation
+        world.note(f"a build of data set {dataset} returns generation {generation}")
+        known = {version.generation: version.dataset for version in world.published}
+        world.check(known.get(generation) == dataset, "a build returns another generation")
+        world.seen = max(world.seen, generation)
+
+    def _check_failed_build(self, error: Exception) -> None:
+        status = error.status if isinstance(error, RefusedError) else status_of(error, "")  # type: ignore[arg-type]
+        codes = [code_pb2.ABORTED, code_pb2.RESOURCE_EXHAUSTED, code_pb2.UNAVAILABLE]
+        self._world.check(
+            status.code in codes, f"a build fails with {status.code}: {status.message}"
+        )
+        has_faults = bool(self._world.kills or self._world.faults.log)
+        is_caused = status.code != code_pb2.UNAVAILABLE or has_faults
+        self._world.check(is_caused, f"a build fails without a cause: {status.message}")
+
+    def _draw(self, number: int) -> Request:
+        rng = self._world.rng
+        if rng.random() < 0.06:
+            return bad_request(rng.choice(("unknown", "malformed")), number)
+        return good_request(rng.choice(_GOOD), rng.randrange(24))
+
+    # One unary call.
+
+    async def _ask(self, request: Request, *, may_leave: bool = True) -> None:
+        world = self._world
+        now = world.scheduler.now
+        seconds = world.rng.choice((math.inf, math.inf, 3.0, world.rng.expovariate(1 / 0.05)))
+        leaves = min(
+            seconds, world.rng.choice((math.inf,) * 4 + (world.rng.expovariate(1 / 0.01),))
+        )
+        if not may_leave:
+            seconds = leaves = math.inf
+        call = Call(request, now, now + seconds, world.seen)
+        try:
+            async with asyncio.timeout(min(leaves, _ANSWER_SECONDS)):
+                reply = await self._pool.answer(request.op, request.payload, call.deadline, "tag")
+        except TimeoutError:
+            world.check(leaves < _ANSWER_SECONDS, f"a call has no answer: {request.kind}")
+        except DivgrpcError as error:
+            self.check_status(call, status_of(error, ""), error)
+        else:
+            world.check(reply.outcome != Outcome.LOST, "a caller receives a lost reply")
+            if reply.outcome == Outcome.STATUS:
+                self.check_status(call, status_pb2.Status.FromString(reply.payload), None)
+            else:
+                self.check_answer(call, reply.payload)
+
+    def check_answer(self, call: Call, payload: bytes) -> None:
+        """Check the bytes of an answer."""
+        world, request = self._world, call.request
+        good = request.kind in _GOOD
+        world.check(good, f"a request that is {request.kind} is answered")
+        generation, answer = without_generation(request, payload)
+        world.note(f"{request.kind} is answered by generation {generation}")
+        world.check(generation >= call.floor, f"generation {generation} answers after {call.floor}")
+        world.check(generation <= world.current, "an answer is from the future")
+        dataset = {version.generation: version.dataset for version in world.published}[generation]
+        is_equal = answer == world.answers.answer(dataset, request)
+        world.check(is_equal, f"the answer to {request.kind} differs from the core's")
+        world.seen = max(world.seen, generation)
+
+    def check_status(self, call: Call, status: status_pb2.Status, error: Exception | None) -> None:
+        """Check that a call may end with a status."""
+        world, kind, now = self._world, call.request.kind, self._world.scheduler.now
+        world.note(f"{kind} ends with {status.code}: {status.message}")
+        if status.code == code_pb2.DEADLINE_EXCEEDED:
+            world.check(now >= call.deadline, f"{kind} is late before its deadline")
+        elif isinstance(error, QueueFullError):
+            world.check(self._pool._admission._calls > 0, "an empty queue is full")
+        elif "descriptor" in status.message or "memory" in status.message:
+            is_caused = any(line.startswith(("error", "lost")) for line in world.faults.log)
+            world.check(is_caused, f"a descriptor is missing without a cause: {status.message}")
+        elif status.code == code_pb2.UNAVAILABLE and "two workers" not in status.message:
+            waited = now - call.start
+            world.check(waited >= world.options.config.worker_wait, f"{status.message} at once")
+        elif "two workers" in status.message:
+            is_refusal = status.code == code_pb2.INTERNAL
+            self._check_condemned(call, is_refusal=is_refusal)
+        else:
+            expected = {"malformed": code_pb2.INVALID_ARGUMENT, "unknown": code_pb2.NOT_FOUND}
+            world.check(status.code == expected.get(kind), f"{kind} ends with {status}")
+
+    def _check_condemned(self, call: Call, *, is_refusal: bool) -> None:
+        """Check that a request has ended two workers, or that others ended by chance."""
+        world, now, payload = self._world, self._world.scheduler.now, call.request.payload
+        if is_refusal:
+            time = self._condemned.get(payload, -math.inf)
+            world.check(time > now - _QUARANTINE_SECONDS, "a request is refused without a cause")
+            return
+        self._condemned[payload] = now
+        is_bad = call.request.kind in ("poison", "hang")
+        by_chance = any(call.start <= time <= now for time in world.kills)
+        world.check(is_bad or by_chance, f"{call.request.kind} is blamed for two deaths")
+
+
+class Stream:
+    """One QueryStream call."""
+
+    def __init__(self, callers: Callers, number: int) -> None:
+        self._callers, self._number = callers, number
+        self._world = callers._world
+        self._rng = self._world.rng
+        self._calls: dict[int, Call] = {}
+        self._withdrawn: set[int] = set()
+        self._messages = self._draw()
+        self._answered: set[int] = set()
+
+    def _draw(self) -> list[tuple[int, bytes, Request | None, float]]:
+        messages: list[tuple[int, bytes, Request | None, float]] = []
+        for number in range(self._rng.choice((1, 5, 30))):
+            request = good_request(
+                self._rng.choice(("query", "query", "query", "batch")), self._rng.randrange(24)
+            )
+            limit = self._rng.choice((None, None, None, 5, 200, 5_000))
+            seconds = math.inf if limit is None else limit / 1_000
+            messages.append((number, in_stream(request, number, limit), request, seconds))
+            if self._rng.random() < 0.1:
+                withdrawn = self._rng.randrange(number + 1)
+                message = query_pb2.QueryStreamRequest(correlation_id=withdrawn, withdraw=True)
+                messages.append((withdrawn, message.SerializeToString(), None, 0.0))
+        return messages
+
+    async def run(self) -> None:
+        """Make the call; the caller may leave before its end."""
+        world, rng = self._world, self._rng
+        leaves = rng.choice((math.inf,) * 4 + (0.02,))
+        stream = QueryStream(
+            self._read,
+            self._write,
+            self._callers._pool,
+            window=rng.choice((1, 4, 256)),
+            deadline=math.inf,
+            tag="stream",
+            on_message=lambda _: None,
+        )
+        try:
+            async with asyncio.timeout(min(leaves, _ANSWER_SECONDS)):
+                await stream.run()
+        except TimeoutError:
+            world.check(leaves < _ANSWER_SECONDS, "a stream does not end")
+            return
+        missing = set(self._calls) - self._answered
+        world.check(not missing, f"queries of a stream have no answer: {sorted(missing)}")
+
+    async def _read(self) -> object:
+        if self._rng.random() < 0.3:
+            await asyncio.sleep(self._rng.expovariate(1 / 0.005))
+        if not self._messages:
+            return aio.EOF
+        number, message, request, seconds = self._messages.pop(0)
+        if request is None:
+            self._withdrawn.add(number)
+        else:
+            now = self._world.scheduler.now
+            self._calls[number] = Call(request, now, now + seconds, self._world.seen)
+        return message
+
+    async def _write(self, message: bytes) -> None:
+        await asyncio.sleep(0 if self._rng.random() < 0.8 else self._rng.expovariate(1 / 0.01))
+        answer = query_pb2.QueryStreamResponse.FromString(message)
+        number = answer.correlation_id
+        world, call = self._world, self._calls[number]
+        world.check(number not in self._answered, "a query of a stream has two answers")
+        self._answered.add(number)
+        if not answer.HasField("error"):
+            self._callers.check_answer(call, answer.response.SerializeToString())
+        elif answer.error.code == code_pb2.CANCELLED:
+            world.check(number in self._withdrawn, "a query is withdrawn that the caller wants")
+        else:
+            self._callers.check_status(call, answer.error, None)

@@ -1,0 +1,100 @@
+"""Runs of seeds: what a seed decides, and the outcome."""
+
+import random
+import shutil
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from divgrpc_server.config import Config
+from simulation.history import ViolationError
+from simulation.runs import Outcome
+from simulation.scheduler import DeadlockError
+from simulation.serving.faults import draw_faults, failpoints
+from simulation.serving.processes import SimulatedChild, drive, kill_at_random, supervise
+from simulation.serving.requests import Answers, Version, build_templates
+from simulation.serving.world import INDEX, Action, Options, World
+
+_ACTIONS: Final = ("query",) * 10 + ("burst", "burst", "stream", "stream")
+
+
+def make_templates(folder: Path) -> None:
+    """Build the indexes that runs begin with."""
+    build_templates(folder)
+
+
+def draw_options(seed: int, names: list[str]) -> Options:
+    """Return what a seed decides."""
+    rng = random.Random(f"serving options {seed}")
+    config = Config(
+        workers=rng.choice((1, 2, 3)),
+        fronts=rng.choice((1, 1, 2)),
+        queue_calls=rng.choice((4, 64, 1024)),
+        queue_bytes=rng.choice((100_000, 2**26)),
+        worker_silence=5.0,
+        worker_awake=rng.choice((0.0, 0.001)),
+        max_builds=rng.choice((1, 2)),
+    )
+    has_faults = rng.random() < 0.8
+    return Options(
+        config=config,
+        share=rng.choice((0.05, 0.2, 0.6)),
+        stall_share=rng.choice((0, 0, 0.002)),
+        row_seconds=rng.choice((0.0001, 0.0005, 0.004)),
+        open_seconds=rng.choice((0.001, 0.05, 2.0)),
+        buffer_bytes=rng.choice((3_000, 70_000, 212_992)),
+        callers=rng.choice((1, 3, 8)),
+        actions=rng.choice((10, 30)),
+        poison_share=rng.choice((0, 0.05, 0.2)),
+        kills=rng.choice((0, 0, 2, 5)) if has_faults else 0,
+        kill_seconds=rng.choice((0.05, 0.5)),
+        builds=rng.choice((0, 1, 3)),
+        faults=draw_faults(rng, names) if has_faults else [],
+    )
+
+
+def _draw_actions(rng: random.Random, options: Options) -> list[Action]:
+    names = [rng.choice(_ACTIONS) for _ in range(options.actions)]
+    names = ["poison" if rng.random() < options.poison_share else name for name in names]
+    names += ["build"] * options.builds
+    rng.shuffle(names)
+    return [(name, number) for number, name in enumerate(names, 1)]
+
+
+def run_seed(seed: int, templates: Path, folder: Path) -> Outcome:
+    """Run a seed in an empty folder."""
+    outcome = Outcome(seed)
+    start = time.process_time()
+    names = failpoints()
+    options = draw_options(seed, names)
+    root = folder / "root"
+    shutil.copytree(templates / "0", root / INDEX)
+    rng = random.Random(f"actions {seed}")
+    world = World(seed, options, root, Answers(templates), _draw_actions(rng, options))
+    world.published.append(Version(1, 0))
+    world.seen = 1
+    world.new_child = SimulatedChild
+    world.note(str(options))
+    try:
+        _run(world)
+    except (Exception, ViolationError, DeadlockError) as error:  # noqa: BLE001  # it is reported
+        lines = traceback.format_exception(error)
+        is_violation = isinstance(error, ViolationError)
+        outcome.failure = str(error) if is_violation else "".join(lines[-12:])
+    outcome.history = [line.replace(str(folder), "") for line in world.lines]
+    outcome.counts, outcome.faults = dict(world.faults.counts), world.faults.log
+    outcome.unnamed = {n for n in outcome.counts if n not in names and "simulation" not in n}
+    outcome.seconds = time.process_time() - start
+    return outcome
+
+
+def _run(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world.patch(patch)
+        world.process("supervisor", lambda process: supervise(world, process))
+        world.process("driver", lambda process: drive(world, process))
+        world.process("killer", lambda process: kill_at_random(world, process))
+        world.scheduler.run()

@@ -1,0 +1,364 @@
+"""One run: the processes of a server, and the code with sockets, time and threads replaced."""
+
+import asyncio
+import io
+import itertools
+import os
+import random
+import secrets
+import select
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from divgrpc import engine as engines
+from divgrpc import parallel
+from divgrpc.parameters import INDEX_NAME
+from divgrpc.storage import generations
+from divgrpc.storage.generations import IndexFolder, open_generation
+from divgrpc.writes import opening
+from divgrpc_server.config import Config
+from divgrpc_server.front import admission, pool, quarantine, query_stream
+from divgrpc_server.ipc import control, job_calls, job_frames, packets, progress
+from divgrpc_server.supervisor import supervisor
+from divgrpc_server.worker import batches, index_cache
+from divgrpc_server.worker import process as worker_process
+from simulation.history import ViolationError
+from simulation.scheduler import Process, Scheduler, clock, threads
+from simulation.serving import loop
+from simulation.serving.faults import Fault, Faults
+from simulation.serving.network import Channel, End, Event, Network, Poller, frames
+from simulation.serving.requests import DATASET_IDS, HANG, POISON, Answers, Version
+from simulation.serving.state import why_front_not_idle, why_worker_not_idle
+
+INDEX: Final = "points"
+_SPIN_SECONDS: Final = 5e-5
+# Longer than the silence after which a worker is replaced.
+_HANG_SECONDS: Final = 60.0
+
+
+Action = tuple[str, int]
+
+
+@dataclass
+class Options:
+    """What a seed decides.
+
+    share, stall_share: as of the scheduler.
+    row_seconds: seconds that a worker takes for a row of a query.
+    open_seconds: seconds to open a generation, on average.
+    callers, actions: of each front, and what each of them does.
+    kills, kill_seconds: how often a process is killed, and the seconds between kills on average.
+    builds: how many builds there are.
+    """
+
+    config: Config
+    share: float
+    stall_share: float
+    row_seconds: float
+    open_seconds: float
+    buffer_bytes: int
+    callers: int
+    actions: int
+    poison_share: float
+    kills: int
+    kill_seconds: float
+    builds: int
+    faults: list[Fault] = field(default_factory=list)
+
+
+class Log:
+    """Stands for the logger: an error that the code did not expect fails the run."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def _note(self, text: str, **fields: object) -> None:
+        # Differs from run to run, or is long.
+        shown = {name: value for name, value in fields.items() if name not in ("exc_info", "pid")}
+        self._world.note(f"log: {text} {shown}")
+
+    debug = info = warning = error = _note
+
+    def exception(self, text: str, **fields: object) -> None:
+        """Fail: the code under test has caught an error that it did not expect."""
+        self._world.fail(f"a fault is logged: {text} {fields}", show_cause=True)
+
+
+class World:
+    """What the processes of a run share.
+
+    published: the versions of the index, in the order in which they became current.
+    seen: the greatest generation that a caller has seen or was told of.
+    deaths: the workers that a poisonous request has ended, with their times, by its bytes.
+    """
+
+    def __init__(
+        self, seed: int, options: Options, root: Path, answers: Answers, actions: list[Action]
+    ) -> None:
+        self.options, self.root = options, root
+        self.rng = random.Random(f"serving {seed}")
+        self.scheduler = Scheduler(seed, options.share, options.stall_share, 0.01)
+        self.faults = Faults(self.scheduler, options.faults)
+        self.network = Network(self.scheduler, self.faults, options.buffer_bytes)
+        self.log: Any = Log(self)
+        self.lines: list[str] = []
+        self.published: list[Version] = []
+        self.seen = 0
+        self.answers = answers
+        self.actions = deque(actions)
+        # Actions that a caller has begun, with the name of its front.
+        self.busy_callers: set[tuple[str, Action]] = set()
+        self.workers: dict[Process, worker_process.Worker] = {}
+        self.fronts: dict[Process, Any] = {}
+        self.children: dict[Process, Any] = {}
+        self.supervisor: Any = None
+        self.supervisor_loop: Any = None
+        # Starts a child of the supervisor.
+        self.new_child: Callable[..., object]
+        # When processes were killed by chance, and not by a request.
+        self.kills: list[float] = []
+        # Deaths and hangs that a request has caused, by its number.
+        self.deaths: Counter[float] = Counter()
+        # Workers that hang.
+        self.hung: set[Process] = set()
+        self.deaths_max: dict[int, float] = {}
+        self.is_quiet = False
+        self.front_starts = 0
+        self.faults.on_kill = self.note_kill
+
+    # The history.
+
+    def note(self, text: str) -> None:
+        """Add a line to the history."""
+        task = self.scheduler.task
+        name = task.process.name if task else "-"
+        self.lines.append(f"{self.scheduler.now:.6f} {name}: {text}")
+
+    def fail(self, text: str, *, show_cause: bool = False) -> None:
+        """End the run: something that must hold does not."""
+        error = ViolationError(text)
+        if show_cause:
+            import sys
+            import traceback
+
+            self.note(traceback.format_exc() if sys.exc_info()[0] else "")
+        self.scheduler.fail(error)
+
+    def check(self, holds: bool, text: str) -> None:  # as of `assert`
+        """Fail unless something holds."""
+        if not holds:
+            self.fail(text)
+
+    @property
+    def current(self) -> int:
+        """The current generation."""
+        return self.published[-1].generation
+
+    def note_kill(self, process: Process) -> None:
+        """Note that a process is killed by chance, with the calls of its callers."""
+        self.kills.append(self.scheduler.now)
+        front = self.fronts.get(process)
+        if front is not None:
+            self.busy_callers = {c for c in self.busy_callers if c[0] != process.name}
+
+    def check_report(self, serial: int) -> None:
+        """Check that a worker that a front reports has ended or hangs."""
+        for process, child in self.children.items():
+            is_fine = process in self.hung or not process.is_alive or process.is_over
+            self.check(is_fine or child.serial != serial, "a worker is reported that works")
+
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """Return the stamp of an index, as a front does."""
+        return IndexFolder(self.root / name).pointer_stamp() if INDEX_NAME.fullmatch(name) else None
+
+    def why_not_idle(self) -> str:
+        """Return what keeps the server from being idle; "" if it is."""
+        config = self.options.config
+        if len(self.fronts) != config.fronts or len(self.workers) != config.workers:
+            return f"{len(self.fronts)} fronts and {len(self.workers)} workers run"
+        if len(self.children) > config.fronts + config.workers:
+            return "a builder runs"
+        reasons = [why_front_not_idle(front.pool, config.workers) for front in self.fronts.values()]
+        reasons += [why_worker_not_idle(w, config.fronts) for w in self.workers.values()]
+        return next(filter(None, reasons), "")
+
+    def check_folder(self) -> None:
+        """Check that there is one generation, and nothing that a build has left."""
+        left = [path.name for path in generations.leftovers(self.root / INDEX)]
+        self.check(not left, f"builds leave {left}")
+        numbers = generations.generation_numbers(self.root / INDEX)
+        self.check(list(numbers) == [self.current], f"generations {numbers}, not {self.current}")
+
+    # Processes.
+
+    def process(self, name: str, main: Callable[[Process], object]) -> Process:
+        """Start a process."""
+        process = Process(name)
+        self.scheduler.spawn(process, "main", partial(main, process))
+        return process
+
+    def identity(self, serial: int, end: End) -> control.Process:
+        """Return what a child process knows about itself."""
+        channel: Any = Channel(end)
+        return control.Process(channel, self.options.config, self.root, serial)
+
+    def rest(self, mean_seconds: float) -> None:
+        """Wait for a random time."""
+        self.scheduler.sleep(self.rng.expovariate(1 / mean_seconds))
+
+    # What the code under test calls.
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """Replace sockets, clock and threads until `patch` is undone."""
+        times = clock(self.scheduler, 1.7e9)
+        for module in (
+            pool,
+            quarantine,
+            query_stream,
+            worker_process,
+            batches,
+            index_cache,
+            progress,
+        ):
+            patch.setattr(module, "time", times)
+        defaults: Any = admission.Admission.__init__.__kwdefaults__
+        patch.setitem(defaults, "clock", times.monotonic)
+        polls = SimpleNamespace(poll=lambda: Poller(self.network), POLLIN=select.POLLIN)
+        polls.POLLOUT, polls.POLLRDHUP = select.POLLOUT, select.POLLRDHUP
+        for module in (worker_process, job_calls, progress):
+            patch.setattr(module, "select", polls)
+        for module in (index_cache, job_calls):
+            patch.setattr(module, "threading", threads(self.scheduler))
+        self._patch_descriptors(patch)
+        self._patch_engine(patch)
+
+    def _patch_descriptors(self, patch: pytest.MonkeyPatch) -> None:
+        network = self.network
+        patch.setattr(
+            worker_process,
+            "os",
+            SimpleNamespace(
+                eventfd=lambda *_: Event(network).number,
+                eventfd_write=self._write_event,
+                eventfd_read=self._read_event,
+                sched_yield=lambda: self.scheduler.sleep(_SPIN_SECONDS),
+                EFD_CLOEXEC=0,
+                EFD_NONBLOCK=0,
+            ),
+        )
+        patch.setattr(packets, "adopt", network.adopt)
+        patch.setattr(packets, "Link", lambda end: end)
+        patch.setattr(
+            job_calls, "socket", SimpleNamespace(socketpair=self._own_pair, socket=socket.socket)
+        )
+        patch.setattr(
+            job_calls, "os", SimpleNamespace(_exit=lambda _: self.scheduler.kill(network.process))
+        )
+        create = os.memfd_create
+
+        def memfd_create(*arguments: Any) -> int:  # noqa: ANN401  # as of `os.memfd_create`
+            if self.faults.call("memfd_create") == "error":
+                raise OSError(24, "Too many open files")
+            return create(*arguments)
+
+        patch.setattr(os, "memfd_create", memfd_create)
+        for name, function in frames(network).items():
+            patch.setattr(job_frames, name, function)
+        patch.setattr(job_frames, "send_async", loop.send_async)
+        patch.setattr(job_frames, "receive_async", loop.receive_async)
+
+    def _own_pair(self) -> tuple[End, End]:
+        ends = self.network.pair()
+        for end in ends:
+            end.owner = self.network.process
+        return ends
+
+    def _write_event(self, number: int, count: int) -> None:
+        event = self.network.things.get(number)
+        if isinstance(event, Event):
+            event.count += count
+
+    def _read_event(self, number: int) -> None:
+        event = self.network.things[number]
+        assert isinstance(event, Event)
+        event.count = 0
+
+    def _patch_engine(self, patch: pytest.MonkeyPatch) -> None:
+        """Let answers and openings take time, some requests end their worker, and note builds."""
+        answer, open_index = engines.Engine.answer, opening.open_index
+        stamp, make_current = IndexFolder.pointer_stamp, generations.Staging._make_current
+
+        def timed_answer(self_: Any, rows: Any, *arguments: Any) -> Any:  # noqa: ANN401  # as of `answer`
+            self._work_on(rows)
+            return answer(self_, rows, *arguments)
+
+        def timed_open(path: Path) -> Any:  # noqa: ANN401  # as of `open_index`
+            self.rest(self.options.open_seconds)
+            return open_index(path)
+
+        def paused_stamp(self_: IndexFolder) -> tuple[int, int] | None:
+            if self.scheduler.task is not None:
+                self.scheduler.pause()
+            return stamp(self_)
+
+        def noted_generation(self_: Any, folder: Path, number: int) -> Path:  # noqa: ANN401  # a Staging
+            ids = open_generation(folder, verify=False).arrays["ids"]
+            final = make_current(self_, folder, number)
+            self.published.append(Version(number, int(np.asarray(ids)[0]) // DATASET_IDS))
+            self.note(f"generation {number} is current")
+            self.scheduler.pause()
+            return final
+
+        patch.setattr(engines.Engine, "answer", timed_answer)
+        patch.setattr(index_cache, "open_index", timed_open)
+        patch.setattr(IndexFolder, "pointer_stamp", paused_stamp)
+        patch.setattr(generations.Staging, "_make_current", noted_generation)
+        patch.setattr(parallel, "_thread", SimpleNamespace(busy=True))
+        self._patch_supervisor(patch)
+
+    def _patch_supervisor(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the supervisor start simulated processes."""
+
+        async def call(function: Callable[..., object], *arguments: object) -> None:
+            function(*arguments)
+
+        patch.setattr(supervisor, "Child", partial(self.new_child, self))
+        patch.setattr(supervisor, "adopt_orphans", lambda: False)
+        patch.setattr(supervisor, "reap_orphans", lambda _: None)
+        patch.setattr(supervisor, "sys", SimpleNamespace(stdout=io.StringIO()))
+        patch.setattr(asyncio, "to_thread", call)
+        patch.setattr(packets, "pair", self.network.pair)
+        patch.setattr(job_frames, "pair", partial(self.network.pair, is_stream=True))
+        numbers = itertools.count()
+        patch.setattr(secrets, "token_hex", lambda _: f"{next(numbers):016}")
+
+    def _work_on(self, rows: Any) -> None:  # noqa: ANN401  # Rows
+        """Take the time of a slice of a query in a worker."""
+        task = self.scheduler.task
+        if task is None or task.process not in self.workers:
+            return
+        self.scheduler.sleep(len(rows) * self.options.row_seconds)
+        first = float(rows[0][0])
+        if first in (POISON, HANG):
+            number = float(rows[0][1])
+            self.deaths[number] += 1
+            restarts = max(0, self.front_starts - self.options.config.fronts)
+            changes = len(self.published) + restarts
+            is_fine = self.deaths[number] <= self.deaths_max[int(number)] * changes
+            self.check(is_fine, f"request {number} ends {self.deaths[number]} workers")
+        if first == POISON:
+            self.note(f"request {rows[0][1]:.0f} ends its worker")
+            self.scheduler.kill(task.process)
+        if first == HANG:
+            self.hung.add(task.process)
+            self.note(f"request {rows[0][1]:.0f} hangs")
+            self.scheduler.sleep(_HANG_SECONDS)
