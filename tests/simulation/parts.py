@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +36,11 @@ class Part:
     prepare: Callable[[], Run]
 
 
-def _prepare_writes() -> Run:
+def _prepare(run_seed: Callable[[int, Path, Path, FailpointMap], Outcome]) -> Run:
     places = FailpointMap()
 
     def run(seed: int, templates: Path, folder: Path) -> Outcome:
-        return runs.run_seed(seed, templates, folder, places)
+        return run_seed(seed, templates, folder, places)
 
     return run
 
@@ -47,9 +48,19 @@ def _prepare_writes() -> Run:
 PARTS: Final = {
     part.name: part
     for part in (
-        Part("writes", MUTANTS, lambda: FailpointMap().names, runs.make_templates, _prepare_writes),
         Part(
-            "serving", SERVING_MUTANTS, failpoints, serving.make_templates, lambda: serving.run_seed
+            "writes",
+            MUTANTS,
+            lambda: FailpointMap().names,
+            runs.make_templates,
+            partial(_prepare, runs.run_seed),
+        ),
+        Part(
+            "serving",
+            SERVING_MUTANTS,
+            failpoints,
+            serving.make_templates,
+            partial(_prepare, serving.run_seed),
         ),
     )
 }

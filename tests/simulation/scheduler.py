@@ -14,6 +14,7 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
@@ -261,9 +262,15 @@ class Thread:
     """Stands for `threading.Thread`."""
 
     def __init__(
-        self, scheduler: Scheduler, target: Callable[[], object], *, daemon: bool = False
+        self,
+        scheduler: Scheduler,
+        target: Callable[..., object],
+        *,
+        args: tuple[Any, ...] = (),
+        daemon: bool = False,
     ) -> None:
-        self._scheduler, self._target, self.daemon = scheduler, target, daemon
+        self._scheduler, self.daemon = scheduler, daemon
+        self._target = partial(target, *args) if args else target
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -285,12 +292,79 @@ class Thread:
         return self._task is not None and not self._task.is_over
 
 
+class Semaphore:
+    """Stands for `threading.Semaphore`."""
+
+    def __init__(self, scheduler: Scheduler, count: int) -> None:
+        self._scheduler, self._count = scheduler, count
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Take one of the places, if there is one."""
+        self._scheduler.pause()
+        if blocking:
+            self._scheduler.wait_until(lambda: self._count > 0)
+        has_place = self._count > 0
+        self._count -= has_place
+        return has_place
+
+    def release(self) -> None:
+        """Free a place."""
+        self._count += 1
+
+
+class Call:
+    """Stands for `concurrent.futures.Future`."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def result(self) -> Any:  # noqa: ANN401  # of any function
+        """Return what the function has returned, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Executor:
+    """Stands for `concurrent.futures.ThreadPoolExecutor` with one thread."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._last = Call()
+        self._last.is_done = True
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Call:  # noqa: ANN401  # of any function
+        """Call a function in the thread, after all earlier ones."""
+        before, call = self._last, Call()
+        self._last = call
+
+        def run() -> None:
+            self._scheduler.wait_until(lambda: before.is_done)
+            try:
+                call.value = function(*arguments)
+            except Exception as error:  # noqa: BLE001  # `result` raises it
+                call.error = error
+            call.is_done = True
+
+        Thread(self._scheduler, run).start()
+        return call
+
+
+def wait(scheduler: Scheduler, calls: list[Call], seconds: float) -> Any:  # noqa: ANN401  # stands for a tuple
+    """Stand for `concurrent.futures.wait`."""
+    scheduler.wait_until(lambda: all(call.is_done for call in calls), seconds)
+    return SimpleNamespace(done=[call for call in calls if call.is_done])
+
+
 def threads(scheduler: Scheduler) -> Any:  # noqa: ANN401  # stands for a module
     """Return what stands for the module `threading`."""
     return SimpleNamespace(
         Lock=lambda: Lock(scheduler),
         RLock=lambda: Lock(scheduler, is_reentrant=True),
-        Thread=lambda target, daemon=False: Thread(scheduler, target, daemon=daemon),
+        Semaphore=lambda count: Semaphore(scheduler, count),
+        Thread=partial(Thread, scheduler),
         local=threading.local,
     )
 

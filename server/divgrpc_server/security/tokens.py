@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -94,7 +94,7 @@ class TokenFile:
 
     def __init__(self, path: str) -> None:
         """Read the file; raises `InvalidArgumentError` as `parse` does."""
-        self._file = WatchedFiles((path,), lambda: read(Path(path)))
+        self._file = WatchedFiles((path,), lambda: _by_hash(read(Path(path))))
 
     def refresh(self) -> bool:
         """Read the file if it has changed since the last call; return whether tokens changed.
@@ -106,20 +106,28 @@ class TokenFile:
     def find(self, secret: str) -> Token | None:
         """Return the token, None if there is none or if it has expired.
 
-        The time of the search does not depend on the secret: its hash is compared with every entry.
+        The time of the search shows nothing of the tokens in the file. The interpreter's hash of
+        the digest, whose key is random in each process, says which entries may be equal; these are
+        compared in constant time.
         """
         digest = digest_of(secret)
-        match: Token | None = None
-        for token in self._file.value:
-            if hmac.compare_digest(token.digest, digest):
-                match = token
-        if match is None or match.expires <= time.time():
-            return None
-        return match
+        for token in self._file.value.get(hash(digest), ()):
+            if hmac.compare_digest(token.digest, digest) and time.time() < token.expires:
+                return token
+        return None
 
     def is_valid(self, token: Token) -> bool:
         """Return whether a token is still in the file as it was, and has not expired."""
-        return token in self._file.value and time.time() < token.expires
+        tokens = self._file.value.get(hash(token.digest), ())
+        return token in tokens and time.time() < token.expires
+
+
+def _by_hash(tokens: Iterable[Token]) -> dict[int, list[Token]]:
+    """Return tokens by the interpreter's hash of their digests."""
+    groups: dict[int, list[Token]] = {}
+    for token in tokens:
+        groups.setdefault(hash(token.digest), []).append(token)
+    return groups
 
 
 def new_secret() -> str:

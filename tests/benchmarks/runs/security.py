@@ -35,6 +35,7 @@ def security(options: Options) -> Iterator[Output]:
         raise SystemExit("this benchmark needs the program openssl")
     variants = {
         "plain": Variant(lambda _: []),
+        "token that the server ignores": Variant(lambda _: [], metadata=_METADATA),
         "tokens": Variant(_with_tokens, 1.03, metadata=_METADATA),
         "TLS": Variant(_with_certificate, 1.25, _credentials),
         "TLS and tokens": Variant(

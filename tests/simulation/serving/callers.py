@@ -3,17 +3,19 @@
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import DivgrpcError
-from divgrpc_protos.v1 import query_pb2
+from divgrpc_protos.v1 import points_pb2, query_pb2, writes_pb2
 from divgrpc_server.codec.statuses import QueueFullError, status_of
-from divgrpc_server.front.jobs import Build, Jobs, RefusedError
+from divgrpc_server.front.jobs import Build, Jobs, RefusedError, Renewal
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
+from divgrpc_server.front.writer import Writer
+from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Outcome
 from simulation.serving.requests import (
     DATASETS,
@@ -25,6 +27,7 @@ from simulation.serving.requests import (
     in_stream,
     without_generation,
 )
+from simulation.serving.writes import draw_write
 
 if TYPE_CHECKING:
     from simulation.serving.world import World
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = 600.0
 _QUARANTINE_SECONDS: Final = 60.0
 _INDEX: Final = "points"
+_WRITE_TRIES_MAX: Final = 200
 _GOOD: Final[tuple[Kind, ...]] = ("query",) * 6 + ("batch", "batch", "get", "large")
 
 
@@ -40,20 +44,22 @@ _GOOD: Final[tuple[Kind, ...]] = ("query",) * 6 + ("batch", "batch", "get", "lar
 class Call:
     """A request that a caller has made.
 
-    floor: the generation that the caller may rely on.
+    floor, written: the generation and the write that the caller may rely on.
     """
 
     request: Request
     start: float
     deadline: float
     floor: int
+    written: int
 
 
 class Callers:
     """The callers of one front."""
 
-    def __init__(self, world: "World", pool: Pool, jobs: Jobs, name: str) -> None:
-        self._world, self._pool, self._jobs, self._name = world, pool, jobs, name
+    def __init__(self, world: "World", pool: Pool, jobs: Jobs, writer: Writer, name: str) -> None:
+        self._world, self._pool, self._jobs = world, pool, jobs
+        self._writer, self._name = writer, name
         # Requests that have ended two workers, and when.
         self._condemned: dict[bytes, float] = {}
 
@@ -132,6 +138,50 @@ class Callers:
         world.check(known.get(generation) == dataset, "a build returns another generation")
         world.seen = max(world.seen, generation)
 
+    async def _write(self, number: int) -> None:
+        """Make a write, again and again until it is made."""
+        world, write = self._world, draw_write(number)
+        payload = write.payload()
+        for _ in range(_WRITE_TRIES_MAX):
+            seconds = world.rng.choice((None, None, None, 0.05))
+            try:
+                async with asyncio.timeout(seconds):
+                    reply = await self._writer.answer(write.op, payload, math.inf, "write")
+            except (TimeoutError, QueueFullError):
+                await asyncio.sleep(world.rng.expovariate(1 / 0.1))
+                continue
+            if reply.outcome == Outcome.ANSWER:
+                world.note(f"write {number} is made")
+                world.writes.acknowledge(write, reply.payload)
+                return
+            status = status_pb2.Status.FromString(reply.payload)
+            world.note(f"write {number} ends with {status.code}: {status.message}")
+            codes = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED)
+            world.check(status.code in codes, f"a write ends with {status.code}: {status.message}")
+            await asyncio.sleep(world.rng.expovariate(1 / 0.1))
+        world.fail(f"write {number} is not made in {_WRITE_TRIES_MAX} tries")
+
+    async def _renewal(self, number: int) -> None:
+        """Merge, vacuum or retrain."""
+        world, rng = self._world, self._world.rng
+        frame = Frame.RETRAIN if rng.random() < 0.2 else Frame.COMPACT
+        request: Any = writes_pb2.RetrainRequest(index=_INDEX)
+        if frame == Frame.COMPACT:
+            request = writes_pb2.CompactRequest(index=_INDEX, vacuum=rng.random() < 0.5)
+
+        async def write(_: bytes) -> None:
+            await asyncio.sleep(0)
+
+        seconds = rng.choice((None, None, 0.05))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._jobs.relay(Renewal(frame, request.SerializeToString(), write), "renew")
+        except TimeoutError:
+            world.note(f"renewal {number} is cancelled")
+        except (DivgrpcError, RefusedError) as error:
+            world.note(f"renewal {number} fails: {error!r}")
+            self._check_failed_build(error)
+
     def _check_failed_build(self, error: Exception) -> None:
         status = error.status if isinstance(error, RefusedError) else status_of(error, "")  # type: ignore[arg-type]
         codes = [code_pb2.ABORTED, code_pb2.RESOURCE_EXHAUSTED, code_pb2.UNAVAILABLE]
@@ -159,7 +209,7 @@ class Callers:
         )
         if not may_leave:
             seconds = leaves = math.inf
-        call = Call(request, now, now + seconds, world.seen)
+        call = Call(request, now, now + seconds, world.seen, world.writes.floor)
         try:
             async with asyncio.timeout(min(leaves, _ANSWER_SECONDS)):
                 reply = await self._pool.answer(request.op, request.payload, call.deadline, "tag")
@@ -180,6 +230,9 @@ class Callers:
         good = request.kind in _GOOD
         world.check(good, f"a request that is {request.kind} is answered")
         generation, answer = without_generation(request, payload)
+        if world.options.writes:
+            self._check_written(call, payload)
+            return
         world.note(f"{request.kind} is answered by generation {generation}")
         world.check(generation >= call.floor, f"generation {generation} answers after {call.floor}")
         world.check(generation <= world.current, "an answer is from the future")
@@ -187,6 +240,16 @@ class Callers:
         is_equal = answer == world.answers.answer(dataset, request)
         world.check(is_equal, f"the answer to {request.kind} differs from the core's")
         world.seen = max(world.seen, generation)
+
+    def _check_written(self, call: Call, payload: bytes) -> None:
+        """Check an answer of an index that is written to: only what Get returns is compared."""
+        if call.request.kind == "get":
+            ids = tuple(points_pb2.GetRequest.FromString(call.request.payload).ids)
+            self._world.writes.read(points_pb2.GetResponse.FromString(payload), ids, call.written)
+        else:
+            sequence = query_pb2.QueryResponse.FromString(payload).sequence
+            text = f"a query shows write {sequence} and not {call.written}"
+            self._world.check(sequence >= call.written, text)
 
     def check_status(self, call: Call, status: status_pb2.Status, error: Exception | None) -> None:
         """Check that a call may end with a status."""
@@ -281,7 +344,9 @@ class Stream:
             self._withdrawn.add(number)
         else:
             now = self._world.scheduler.now
-            self._calls[number] = Call(request, now, now + seconds, self._world.seen)
+            self._calls[number] = Call(
+                request, now, now + seconds, self._world.seen, self._world.writes.floor
+            )
         return message
 
     async def _write(self, message: bytes) -> None:

@@ -188,6 +188,30 @@ _MUTANTS: Final = (
         reason="a worker answers from a generation that was replaced",
     ),
     Mutant(
+        name="writes-not-followed",
+        module="divgrpc_server.worker.index_cache",
+        old="""
+            return entry.replica.follow()
+        """,
+        new="""
+            return entry.replica.engine
+        """,
+        reason="a worker does not show writes that were acknowledged",
+    ),
+    Mutant(
+        name="unanswered-write-retried",
+        module=_POOL,
+        old="""
+            elif self._is_writer:
+                self._fail(call, UnavailableError(_WRITER_ENDED))
+        """,
+        new="""
+            elif self._is_writer:
+                pass
+        """,
+        reason="a write has no answer if the writer ends",
+    ),
+    Mutant(
         name="prepared-generation-kept",
         module="divgrpc_server.front.jobs",
         old="""

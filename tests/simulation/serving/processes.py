@@ -10,11 +10,13 @@ from typing import Any, Final
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.writer import Writer as FrontWriter
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.supervisor.child import Child, Role
 from divgrpc_server.supervisor.supervisor import Supervisor
 from divgrpc_server.worker.process import Worker
+from divgrpc_server.writer.process import Writer
 from simulation.scheduler import Process
 from simulation.serving.callers import Callers
 from simulation.serving.loop import Loop
@@ -111,17 +113,33 @@ def _run(world: World, loop: Loop, work: Any) -> None:  # noqa: ANN401  # a coro
 
 
 def _run_worker(world: World, serial: int, end: End, process: Process) -> None:
+    _run_kind(world, serial, end, process, kind=Worker, running=world.workers)
+
+
+def _run_writer(world: World, serial: int, end: End, process: Process) -> None:
+    _run_kind(world, serial, end, process, kind=Writer, running=world.writers)
+
+
+def _run_kind(
+    world: World,
+    serial: int,
+    end: End,
+    process: Process,
+    *,
+    kind: type[Worker],
+    running: dict[Process, Any],
+) -> None:
     end.owner = process
     world.rest(_START_SECONDS)
     identity = world.identity(serial, end)
     try:
         identity.channel.send(Message("ready"))
-        worker = world.workers[process] = Worker(identity, world.log)
-        worker.run()
+        running[process] = kind(identity, world.log)
+        running[process].run()
     except BrokenPipeError:
         world.note("the supervisor is gone")
     finally:
-        world.workers.pop(process, None)
+        running.pop(process, None)
 
 
 def _run_builder(world: World, serial: int, end: End, process: Process) -> None:
@@ -138,16 +156,13 @@ class Front:
         self._world = world
         identity = world.identity(serial, end)
         self._channel = identity.channel
-        self.pool = Pool(
-            identity.config,
-            world.log,
-            report=self._report,
-            on_change=lambda: None,
-            stamp=world.stamp,
-        )
+        options: Any = {"report": self._report, "on_change": lambda: None, "stamp": world.stamp}
+        self.writer_pool = Pool(identity.config, world.log, is_writer=True, **options)
+        self.pool = Pool(identity.config, world.log, writer=self.writer_pool, **options)
         self.jobs = Jobs(identity.config, identity.channel, self.pool, world.root)
         self._stop = asyncio.Event()
-        self.callers = Callers(world, self.pool, self.jobs, f"front {serial}")
+        self._writer = FrontWriter(self.writer_pool, lambda: self._send(Message("write")))
+        self.callers = Callers(world, self.pool, self.jobs, self._writer, f"front {serial}")
 
     async def run(self) -> None:
         """Let callers work until the supervisor says to drain."""
@@ -160,6 +175,7 @@ class Front:
         await self._stop.wait()
         await asyncio.gather(*tasks)
         self.pool.close()
+        self.writer_pool.close()
 
     def _obey(self) -> None:
         delivery = self._channel.receive()
@@ -169,6 +185,8 @@ class Front:
         message, descriptor = delivery
         if message.kind == "worker" and descriptor >= 0:
             self.pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
+        elif message.kind == "writer" and descriptor >= 0:
+            self.writer_pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):
             self.jobs.handle(message, descriptor)
         elif message.kind == "drain":
@@ -203,6 +221,7 @@ def _run_front(world: World, serial: int, end: End, process: Process) -> None:
 
 _MAINS: Final[dict[str, Callable[[World, int, End, Process], None]]] = {
     "worker": _run_worker,
+    "writer": _run_writer,
     "front": _run_front,
     "builder": _run_builder,
 }

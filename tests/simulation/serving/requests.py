@@ -68,20 +68,23 @@ def build_messages(index: str, dataset: int) -> list[bytes]:
         chunk = index_pb2.BuildChunk(
             ids=range(dataset * DATASET_IDS + start, dataset * DATASET_IDS + start + half)
         )
-        chunk.vectors.CopyFrom(_vectors(points[start : start + half]))
+        chunk.vectors.CopyFrom(vectors_message(points[start : start + half]))
         messages.append(index_pb2.BuildRequest(chunk=chunk))
     messages.append(index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=ROWS)))
     return [message.SerializeToString() for message in messages]
 
 
-def _vectors(rows: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # an array
+def vectors_message(rows: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # an array
+    """Return rows (n, 64) float32 as a message."""
     dense = vectors_pb2.DenseMatrix(rows=len(rows), cols=DIMS, data=rows.tobytes())
     return vectors_pb2.Vectors(dense=dense)
 
 
 def query_of(rows: Any, index: str = "points") -> bytes:  # noqa: ANN401  # an array
     """Return a QueryRequest for rows (n, 64) float32."""
-    return query_pb2.QueryRequest(index=index, queries=_vectors(rows), k=5).SerializeToString()
+    return query_pb2.QueryRequest(
+        index=index, queries=vectors_message(rows), k=5
+    ).SerializeToString()
 
 
 @cache
@@ -90,8 +93,14 @@ def good_request(kind: Kind, number: int) -> Request:
     rng = np.random.default_rng([number % _GOOD, len(kind)])
     if kind == "get":
         ids = [dataset * DATASET_IDS + int(rng.integers(ROWS)) for dataset in range(DATASETS)]
+        ids += rng.choice(range(2, ROWS + 20), 5, replace=False).tolist()
+        ids = sorted(set(ids))
         return Request(
-            kind, Op.GET, points_pb2.GetRequest(index="points", ids=ids).SerializeToString()
+            kind,
+            Op.GET,
+            points_pb2.GetRequest(
+                index="points", ids=ids, parts=points_pb2.Parts(vectors=True)
+            ).SerializeToString(),
         )
     rows = {"query": 1, "batch": int(rng.integers(*_BATCH_ROWS)), "large": _LARGE_ROWS}[kind]
     return Request(kind, Op.QUERY, query_of(rng.standard_normal((rows, DIMS), np.float32)))

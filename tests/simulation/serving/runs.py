@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from divgrpc_server.config import Config
+from simulation.failpoints import FailpointMap
 from simulation.history import ViolationError
 from simulation.runs import Outcome
 from simulation.scheduler import DeadlockError
@@ -38,6 +39,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         worker_awake=rng.choice((0.0, 0.001)),
         max_builds=rng.choice((1, 2)),
     )
+    has_writes = rng.random() < 0.4
     has_faults = rng.random() < 0.8
     return Options(
         config=config,
@@ -51,7 +53,9 @@ def draw_options(seed: int, names: list[str]) -> Options:
         poison_share=rng.choice((0, 0.05, 0.2)),
         kills=rng.choice((0, 0, 2, 5)) if has_faults else 0,
         kill_seconds=rng.choice((0.05, 0.5)),
-        builds=rng.choice((0, 1, 3)),
+        builds=0 if has_writes else rng.choice((0, 1, 3)),
+        writes=rng.choice((5, 20, 60)) if has_writes else 0,
+        renewals=rng.choice((0, 1, 3)) if has_writes else 0,
         faults=draw_faults(rng, names) if has_faults else [],
     )
 
@@ -59,13 +63,14 @@ def draw_options(seed: int, names: list[str]) -> Options:
 def _draw_actions(rng: random.Random, options: Options) -> list[Action]:
     names = [rng.choice(_ACTIONS) for _ in range(options.actions)]
     names = ["poison" if rng.random() < options.poison_share else name for name in names]
-    names += ["build"] * options.builds
+    names += ["build"] * options.builds + ["write"] * options.writes
+    names += ["renewal"] * options.renewals
     rng.shuffle(names)
     return [(name, number) for number, name in enumerate(names, 1)]
 
 
-def run_seed(seed: int, templates: Path, folder: Path) -> Outcome:
-    """Run a seed in an empty folder."""
+def run_seed(seed: int, templates: Path, folder: Path, places: FailpointMap) -> Outcome:
+    """Run a seed in an empty folder; `places` are the calls of the code that change the disk."""
     outcome = Outcome(seed)
     start = time.process_time()
     names = failpoints()
@@ -73,7 +78,9 @@ def run_seed(seed: int, templates: Path, folder: Path) -> Outcome:
     root = folder / "root"
     shutil.copytree(templates / "0", root / INDEX)
     rng = random.Random(f"actions {seed}")
-    world = World(seed, options, root, Answers(templates), _draw_actions(rng, options))
+    actions = _draw_actions(rng, options)
+    answers = Answers(templates)
+    world = World(seed, options, root, answers=answers, actions=actions, places=places)
     world.published.append(Version(1, 0))
     world.seen = 1
     world.new_child = SimulatedChild

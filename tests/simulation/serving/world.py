@@ -22,22 +22,29 @@ import pytest
 from divgrpc import engine as engines
 from divgrpc import parallel
 from divgrpc.parameters import INDEX_NAME
-from divgrpc.storage import generations
+from divgrpc.storage import generations, published
 from divgrpc.storage.generations import IndexFolder, open_generation
-from divgrpc.writes import opening
+from divgrpc.writes import committer, log, opening, replica, target
 from divgrpc_server.config import Config
 from divgrpc_server.front import admission, pool, quarantine, query_stream
 from divgrpc_server.ipc import control, job_calls, job_frames, packets, progress
 from divgrpc_server.supervisor import supervisor
 from divgrpc_server.worker import batches, index_cache
 from divgrpc_server.worker import process as worker_process
+from divgrpc_server.writer import collections, renewals
+from divgrpc_server.writer import process as writer_process
+from simulation.failpoints import FailpointMap
+from simulation.faults import Faults as FaultsOfDisk
 from simulation.history import ViolationError
-from simulation.scheduler import Process, Scheduler, clock, threads
+from simulation.scheduler import Executor, Process, Scheduler, clock, threads, wait
 from simulation.serving import loop
 from simulation.serving.faults import Fault, Faults
 from simulation.serving.network import Channel, End, Event, Network, Poller, frames
 from simulation.serving.requests import DATASET_IDS, HANG, POISON, Answers, Version
 from simulation.serving.state import why_front_not_idle, why_worker_not_idle
+from simulation.serving.writes import WriteHistory
+from simulation.system import System
+from support.processes.crashing_writer import SMALL
 
 INDEX: Final = "points"
 _SPIN_SECONDS: Final = 5e-5
@@ -58,6 +65,7 @@ class Options:
     callers, actions: of each front, and what each of them does.
     kills, kill_seconds: how often a process is killed, and the seconds between kills on average.
     builds: how many builds there are.
+    writes, renewals: how many writes there are, and merges, vacuums and retrainings.
     """
 
     config: Config
@@ -72,6 +80,8 @@ class Options:
     kills: int
     kill_seconds: float
     builds: int
+    writes: int
+    renewals: int
     faults: list[Fault] = field(default_factory=list)
 
 
@@ -102,7 +112,14 @@ class World:
     """
 
     def __init__(
-        self, seed: int, options: Options, root: Path, answers: Answers, actions: list[Action]
+        self,
+        seed: int,
+        options: Options,
+        root: Path,
+        *,
+        answers: Answers,
+        actions: list[Action],
+        places: FailpointMap,
     ) -> None:
         self.options, self.root = options, root
         self.rng = random.Random(f"serving {seed}")
@@ -113,11 +130,13 @@ class World:
         self.lines: list[str] = []
         self.published: list[Version] = []
         self.seen = 0
-        self.answers = answers
+        self.answers, self._places = answers, places
+        self.writes = WriteHistory(self.check)
         self.actions = deque(actions)
         # Actions that a caller has begun, with the name of its front.
         self.busy_callers: set[tuple[str, Action]] = set()
         self.workers: dict[Process, worker_process.Worker] = {}
+        self.writers: dict[Process, writer_process.Writer] = {}
         self.fronts: dict[Process, Any] = {}
         self.children: dict[Process, Any] = {}
         self.supervisor: Any = None
@@ -168,6 +187,9 @@ class World:
         self.kills.append(self.scheduler.now)
         front = self.fronts.get(process)
         if front is not None:
+            # Somebody must make its writes, which have names.
+            lost = [action for name, action in self.busy_callers if name == process.name]
+            self.actions.extend(sorted(action for action in lost if action[0] == "write"))
             self.busy_callers = {c for c in self.busy_callers if c[0] != process.name}
 
     def check_report(self, serial: int) -> None:
@@ -185,16 +207,21 @@ class World:
         config = self.options.config
         if len(self.fronts) != config.fronts or len(self.workers) != config.workers:
             return f"{len(self.fronts)} fronts and {len(self.workers)} workers run"
-        if len(self.children) > config.fronts + config.workers:
+        if len(self.children) > config.fronts + config.workers + len(self.writers):
             return "a builder runs"
         reasons = [why_front_not_idle(front.pool, config.workers) for front in self.fronts.values()]
-        reasons += [why_worker_not_idle(w, config.fronts) for w in self.workers.values()]
+        writers = len(self.writers)
+        reasons += [why_front_not_idle(f.writer_pool, writers) for f in self.fronts.values()]
+        processes = (*self.workers.values(), *self.writers.values())
+        reasons += [why_worker_not_idle(worker, config.fronts) for worker in processes]
         return next(filter(None, reasons), "")
 
     def check_folder(self) -> None:
         """Check that there is one generation, and nothing that a build has left."""
         left = [path.name for path in generations.leftovers(self.root / INDEX)]
         self.check(not left, f"builds leave {left}")
+        if self.options.writes:
+            self.writes.check_all()
         numbers = generations.generation_numbers(self.root / INDEX)
         self.check(list(numbers) == [self.current], f"generations {numbers}, not {self.current}")
 
@@ -240,6 +267,33 @@ class World:
             patch.setattr(module, "threading", threads(self.scheduler))
         self._patch_descriptors(patch)
         self._patch_engine(patch)
+        if self.options.writes:
+            self._patch_writes(patch, times)
+
+    def _patch_writes(self, patch: pytest.MonkeyPatch, times: Any) -> None:  # noqa: ANN401  # of `clock`
+        """Replace what the writer uses, and let a killed process change no file."""
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda _: None)
+        system = System(self.scheduler, FaultsOfDisk(self.scheduler, []), self._places, self.root)
+        free_locks = self.scheduler.on_kill
+
+        def end(process: Process) -> None:
+            free_locks(process)
+            self.network.close_all(process)
+
+        self.scheduler.on_kill = end
+        system.patch(patch)
+        for module, name, value in SMALL:
+            patch.setattr(module, name, value)
+        for module in (committer, log, collections, renewals):
+            patch.setattr(module, "threading", threads(self.scheduler))
+        for module in (committer, generations, collections, writer_process):
+            patch.setattr(module, "time", times)
+        for module in (target, replica):
+            patch.setattr(module, "Published", published.Published)
+        patch.setattr(published, "boot_number", lambda: 1)
+        patch.setattr(writer_process, "ThreadPoolExecutor", lambda _: Executor(self.scheduler))
+        patch.setattr(writer_process, "wait", partial(wait, self.scheduler))
 
     def _patch_descriptors(self, patch: pytest.MonkeyPatch) -> None:
         network = self.network
@@ -311,9 +365,12 @@ class World:
             return stamp(self_)
 
         def noted_generation(self_: Any, folder: Path, number: int) -> Path:  # noqa: ANN401  # a Staging
-            ids = open_generation(folder, verify=False).arrays["ids"]
+            dataset = 0
+            if not self.options.writes:
+                ids = open_generation(folder, verify=False).arrays["ids"]
+                dataset = int(np.asarray(ids)[0]) // DATASET_IDS
             final = make_current(self_, folder, number)
-            self.published.append(Version(number, int(np.asarray(ids)[0]) // DATASET_IDS))
+            self.published.append(Version(number, dataset))
             self.note(f"generation {number} is current")
             self.scheduler.pause()
             return final
