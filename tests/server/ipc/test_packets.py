@@ -42,12 +42,13 @@ def test_replies_survive_packing(items: list[Reply], small: int, large: int, loa
     assert list(packets.unpack_replies(memoryview(packet), -1)) == items
 
 
-def test_a_large_payload_travels_by_memory_file() -> None:
+@pytest.mark.parametrize("is_suspect", [False, True])
+def test_a_large_payload_travels_by_memory_file(*, is_suspect: bool) -> None:
     """Both sides close their descriptors."""
     before = len(os.listdir("/proc/self/fd"))
     payload = os.urandom(3_000_000)
     near, far = map(packets.Link, packets.pair())
-    request = Request(7, 1.5, Op.QUERY, "tag", payload)
+    request = Request(7, 1.5, Op.QUERY, "tag", payload, is_suspect)
     with packets.memory_file(payload) as memfd:
         near.send(packets.pack_request(request, in_memfd=True), memfd)
     (received_request,) = packets.unpack_requests(*far.receive())

@@ -27,7 +27,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc import packets as frames
 from divgrpc_server.ipc.job_frames import StagedGeneration
-from divgrpc_server.ipc.packets import Op, Request
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import batches, index_cache
 from divgrpc_server.worker import process as worker
@@ -258,6 +258,48 @@ def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> No
     front.link.close()
     second.send(query(3))
     assert second.hear_until(3) == [3]
+    second.link.close()
+
+
+def test_a_suspect_is_answered_alone(
+    channel: control.Channel, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker says that it has begun, and answers no other front until it has replied."""
+    replies: list[tuple[int, int]] = []
+    reply = worker.FrontLink.reply
+
+    def noted_reply(self: worker.FrontLink, one: Reply) -> None:
+        replies.append((one.id, one.outcome))
+        reply(self, one)
+
+    monkeypatch.setattr(worker.FrontLink, "reply", noted_reply)
+    second = Front(channel)
+    front.send(query(1, 10_000)._replace(is_suspect=True))
+    assert [one.outcome for one in front.hear().replies] == [Outcome.BEGUN]
+    second.send(query(2))
+    assert second.hear_until(2) == [2]
+    front.hear_until(1)
+    assert replies == [(1, Outcome.BEGUN), (1, Outcome.ANSWER), (2, Outcome.ANSWER)]
+    second.link.close()
+
+
+def test_a_suspect_can_be_cancelled(front: Front) -> None:
+    front.send(query(1, 10_000)._replace(is_suspect=True))
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.BEGUN]
+    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    front.send(query(2))
+    assert front.hear_until(2) == [2]
+
+
+def test_a_suspect_frees_its_worker_if_its_front_ends(
+    channel: control.Channel, front: Front
+) -> None:
+    front.send(query(1, 10_000)._replace(is_suspect=True))
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.BEGUN]
+    front.link.close()
+    second = Front(channel)
+    second.send(query(2))
+    assert second.hear_until(2) == [2]
     second.link.close()
 
 

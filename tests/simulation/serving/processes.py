@@ -228,7 +228,11 @@ _MAINS: Final[dict[str, Callable[[World, int, End, Process], None]]] = {
 
 
 def kill_at_random(world: World, _process: Process) -> None:
-    """Kill processes until the run is quiet."""
+    """Kill processes until the run is quiet.
+
+    A server gives up if its children end three times before they are ready, so it begins first.
+    """
+    world.scheduler.wait_until(lambda: world.supervisor is not None and world.supervisor._serving)
     for _ in range(world.options.kills):
         world.rest(world.options.kill_seconds)
         victims = [
