@@ -207,8 +207,8 @@ class Worker:
                 # is answered before the slices of the large packet.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
-            if self._tasks and not self._serve_slice(task := self._tasks.popleft()):
-                self._tasks.append(task)
+            if self._tasks:
+                self._serve_next()
         for front in self._fronts.values():
             front.link.close()
 
@@ -393,6 +393,13 @@ class Worker:
         plain = batch.plain_rows() if isinstance(batch, QueryBatch) else None
         if plain is not None and self._sampler is not None:
             self._sampler.offer(batch.name, index, *plain)
+
+    def _serve_next(self) -> None:
+        """Answer a slice of the batch that has waited longest."""
+        # No variable of `run` may keep a batch, which keeps its generation open.
+        task = self._tasks.popleft()
+        if not self._serve_slice(task):
+            self._tasks.append(task)
 
     def _serve_slice(self, task: Task) -> bool:
         """Answer the next slice of a batch; return whether the batch is finished."""
