@@ -403,7 +403,7 @@ class Pool:
         self._dispatch()
 
     def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
-        if reply.outcome in (Outcome.PART, Outcome.BEGUN):
+        if reply.outcome in (Outcome.PART, Outcome.START):
             if call := worker.outstanding.get(reply.id):
                 if reply.outcome == Outcome.PART:
                     call.deliver(reply)

@@ -78,7 +78,7 @@ class Outcome(IntEnum):
     STATUS = 1  # the payload is the google.rpc.Status of an error
     LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
     PART = 3  # the payload is a message of a stream, and more replies follow
-    BEGUN = 4  # no payload: the worker does nothing but this suspect until it replies
+    START = 4  # no payload: the worker does nothing but this suspect until it replies
 
 
 _OUTCOMES: Final = frozenset(Outcome)

@@ -357,7 +357,7 @@ class Worker:
             if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
                 self._meter.add(batch.name, batch.row_count)
             if task.is_suspect and not is_opening:
-                front.reply(Reply(batch.id, Outcome.BEGUN, b""))
+                front.reply(Reply(batch.id, Outcome.START, b""))
                 front.flush()
             # Work without a name needs no index.
             reply = None if is_opening else batch.start(cast(Engine, index))

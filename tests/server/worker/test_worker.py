@@ -275,17 +275,17 @@ def test_a_suspect_is_answered_alone(
     monkeypatch.setattr(worker.FrontLink, "reply", noted_reply)
     second = Front(channel)
     front.send(query(1, 10_000)._replace(is_suspect=True))
-    assert [one.outcome for one in front.hear().replies] == [Outcome.BEGUN]
+    assert [one.outcome for one in front.hear().replies] == [Outcome.START]
     second.send(query(2))
     assert second.hear_until(2) == [2]
     front.hear_until(1)
-    assert replies == [(1, Outcome.BEGUN), (1, Outcome.ANSWER), (2, Outcome.ANSWER)]
+    assert replies == [(1, Outcome.START), (1, Outcome.ANSWER), (2, Outcome.ANSWER)]
     second.link.close()
 
 
 def test_a_suspect_can_be_cancelled(front: Front) -> None:
     front.send(query(1, 10_000)._replace(is_suspect=True))
-    assert [reply.outcome for reply in front.hear().replies] == [Outcome.BEGUN]
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]
     front.send(Request(1, 0.0, Op.CANCEL, "", b""))
     front.send(query(2))
     assert front.hear_until(2) == [2]
@@ -295,7 +295,7 @@ def test_a_suspect_frees_its_worker_if_its_front_ends(
     channel: control.Channel, front: Front
 ) -> None:
     front.send(query(1, 10_000)._replace(is_suspect=True))
-    assert [reply.outcome for reply in front.hear().replies] == [Outcome.BEGUN]
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]
     front.link.close()
     second = Front(channel)
     second.send(query(2))

@@ -95,12 +95,12 @@ class Callers:
         count = rng.choice((1, 1, 2, 3))
         # A caller that leaves takes its call back, so that nobody is blamed if the worker ends.
         may_leave = rng.random() < 0.3
-        self._world.deaths_max[number] = (
+        self._world.deaths.causes_max[number] = (
             math.inf if may_leave else min(count, options.config.workers) + 1
         )
-        others = [good_request("query", number + i) for i in range(rng.choice((0, 3)))]
+        neighbours = [good_request("query", number + i) for i in range(rng.choice((0, 3)))]
         calls = [self._ask(request, may_leave=may_leave) for _ in range(count)]
-        await asyncio.gather(*calls, *(self._ask(other) for other in others))
+        await asyncio.gather(*calls, *(self._ask(other) for other in neighbours))
         await self._ask(request, may_leave=may_leave)
 
     async def _stream(self, number: int) -> None:
@@ -136,7 +136,7 @@ class Callers:
         world.note(f"a build of data set {dataset} returns generation {generation}")
         known = {version.generation: version.dataset for version in world.published}
         world.check(known.get(generation) == dataset, "a build returns another generation")
-        world.seen = max(world.seen, generation)
+        world.generation_floor = max(world.generation_floor, generation)
 
     async def _write(self, number: int) -> None:
         """Make a write, again and again until it is made."""
@@ -188,7 +188,7 @@ class Callers:
         self._world.check(
             status.code in codes, f"a build fails with {status.code}: {status.message}"
         )
-        has_faults = bool(self._world.kills or self._world.faults.log)
+        has_faults = bool(self._world.deaths.chances or self._world.faults.log)
         is_caused = status.code != code_pb2.UNAVAILABLE or has_faults
         self._world.check(is_caused, f"a build fails without a cause: {status.message}")
 
@@ -209,7 +209,7 @@ class Callers:
         )
         if not may_leave:
             seconds = leaves = math.inf
-        call = Call(request, now, now + seconds, world.seen, world.writes.floor)
+        call = Call(request, now, now + seconds, world.generation_floor, world.writes.floor)
         try:
             async with asyncio.timeout(min(leaves, _ANSWER_SECONDS)):
                 reply = await self._pool.answer(request.op, request.payload, call.deadline, "tag")
@@ -239,7 +239,7 @@ class Callers:
         dataset = {version.generation: version.dataset for version in world.published}[generation]
         is_equal = answer == world.answers.answer(dataset, request)
         world.check(is_equal, f"the answer to {request.kind} differs from the core's")
-        world.seen = max(world.seen, generation)
+        world.generation_floor = max(world.generation_floor, generation)
 
     def _check_written(self, call: Call, payload: bytes) -> None:
         """Check an answer of an index that is written to: only what Get returns is compared."""
@@ -281,7 +281,7 @@ class Callers:
             return
         self._condemned[payload] = now
         is_bad = call.request.kind in ("poison", "hang")
-        by_chance = any(call.start <= time <= now for time in world.kills)
+        by_chance = any(call.start <= time <= now for time in world.deaths.chances)
         world.check(is_bad or by_chance, f"{call.request.kind} is blamed for two deaths")
 
 
@@ -345,7 +345,7 @@ class Stream:
         else:
             now = self._world.scheduler.now
             self._calls[number] = Call(
-                request, now, now + seconds, self._world.seen, self._world.writes.floor
+                request, now, now + seconds, self._world.generation_floor, self._world.writes.floor
             )
         return message
 

@@ -82,7 +82,7 @@ def run_seed(seed: int, templates: Path, folder: Path, places: FailpointMap) -> 
     answers = Answers(templates)
     world = World(seed, options, root, answers=answers, actions=actions, places=places)
     world.published.append(Version(1, 0))
-    world.seen = 1
+    world.generation_floor = 1
     world.new_child = SimulatedChild
     world.note(str(options))
     try:

@@ -10,10 +10,10 @@ _CREDITS = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
 def why_front_not_idle(pool: Pool, workers: int) -> str:
     """Return what a pool still holds; "" if it is idle."""
     admission = pool._admission
-    held = [line.held for line in admission._lines.values()]
+    by_kind = [line.held for line in admission._lines.values()]
     counts = (admission._calls, admission._bytes, admission._stream_calls, admission._stream_bytes)
-    if any(held) or any(counts) or admission._waiting:
-        return f"a front counts calls {counts}, by kind {held}"
+    if any(by_kind) or any(counts) or admission._waiting:
+        return f"a front counts calls {counts}, by kind {by_kind}"
     if pool._suspects or any(pool._queues.values()) or pool._reserved is not None:
         return "a front has calls in its queues"
     if pool.workers != workers:

@@ -85,6 +85,21 @@ class Options:
     faults: list[Fault] = field(default_factory=list)
 
 
+@dataclass
+class Deaths:
+    """The processes that have ended or hang.
+
+    chances: when processes were killed by chance, and not by a request.
+    causes: how many workers each request has ended, by its number, and how many it may end.
+    hanging: the workers that hang.
+    """
+
+    chances: list[float] = field(default_factory=list)
+    causes: Counter[int] = field(default_factory=Counter)
+    causes_max: dict[int, float] = field(default_factory=dict)
+    hanging: set[Process] = field(default_factory=set)
+
+
 class Log:
     """Stands for the logger: an error that the code did not expect fails the run."""
 
@@ -107,8 +122,7 @@ class World:
     """What the processes of a run share.
 
     published: the versions of the index, in the order in which they became current.
-    seen: the greatest generation that a caller has seen or was told of.
-    deaths: the workers that a poisonous request has ended, with their times, by its bytes.
+    generation_floor: the greatest generation that a caller has seen or was told of.
     """
 
     def __init__(
@@ -129,7 +143,7 @@ class World:
         self.log: Any = Log(self)
         self.lines: list[str] = []
         self.published: list[Version] = []
-        self.seen = 0
+        self.generation_floor = 0
         self.answers, self._places = answers, places
         self.writes = WriteHistory(self.check)
         self.actions = deque(actions)
@@ -143,13 +157,7 @@ class World:
         self.supervisor_loop: Any = None
         # Starts a child of the supervisor.
         self.new_child: Callable[..., object]
-        # When processes were killed by chance, and not by a request.
-        self.kills: list[float] = []
-        # Deaths and hangs that a request has caused, by its number.
-        self.deaths: Counter[float] = Counter()
-        # Workers that hang.
-        self.hung: set[Process] = set()
-        self.deaths_max: dict[int, float] = {}
+        self.deaths = Deaths()
         self.is_quiet = False
         self.front_starts = 0
         self.faults.on_kill = self.note_kill
@@ -184,7 +192,7 @@ class World:
 
     def note_kill(self, process: Process) -> None:
         """Note that a process is killed by chance, with the calls of its callers."""
-        self.kills.append(self.scheduler.now)
+        self.deaths.chances.append(self.scheduler.now)
         front = self.fronts.get(process)
         if front is not None:
             # Somebody must make its writes, which have names.
@@ -195,7 +203,7 @@ class World:
     def check_report(self, serial: int) -> None:
         """Check that a worker that a front reports has ended or hangs."""
         for process, child in self.children.items():
-            is_fine = process in self.hung or not process.is_alive or process.is_over
+            is_fine = process in self.deaths.hanging or not process.is_alive or process.is_over
             self.check(is_fine or child.serial != serial, "a worker is reported that works")
 
     def stamp(self, name: str) -> tuple[int, int] | None:
@@ -406,16 +414,16 @@ class World:
         self.scheduler.sleep(len(rows) * self.options.row_seconds)
         first = float(rows[0][0])
         if first in (POISON, HANG):
-            number = float(rows[0][1])
-            self.deaths[number] += 1
+            number = int(rows[0][1])
+            self.deaths.causes[number] += 1
             restarts = max(0, self.front_starts - self.options.config.fronts)
             changes = len(self.published) + restarts
-            is_fine = self.deaths[number] <= self.deaths_max[int(number)] * changes
-            self.check(is_fine, f"request {number} ends {self.deaths[number]} workers")
+            is_fine = self.deaths.causes[number] <= self.deaths.causes_max[number] * changes
+            self.check(is_fine, f"request {number} ends {self.deaths.causes[number]} workers")
         if first == POISON:
             self.note(f"request {rows[0][1]:.0f} ends its worker")
             self.scheduler.kill(task.process)
         if first == HANG:
-            self.hung.add(task.process)
+            self.deaths.hanging.add(task.process)
             self.note(f"request {rows[0][1]:.0f} hangs")
             self.scheduler.sleep(_HANG_SECONDS)

@@ -112,7 +112,7 @@ class WriteHistory:
                 if not write.is_deletion:
                     stamps[point_id] = write.number
             states.append(dict(stamps))
-        for sequence, seen, ids in self._reads:
+        for sequence, points, ids in self._reads:
             self._check(sequence < len(states), f"write {sequence} was seen, and never made")
             expected = {i: states[sequence][i] for i in ids if i in states[sequence]}
-            self._check(seen == expected, f"at write {sequence}: {seen}, and not {expected}")
+            self._check(points == expected, f"at write {sequence}: {points}, not {expected}")

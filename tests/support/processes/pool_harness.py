@@ -111,7 +111,7 @@ def answer(
 
 def begin(link: packets.Link, *requests: Request) -> None:
     """Say that a worker begins with suspects, as it does before it answers one."""
-    items = [packets.pack_reply(Reply(r.id, Outcome.BEGUN, b"")) for r in requests if r.is_suspect]
+    items = [packets.pack_reply(Reply(r.id, Outcome.START, b"")) for r in requests if r.is_suspect]
     link.send(packets.pack_credits(0, 0) + b"".join(items))
 
 
