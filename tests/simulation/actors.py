@@ -45,6 +45,8 @@ _VICTIMS: Final = ("writer", "builder")
 _LOST_POWER_SHARE: Final = 0.3
 _ATTEMPTS_MAX: Final = 30
 _BACKOFF: Final = 1.3
+# Seconds before a writer starts again, on average.
+_REST_SECONDS_MAX: Final = 0.05
 
 
 class ServedCollection(Collection):
@@ -80,8 +82,9 @@ def serve(world: World, _process: Process) -> None:
             break
         process = world.process("writer", partial(_write_all, world))
         world.scheduler.wait_until(partial(_is_over, process))
-        # The intruder may have the index open for many syncs.
-        world.rest(world.options.call_seconds + world.options.sync_seconds)
+        # The intruder may have the index open for many syncs, and longer if the system stops it.
+        seconds = world.options.call_seconds + world.options.sync_seconds
+        world.rest(min(seconds * _BACKOFF**world.failed_starts, max(seconds, _REST_SECONDS_MAX)))
     world.history.check(not world.ops, "the writer has not made all writes after many starts")
     if options.is_deleted_last:
         for other in world.processes[1:]:
@@ -153,7 +156,9 @@ def _write_all(world: World, process: Process) -> None:
 def _serve_callers(world: World, process: Process) -> None:
     options, floor = world.options, world.history.latest
     kind = ServedCollection if options.is_served else Collection
+    world.failed_starts += 1
     collection = kind.open(world.path, durability=options.durability)
+    world.failed_starts = 0
     world.history.note(f"the writer opens {collection.generation}.{collection.sequence}")
     world.keep_opened(collection.generation)
     if not options.is_served:
@@ -228,7 +233,7 @@ def _make(world: World, collection: Collection, op: Op) -> bool:
     for attempt in range(_ATTEMPTS_MAX):
         floor = history.begin(op)
         try:
-            result = _send(collection, op)
+            result = send(collection, op, op.name)
         except Ended:
             history.abandon(op)
             world.ops.appendleft(op)
@@ -265,16 +270,17 @@ def _check_own_write(world: World, collection: Collection, result: WriteResult) 
         world.check_index(Index(collection.engine), floor, "a caller")
 
 
-def _send(collection: Collection, op: Op) -> WriteResult:
+def send(collection: Collection, op: Op, name: str) -> WriteResult:
+    """Make a write under a name."""
     write, sequence = op.write, collection.sequence if op.if_latest else None
     if write.is_deletion:
-        return collection.delete(write.ids, if_sequence=sequence, write_id=op.name)
+        return collection.delete(write.ids, if_sequence=sequence, write_id=name)
     vectors = written_vectors_of(
         write.ids, write.stamp, kind_of(collection), is_optional=is_optional(collection)
     )
     columns = columns_of([write.stamp] * len(write.ids))
     return collection.upsert(
-        write.ids, vectors, mode=op.mode, if_sequence=sequence, write_id=op.name, **columns
+        write.ids, vectors, mode=op.mode, if_sequence=sequence, write_id=name, **columns
     )
 
 
@@ -352,7 +358,8 @@ def _read(world: World, process: Process) -> None:
 def _build(world: World, process: Process) -> None:
     """Replace all points by a new build."""
     for number in range(world.options.builds):
-        world.rest(world.rng.choice((0.5, 8)) * world.options.call_seconds)
+        # The last one may come after all writes.
+        world.rest(world.rng.choice((0.5, 8, 40)) * world.options.call_seconds)
         stamp = 10**6 + number
         ids = list(range(0, IDS, 2))
         lineage = Lineage(dict.fromkeys(ids, stamp))

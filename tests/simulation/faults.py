@@ -14,10 +14,21 @@ from simulation.scheduler import Scheduler
 # ends, or the power.
 Kind = Literal["error", "short", "delay", "before", "after", "half"]
 KINDS: Final = get_args(Kind)
+_ENDS: Final[tuple[Kind, ...]] = ("before", "after", "half")
 _WRITES: Final = ("write", "pwrite")
 # At which call of a failpoint a fault happens.
 _NAMED_COUNTS: Final = (1, 1, 1, 2, 3, 4)
 _ERRORS_OF_A_BAD_DISK: Final = 12
+_SYNC_OF_FOLDER: Final = "sync_folder"
+# Among so many of the first syncs of folders, those of a bad disk fail.
+_SYNCS_OF_FOLDERS: Final = (60, 240)
+_RENAME: Final = ":os.rename"
+_APPEND: Final = "writes.log:LogWriter.append:write_at"
+_APPENDS_MAX: Final = 12
+# Shares of the faults that are at any call, at a rename, and at an append to the log.
+_ANYWHERE_SHARE: Final = 0.35
+_RENAME_SHARE: Final = 0.2
+_APPEND_SHARE: Final = 0.1
 _DELAYS_SECONDS: Final = (0.001, 0.03, 0.2)
 _ERRORS: Final = {
     "fsync": (errno.EIO, errno.ENOSPC),
@@ -35,7 +46,8 @@ _ERRORS: Final = {
 class Fault:
     """A fault that happens once.
 
-    count: at which call: of the failpoint `name`, or of all failpoints if it is "".
+    count: at which call: of the failpoint `name`, or of all failpoints that call the function
+        `name`, or of all failpoints if it is "".
     takes_power: whether the power is lost where a process would end.
     """
 
@@ -108,8 +120,9 @@ class Faults:
         self._scheduler.kill(task.process)
 
     def _fault_at(self, name: str) -> Fault | None:
+        callee = name.rpartition(":")[2].partition("#")[0]
         for fault in self.waiting:
-            if fault.name in ("", name):
+            if fault.name in ("", name, callee):
                 fault.count -= 1
                 if fault.count == 0:
                     self.waiting.remove(fault)
@@ -118,14 +131,23 @@ class Faults:
 
 
 def draw_faults(rng: random.Random, names: list[str], *, power: bool) -> list[Fault]:
-    """Return some faults: at any call, or at a failpoint, rare ones as often as others."""
-    faults = []
+    """Return some faults: at any call, or at a failpoint, rare ones as often as others.
+
+    Many are right after a rename, when it may not be on the disk yet, and at an append to the log,
+    when earlier records may not be there either.
+    """
+    faults, renames = [], [name for name in names if name.endswith(_RENAME)]
     for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
         kind: Kind = rng.choice(KINDS)
-        name, count = rng.choice(names), rng.choice(_NAMED_COUNTS)
-        if rng.random() < 0.4:
+        name, count, power_share = rng.choice(names), rng.choice(_NAMED_COUNTS), 0.7
+        place = rng.random()
+        if place < _ANYWHERE_SHARE:
             name, count = "", rng.randint(1, 600)
-        takes_power = power and kind in ("before", "after", "half") and rng.random() < 0.7
+        elif place < _ANYWHERE_SHARE + _RENAME_SHARE:
+            name, kind, power_share = rng.choice(renames), rng.choice((kind, "after")), 0.4
+        elif place < _ANYWHERE_SHARE + _RENAME_SHARE + _APPEND_SHARE:
+            name, kind, count = _APPEND, rng.choice(_ENDS), rng.randint(1, _APPENDS_MAX)
+        takes_power = power and kind in _ENDS and rng.random() < power_share
         fault = Fault(kind, count, name, takes_power, rng.random() < 0.5, rng.randrange(6))
         faults.append(fault)
     return faults
@@ -137,3 +159,9 @@ def draw_errors(rng: random.Random, names: list[str]) -> list[Fault]:
         Fault("error", rng.choice(_NAMED_COUNTS), name, half=True, choice=rng.randrange(6))
         for name in rng.sample(names, _ERRORS_OF_A_BAD_DISK)
     ]
+
+
+def draw_errors_of_syncs(rng: random.Random) -> list[Fault]:
+    """Return the faults of a disk that often fails to sync a folder: renames may be lost."""
+    counts = rng.sample(range(1, rng.choice(_SYNCS_OF_FOLDERS)), _ERRORS_OF_A_BAD_DISK)
+    return [Fault("error", count, _SYNC_OF_FOLDER, choice=rng.randrange(6)) for count in counts]

@@ -22,6 +22,8 @@ from support.data.stamped_points import stamps_of
 
 _KINDS: Final[tuple[Kind, ...]] = ("before", "after", "half", "error", "short")
 _CALLS_MAX: Final = 40
+# How often CURRENT, LAYOUT and the log are damaged.
+_WEIGHTS: Final = (1, 2, 1)
 _DAMAGED_BYTES: Final = 8
 
 
@@ -33,7 +35,7 @@ def check_repair(world: World, attempt: Callable[[str, Callable[[Process], objec
     rng = random.Random(world.rng.random())
     folder = WritesFolder(world.path / str(IndexFolder(world.path).current()))
     names = {"CURRENT": _lose_pointer, "LAYOUT": _lose_layout, "the log": _damage_log}
-    name = rng.choice(sorted(names))
+    name = rng.choices(sorted(names), _WEIGHTS)[0]
     if not names[name](world, folder, rng):
         return
     world.history.note(f"{name} is damaged")

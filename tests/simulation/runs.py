@@ -17,18 +17,19 @@ from divgrpc import Collection, Index
 from divgrpc.doctor import check_folder
 from divgrpc.storage import generations
 from divgrpc.writes.opening import open_engine
-from simulation.actors import attempt, serve
+from simulation.actors import attempt, send, serve
 from simulation.failpoints import FailpointMap
-from simulation.faults import draw_errors, draw_faults
+from simulation.faults import draw_errors, draw_errors_of_syncs, draw_faults
 from simulation.history import Op, Version, ViolationError
 from simulation.promises import doubtful_events
 from simulation.repairs import check_repair
 from simulation.scheduler import DeadlockError, Process
 from simulation.world import INDEX, KINDS, Options, World
-from support.data.stamped_points import IDS, Write, check_answers, stamps_of
+from support.data.stamped_points import IDS, Write, after, check_answers, stamps_of
 
 _LIVES_MAX: Final = 4
 _SEEDS_PER_BAD_DISK: Final = 4
+_BAD_SYNCS_SHARE: Final = 0.3
 _RENEWALS: Final = (
     *("merge", "merge", "merge", "vacuum", "vacuum", "retrain", "add_attributes", "set_default"),
 )
@@ -75,6 +76,8 @@ def draw_options(seed: int, names: list[str]) -> Options:
     names = [name for name in names if not name.startswith(prefixes)]
     has_bad_disk = seed % _SEEDS_PER_BAD_DISK == _SEEDS_PER_BAD_DISK - 1
     errors = draw_errors(rng, names) if has_bad_disk else []
+    if has_power and rng.random() < _BAD_SYNCS_SHARE:
+        errors += draw_errors_of_syncs(rng)
     return Options(
         kind=rng.choice(KINDS),
         durability=rng.choice(("sync", "sync", "interval", "process")),
@@ -95,11 +98,11 @@ def draw_options(seed: int, names: list[str]) -> Options:
         builds=rng.choice((0, 0, 0, 0, 1, 3)),
         snapshots=snapshots,
         has_intruder=rng.random() < 0.15,
-        rows_max=rng.choice((1, 4)),
+        rows_max=rng.choice((1, 1, 4)),
         has_deletions=rng.random() < 0.7,
         is_deleted_last=rng.random() < 0.1,
-        is_damaged_last=rng.random() < 0.25,
-        log_bytes=rng.choice((512, 1_024, 4_096)),
+        is_damaged_last=rng.random() < 0.35,
+        log_bytes=rng.choice((512, 2_048, 8_192)),
         merged_rows=rng.choice((6, 25, 10**9)),
         faults=errors + draw_faults(rng, names, power=has_power),
     )
@@ -209,8 +212,9 @@ def _lose_power(world: World, folder: Path, life: int) -> bool:
     assert world.lost_event is not None
     world.boot += 1
     for number in range(_LEFT_FOLDERS):
-        path = folder / f"life-{life}{'-other' * (number < _LEFT_FOLDERS - 1)}"
-        version = _check_left(world, path, world.lost_event)
+        is_other = number < _LEFT_FOLDERS - 1
+        path = folder / f"life-{life}{'-other' * is_other}"
+        version = _check_left(world, path, world.lost_event, is_over=is_other)
     world.root = path
     if version is None:
         return False
@@ -224,12 +228,16 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
         return
     rng, disk = world.rng, world.disk
     world.boot += 1
-    if doubts := doubtful_events(world):
-        world.history.note(f"doubts about {len(doubts)} promises")
-        _check_left(world, folder / f"left-{life}-doubtful", rng.choice(doubts), 0.0)
+    doubts = doubtful_events(world)
+    if doubts:
+        world.history.note(f"doubts about {len(doubts)} moments")
+    for share in sorted({share for _, share in doubts}):
+        event = rng.choice([event for event, other in doubts if other == share])
+        _check_left(world, folder / f"left-{life}-doubtful-{share}", event, share)
     for number in range(_OTHER_FOLDERS):
         # Defects show most often at the moment of a promise, and around a rename.
         events = [rng.randint(0, disk.event), rng.choice(world.floors)[0]]
+        events += [rng.choice(world.appends)] if world.appends else []
         if world.renames:
             pointer = world.renames.get(_POINTER_RENAME)
             events.append(rng.choice(world.renames[rng.choice(sorted(world.renames))]))
@@ -239,15 +247,20 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     world.boot -= 1
 
 
-def _check_left(world: World, path: Path, event: int, share: float | None = None) -> Version | None:
+def _check_left(
+    world: World, path: Path, event: int, share: float | None = None, *, is_over: bool = True
+) -> Version | None:
     """Check a folder that a loss of power may leave; return the version of the index in it.
 
     share: as in `Disk.leave`.
+    is_over: whether nobody uses the folder later.
     """
     assert world.disk is not None
     world.disk.leave(path, event, np.random.default_rng(world.rng.randrange(2**32)), share)
     versions: list[Version | None] = []
     _without_faults(world, lambda: versions.append(_check_recovered(world, path, event)))
+    if is_over and versions[0] is not None:
+        _without_faults(world, partial(_check_repetition, world, path, versions[0]))
     return versions[0]
 
 
@@ -268,5 +281,26 @@ def _check_recovered(world: World, path: Path, event: int) -> Version | None:
     index = Index(open_engine(path / INDEX))
     version = Version(index.engine.generation, index.engine.sequence)
     reader = f"after event {event}, a reader"
-    world.history.check_answer(version, stamps_of(index), world.floor_at(event), reader)
+    stamps = stamps_of(index)
+    world.history.check_answer(version, stamps, world.floor_at(event), reader)
     return version
+
+
+def _check_repetition(world: World, path: Path, version: Version) -> None:
+    """Make the first write again that a loss of power has removed, and recover the index again.
+
+    No record of the log that was not kept may follow it.
+    """
+    op = world.history.lineages[version.generation].ops.get(version.sequence + 1)
+    with Collection.open(path / INDEX) as collection:
+        stamps = stamps_of(collection)
+        if op is None or op.is_refused(stamps):
+            return
+        # The history does not have it: the record is as long, but has another name.
+        send(collection, op, op.name.title())
+    with Collection.open(path / INDEX) as collection:
+        again = Version(collection.generation, collection.sequence)
+        is_next = again == version._replace(sequence=version.sequence + 1)
+        world.history.check(is_next, f"a write after {version} is {again} after a recovery")
+        is_same = stamps_of(collection) == after(stamps, op.write)
+        world.history.check(is_same, f"a write after {version} changes other points")

@@ -58,8 +58,8 @@ class System:
         # Locked files, which the end of their process frees.
         self._locks: dict[int, Process] = {}
         self._is_inside = False
-        # Called with the failpoint of each rename that was made.
-        self.on_rename: Callable[[str], None] = lambda _: None
+        # Called with the failpoint and the call after each rename, and each removal of a folder.
+        self.on_change: Callable[[str, str], None] = lambda _name, _call: None
         scheduler.on_kill = self._free_locks
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
@@ -114,8 +114,8 @@ class System:
                 self._is_inside = False
 
         result = self._faults.call(name, call, run, arguments)
-        if call == "rename":
-            self.on_rename(name)
+        if call in ("rename", "rmdir"):
+            self.on_change(name, call)
         if call in _SYNCS:
             # Something may be written between a sync and what follows it.
             self._scheduler.pause()

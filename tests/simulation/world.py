@@ -148,8 +148,13 @@ class World:
         self.floors: list[tuple[int, Version]] = []
         # Events of the disk, with the number that a write was about to get.
         self.proposals: list[tuple[int, Version]] = []
+        # Events of the disk right after an append to the log, and after the removal of a folder.
+        self.appends: list[int] = []
+        self.removals: list[int] = []
         # Events of renames, by their failpoint.
         self.renames: dict[str, list[int]] = {}
+        # How often a writer has not opened the index since the last one that has.
+        self.failed_starts = 0
         self.boot = 2
         self.lost_event: int | None = None
         self.building: dict[object, tuple[Lineage, int | None]] = {}
@@ -229,9 +234,12 @@ class World:
         """Return the version that was durable at an event of the disk."""
         return max(version for time, version in self.floors if time <= event)
 
-    def _note_rename(self, name: str) -> None:
+    def _note_change(self, name: str, call: str) -> None:
         assert self.disk is not None
-        self.renames.setdefault(name, []).append(self.disk.renames[-1])
+        if call == "rename":
+            self.renames.setdefault(name, []).append(self.disk.renames[-1])
+        else:
+            self.removals.append(self.disk.event)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep; the thread that syncs the log has synced what was there when it woke up.
@@ -255,8 +263,8 @@ class World:
         if self.options.has_power:
             self.disk = Disk(self.root)
             self.floors, self.proposals = [(0, self.history.durable)], []
-            self.renames = {}
-            self.system.on_rename = self._note_rename
+            self.appends, self.removals, self.renames = [], [], {}
+            self.system.on_change = self._note_change
             self.disk.record(patch)
         else:
             for name in ("fsync", "fdatasync"):
@@ -302,7 +310,10 @@ class World:
                 if self.disk is not None:
                     number = Version(generation, state.sequence + 1)
                     self.proposals.append((self.disk.event, number))
-            return write(self_, request)
+            result = write(self_, request)
+            if self.disk is not None:
+                self.appends.append(self.disk.event)
+            return result
 
         def noted_renewal(self_: Renewal, *arguments: Any) -> Any:  # noqa: ANN401  # of `publish`
             number = self_.generation.manifest.generation

@@ -27,6 +27,8 @@ _SYNCS: Final = ("fsync", "fdatasync")
 _BLOCK_BYTES: Final = (64, 512, 4096)
 # Each change reaches the disk with one of these probabilities.
 _SHARES: Final = (0.0, 1.0, 0.5, 0.1, 0.9)
+# Share of the folders in which all files that were not synced lack a single small block.
+_TORN_SHARE: Final = 0.5
 # Share of the files with a mixture of contents that lack a single block.
 _LOST_BLOCK_SHARE: Final = 0.5
 
@@ -194,14 +196,21 @@ class Disk:
 
         They are those whose names and contents were synced.
         """
-        names, files = self._names_at(event, 0.0, np.random.default_rng(0)), dict[str, bytes]()
+        return self._files(event, 0.0)
+
+    def latest(self, event: int) -> dict[str, bytes]:
+        """Return the files with contents that processes see right after an event."""
+        return self._files(event, 1.0)
+
+    def _files(self, event: int, share: float) -> dict[str, bytes]:
+        names, files = self._names_at(event, share, np.random.default_rng(0)), dict[str, bytes]()
 
         def add(prefix: str, parent: _Node) -> None:
             for name, node in names.get(parent, {}).items():
                 if node.is_folder:
                     add(f"{prefix}{name}/", node)
                 else:
-                    files[prefix + name] = node.versions(event)[0]
+                    files[prefix + name] = node.versions(event)[-1 if share else 0]
 
         add("", self._root)
         return files
@@ -213,6 +222,7 @@ class Disk:
 
         share: the probability that a change which was not synced is there; random by default.
         """
+        lacks_block = share is None and rng.random() < _TORN_SHARE
         if share is None:
             share = float(rng.choice(_SHARES))
         block_bytes = int(rng.choice(_BLOCK_BYTES))
@@ -220,6 +230,8 @@ class Disk:
 
         def content(node: _Node) -> bytes:
             versions = node.versions(event)
+            if lacks_block and len(versions) > 1:
+                return _without_a_block(versions[0], versions[-1], min(_BLOCK_BYTES), rng)
             if rng.random() < share:
                 return versions[-1]
             if len(versions) == 1 or share == 0 or rng.random() < 0.5:
