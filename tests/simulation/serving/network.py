@@ -64,7 +64,7 @@ class Network:
         """Return the end of a descriptor that a message has brought to this process."""
         end = self.things[descriptor]
         assert isinstance(end, End)
-        end.owner = self.process
+        end.owner, end.is_sent = self.process, False
         return end
 
     @property
@@ -107,6 +107,8 @@ class End:
         self.owner: Process | None = None
         self.number = network.number_of(self)
         self.is_open, self.is_reset = True, False
+        # Whether it is in a message, so that its sender closes a copy.
+        self.is_sent = False
         # What the peer has sent: bytes and a memory file, a frame, or a message and a descriptor.
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bytes = 0
@@ -145,7 +147,7 @@ class End:
 
     def close(self) -> None:
         """Close this end, and what it has not read."""
-        if not self.is_open:
+        if not self.is_open or self.is_sent:
             return
         self.is_open = False
         self._network.things.pop(self.number, None)
@@ -158,8 +160,11 @@ class End:
         """Close the descriptor of a message that nobody has read."""
         if isinstance(extra, int) and extra >= 0 and isinstance(data, bytes):
             os.close(extra)
-        elif isinstance(data, Message) and extra in self._network.things:
-            self._network.things[extra].close()
+        elif isinstance(data, Message) and isinstance(extra, int):
+            end = self._network.things.get(extra)
+            if isinstance(end, End):
+                end.is_sent = False
+                end.close()
 
     # Packets (`divgrpc_server.ipc.packets.Link`).
 
@@ -253,7 +258,11 @@ class Channel:
         """Send a message and perhaps a descriptor."""
         if self.end._network.faults.call("send") == "full":
             raise BlockingIOError
-        self.end.put(message, _NO_DESCRIPTOR if descriptor is None else descriptor)
+        number = _NO_DESCRIPTOR if descriptor is None else descriptor
+        self.end.put(message, number)
+        end = self.end._network.things.get(number)
+        if isinstance(end, End):
+            end.is_sent = True
 
     def receive(self) -> tuple[Message, int] | None:
         """Wait for a message."""

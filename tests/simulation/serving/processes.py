@@ -24,7 +24,6 @@ from simulation.serving.network import Channel, End
 from simulation.serving.world import World
 
 _SETTLE_SECONDS: Final = 120.0
-_START_SECONDS: Final = 0.2
 _BOUND_SECONDS: Final = 3_600.0
 
 
@@ -81,16 +80,6 @@ class SimulatedChild(Child):
         del self._world.children[self.process]
         self.exited.set_result(0 if self.process.is_alive else -signal.SIGKILL)
 
-    def send(self, message: Message, end: Any = None) -> None:  # noqa: ANN401  # an End
-        """Send a message and an end, which belongs to the child from then on."""
-        try:
-            self.channel.send(message, None if end is None else end.number)
-        except OSError as error:
-            if end is not None:
-                end.close()
-            if isinstance(error, BlockingIOError):
-                self.kill()
-
 
 def supervise(world: World, _process: Process) -> None:
     """Run the supervisor until it is told to stop."""
@@ -130,7 +119,7 @@ def _run_kind(
     running: dict[Process, Any],
 ) -> None:
     end.owner = process
-    world.rest(_START_SECONDS)
+    world.rest(world.options.start_seconds)
     identity = world.identity(serial, end)
     try:
         identity.channel.send(Message("ready"))
@@ -144,7 +133,7 @@ def _run_kind(
 
 def _run_builder(world: World, serial: int, end: End, process: Process) -> None:
     end.owner = process
-    world.rest(_START_SECONDS)
+    world.rest(world.options.start_seconds)
     builder.serve(world.identity(serial, end), world.log)
     end.close()
 
@@ -203,7 +192,7 @@ class Front:
 
 def _run_front(world: World, serial: int, end: End, process: Process) -> None:
     end.owner = process
-    world.rest(_START_SECONDS)
+    world.rest(world.options.start_seconds)
     loop = Loop(world.network)
 
     async def run() -> None:

@@ -46,6 +46,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         share=rng.choice((0.05, 0.2, 0.6)),
         stall_share=rng.choice((0, 0, 0.002)),
         row_seconds=rng.choice((0.0001, 0.0005, 0.004)),
+        start_seconds=rng.choice((0.1, 0.3, 2.0)),
         open_seconds=rng.choice((0.001, 0.05, 2.0)),
         buffer_bytes=rng.choice((3_000, 70_000, 212_992)),
         callers=rng.choice((1, 3, 8)),

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import itertools
+import math
 import os
 import random
 import secrets
@@ -61,7 +62,7 @@ class Options:
 
     share, stall_share: as of the scheduler.
     row_seconds: seconds that a worker takes for a row of a query.
-    open_seconds: seconds to open a generation, on average.
+    open_seconds, start_seconds: seconds to open a generation and to start a process, on average.
     callers, actions: of each front, and what each of them does.
     kills, kill_seconds: how often a process is killed, and the seconds between kills on average.
     builds: how many builds there are.
@@ -73,6 +74,7 @@ class Options:
     stall_share: float
     row_seconds: float
     open_seconds: float
+    start_seconds: float
     buffer_bytes: int
     callers: int
     actions: int
@@ -418,7 +420,9 @@ class World:
             self.deaths.causes[number] += 1
             restarts = max(0, self.front_starts - self.options.config.fronts)
             changes = len(self.published) + restarts
-            is_fine = self.deaths.causes[number] <= self.deaths.causes_max[number] * changes
+            is_fine = (
+                self.deaths.causes[number] <= self.deaths.causes_max.get(number, math.inf) * changes
+            )
             self.check(is_fine, f"request {number} ends {self.deaths.causes[number]} workers")
         if first == POISON:
             self.note(f"request {rows[0][1]:.0f} ends its worker")
