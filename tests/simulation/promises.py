@@ -8,6 +8,7 @@ got a record. It looks first where something seems to be wrong.
 
 import json
 from contextlib import suppress
+from typing import Final
 
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.generations import POINTER
@@ -16,6 +17,8 @@ from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, LOG_SUFFIX, WRITES
 from divgrpc.writes.log import entries
 from simulation.history import Version
 from simulation.world import INDEX, World
+
+POINTER_RENAME: Final = "storage.generations:write_pointer:os.rename"
 
 
 def doubtful_events(world: World) -> list[tuple[int, float]]:
@@ -27,8 +30,9 @@ def doubtful_events(world: World) -> list[tuple[int, float]]:
     events = sorted({*(event for event, _ in world.floors), *world.disk.folder_syncs})
     doubts = [(event, 0.0) for event in events if _seems_lost(world, event)]
     doubts += [(event, 1.0) for event in world.appends if _seems_added(world, event)]
-    events = sorted({*world.removals, *world.disk.folder_syncs})
-    return doubts + [(event, 0.5) for event in events if _seems_removed(world, event)]
+    pointers = world.renames.get(POINTER_RENAME, [])
+    events = sorted({*world.removals, *world.disk.folder_syncs, *pointers})
+    return doubts + [(event, 0.5) for event in events if _may_lack_generation(world, event)]
 
 
 def _seems_lost(world: World, event: int) -> bool:
@@ -55,13 +59,16 @@ def _seems_added(world: World, event: int) -> bool:
     return False
 
 
-def _seems_removed(world: World, event: int) -> bool:
-    """Tell whether the generation was removed that is certain to be the current one."""
+def _may_lack_generation(world: World, event: int) -> bool:
+    """Tell whether a generation is not certain to be there, or was removed, that may be current."""
     assert world.disk is not None
-    pointer = f"{INDEX}/{POINTER}"
     certain, latest = world.disk.certain(event), world.disk.latest(event)
-    manifest = f"{INDEX}/{certain.get(pointer, b'').decode().strip()}/{MANIFEST}"
-    return pointer in certain and pointer in latest and manifest not in latest
+    pointer = f"{INDEX}/{POINTER}"
+    if pointer not in certain or pointer not in latest:
+        return False
+    numbers = {files[pointer].decode().strip() for files in (certain, latest)}
+    manifests = {f"{INDEX}/{number}/{MANIFEST}" for number in numbers}
+    return not (manifests <= certain.keys() and manifests <= latest.keys())
 
 
 def _has_more(world: World, event: int, disk_version: Version) -> bool:

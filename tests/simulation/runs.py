@@ -21,7 +21,7 @@ from simulation.actors import attempt, send, serve
 from simulation.failpoints import FailpointMap
 from simulation.faults import draw_errors, draw_errors_of_syncs, draw_faults
 from simulation.history import Op, Version, ViolationError
-from simulation.promises import doubtful_events
+from simulation.promises import POINTER_RENAME, doubtful_events
 from simulation.repairs import check_repair
 from simulation.scheduler import DeadlockError, Process
 from simulation.world import INDEX, KINDS, Options, World
@@ -35,9 +35,9 @@ _RENEWALS: Final = (
 )
 # Folders that a loss of power may leave, for each one.
 _LEFT_FOLDERS: Final = 2
-_POINTER_RENAME: Final = "storage.generations:write_pointer:os.rename"
 # Folders that a loss of power might have left at other moments of a life.
 _OTHER_FOLDERS: Final = 3
+_DOUBTFUL_FOLDERS: Final = 4
 
 
 @dataclass
@@ -232,14 +232,17 @@ def _check_other_folders(world: World, folder: Path, life: int) -> None:
     if doubts:
         world.history.note(f"doubts about {len(doubts)} moments")
     for share in sorted({share for _, share in doubts}):
-        event = rng.choice([event for event, other in doubts if other == share])
-        _check_left(world, folder / f"left-{life}-doubtful-{share}", event, share)
+        events = [event for event, other in doubts if other == share]
+        # Without chance, all folders are the same.
+        for number in range(_DOUBTFUL_FOLDERS if 0 < share < 1 else 1):
+            path = folder / f"left-{life}-doubtful-{share}-{number}"
+            _check_left(world, path, rng.choice(events), share)
     for number in range(_OTHER_FOLDERS):
         # Defects show most often at the moment of a promise, and around a rename.
         events = [rng.randint(0, disk.event), rng.choice(world.floors)[0]]
         events += [rng.choice(world.appends)] if world.appends else []
         if world.renames:
-            pointer = world.renames.get(_POINTER_RENAME)
+            pointer = world.renames.get(POINTER_RENAME)
             events.append(rng.choice(world.renames[rng.choice(sorted(world.renames))]))
             events.append(rng.choice(pointer) + rng.randint(0, 2) if pointer else events[-1])
         event = min(rng.choice(events), disk.event)
