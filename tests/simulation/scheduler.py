@@ -296,7 +296,12 @@ class Semaphore:
     """Stands for `threading.Semaphore`."""
 
     def __init__(self, scheduler: Scheduler, count: int) -> None:
-        self._scheduler, self._count = scheduler, count
+        self._scheduler, self._count, self._count_max = scheduler, count, count
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has a place."""
+        return self._count == self._count_max
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Take one of the places, if there is one."""

@@ -121,7 +121,8 @@ class Callers:
             await asyncio.sleep(0)
 
         job = Build(read, write)
-        seconds = world.rng.choice((math.inf, math.inf, 0.1, 1.0))
+        # Often while workers open the new generation.
+        seconds = world.rng.choice((math.inf, math.inf, 0.1, 0.3, 0.6, 1.0, 2.0))
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
                 await self._jobs.relay(job, "build")

@@ -54,7 +54,7 @@ def draw_options(seed: int, names: list[str]) -> Options:
         poison_share=rng.choice((0, 0.05, 0.2)),
         kills=rng.choice((0, 0, 2, 5)) if has_faults else 0,
         kill_seconds=rng.choice((0.05, 0.5)),
-        builds=0 if has_writes else rng.choice((0, 1, 3)),
+        builds=0 if has_writes else rng.choice((0, 1, 1, 2, 4)),
         writes=rng.choice((5, 20, 60)) if has_writes else 0,
         renewals=rng.choice((0, 1, 3)) if has_writes else 0,
         faults=draw_faults(rng, names) if has_faults else [],

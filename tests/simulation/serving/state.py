@@ -1,8 +1,11 @@
 """What a front's pool and a worker hold when the server is idle: nothing."""
 
+from typing import Any
+
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import packets
 from divgrpc_server.worker.process import Worker
+from divgrpc_server.writer.process import Writer
 
 _CREDITS = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
 
@@ -39,3 +42,10 @@ def why_worker_not_idle(worker: Worker, fronts: int) -> str:
         if any(state) or front.packets or front.pending or front._items:
             return f"a worker holds something of a front: {state}, {front.pending}"
     return ""
+
+
+def is_renewing(writer: Writer) -> bool:
+    """Tell whether a merge, a vacuum or a retraining goes on, also one that nobody waits for."""
+    renewals = writer._renewals
+    places: Any = (renewals._generation_places, renewals._merge_places)
+    return not all(place.is_free for place in places)

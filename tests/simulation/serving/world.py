@@ -42,7 +42,7 @@ from simulation.serving import loop
 from simulation.serving.faults import Fault, Faults
 from simulation.serving.network import Channel, End, Event, Network, Poller, frames
 from simulation.serving.requests import DATASET_IDS, HANG, POISON, Answers, Version
-from simulation.serving.state import why_front_not_idle, why_worker_not_idle
+from simulation.serving.state import is_renewing, why_front_not_idle, why_worker_not_idle
 from simulation.serving.writes import WriteHistory
 from simulation.system import System
 from support.processes.crashing_writer import SMALL
@@ -220,6 +220,7 @@ class World:
         if len(self.children) > config.fronts + config.workers + len(self.writers):
             return "a builder runs"
         reasons = [why_front_not_idle(front.pool, config.workers) for front in self.fronts.values()]
+        reasons += ["the writer renews" for writer in self.writers.values() if is_renewing(writer)]
         writers = len(self.writers)
         reasons += [why_front_not_idle(f.writer_pool, writers) for f in self.fronts.values()]
         processes = (*self.workers.values(), *self.writers.values())
