@@ -365,7 +365,7 @@ def _ordered(
     has_offset: bool = False,
 ) -> Candidates:
     """Return the candidates by ascending distance; equal ones keep their order."""
-    order, width, dense = np.empty(len(rows), np.int32), rows.shape[1], _NOT_SPREAD
+    order, width, dense = np.empty(len(distances), np.int32), rows.shape[1], _NOT_SPREAD
     top_k.order_of(distances, order)
     if isinstance(rows, SparseRows):
         dense = np.zeros((1, width), np.float32)

@@ -38,6 +38,8 @@ _ANGLE_DIMS_MIN = 128
 _ANGLE_RELEVANCE_MIN = np.float32(0.5)
 # The squares of longer inverse lengths are too small for float32.
 _INVERSE_MAX = np.float32(1e15)
+# The least square of a sum of directions that is normalised.
+_SQUARE_MIN = np.float32(1e-20)
 
 
 @kernel
@@ -173,12 +175,17 @@ def angles_fit(points, rows, count):
 
 @kernel
 def find_centre(vectors, rows, count, centre):
-    """Write the mean direction of rows[:count] into row 0 of `centre` (1, d) float32."""
+    """Write the mean direction of rows[:count] into row 0 of `centre` (1, d) float32.
+
+    It has unit length, or is all zeros if the directions nearly cancel out.
+    """
     for j in range(centre.shape[1]):
         centre[0, j] = 0
     for i in range(count):
         _add_direction(vectors, rows[i], _inverse(vectors, rows[i]), centre)
-    factor = _inverse(centre, 0)
+    square = row_dot(centre, 0, centre, 0)
+    # The root of a smaller square has too few digits for a unit length.
+    factor = np.float32(1) / np.sqrt(square) if square > _SQUARE_MIN else np.float32(0)
     for j in range(centre.shape[1]):
         centre[0, j] *= factor
 

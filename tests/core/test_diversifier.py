@@ -478,3 +478,12 @@ def test_wrong_attributes_and_scores(arguments: dict[str, Any], field: str, word
     with pytest.raises(InvalidArgumentError, match=words) as error:
         diversify(np.eye(3), **arguments)
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
+def test_candidates_without_dimensions_have_no_picks(metric: Any) -> None:
+    """Whatever the query has, as an empty list of candidates."""
+    vectors, query = np.empty((3, 0), np.float32), np.ones(4, np.float32)
+    assert len(diversify(vectors, query=query, metric=metric).places) == 0
+    with pytest.raises(InvalidArgumentError):
+        diversify(vectors, query=query, metric=metric, k=2)

@@ -222,11 +222,12 @@ def index_of(op: int, payload: bytes) -> str:
 
 
 def fingerprint(op: int, payload: bytes) -> bytes:
-    """Return a hash of a query that does not depend on its correlation id."""
+    """Return a hash of a request and its operation that does not depend on a correlation id."""
     if op == Op.STREAM:
+        op = Op.QUERY
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()
-    return hashlib.blake2b(payload, digest_size=16).digest()
+    return hashlib.blake2b(payload, digest_size=16, person=bytes((op,))).digest()
 
 
 def _rows_of_write(

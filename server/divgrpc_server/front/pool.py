@@ -10,9 +10,10 @@ When a worker dies, any of its unanswered calls may be the cause, so all of them
 The pool reserves one worker and sends it one suspect at a time. The worker says when it begins with
 the suspect, and does nothing else until it has replied, not even for other fronts. So if it dies
 meanwhile, the suspect is the cause. This call fails, and its fingerprint is refused for a minute.
-The other calls are only delayed. Before suspects are retried, the other workers check the lengths
-of the files of the index. If a file was truncated, suspects for this index fail with an error about
-the file, so they do not kill a second worker.
+The other calls are only delayed; they fail if many workers die before they begin with them. Before
+suspects are retried, the other workers check the lengths of the files of the index. If a file was
+truncated, suspects for this index fail with an error about the file, so they do not kill a second
+worker.
 
 Everything is limited: the calls and bytes that the pool holds (see `admission`), the wait for a
 worker if none is running, the time a busy worker may be silent, and the number of fingerprints. All
@@ -45,6 +46,8 @@ _TICK_SECONDS: Final = 0.25
 # The writer starts at the first write, which may take long on a busy machine.
 _WRITER_START_SECONDS: Final = 30.0
 _TRIES: Final = 2
+# A call fails when so many workers have died that held it, whether or not it was the cause.
+_LOSSES_MAX: Final = 5
 _CREDITS: Final[dict[Kind, int]] = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
 _WRITER_ENDED: Final = (
     "the writer ended, and may or may not have made this write;"
@@ -63,8 +66,8 @@ class PoolCall:
     """A request in the pool, whether queued or sent to a worker; `size` is in bytes."""
 
     __slots__ = (
-        *("deaths", "deliver", "has_begun", "kind", "queue_time", "request", "sent_time"),
-        *("size", "worker"),
+        *("deaths", "deliver", "has_begun", "kind", "losses", "queue_time", "request"),
+        *("sent_time", "size", "worker"),
     )
 
     def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
@@ -73,7 +76,8 @@ class PoolCall:
         self.size = len(request.payload)
         self.kind = kind_of(self.size)
         self.queue_time = self.sent_time = time.monotonic()
-        self.deaths = 0
+        # Workers that have died while they held this call, and those for which it may be to blame.
+        self.losses = self.deaths = 0
         # Whether a worker does nothing but this suspect.
         self.has_begun = False
         self.worker: WorkerLink | None = None
@@ -449,6 +453,7 @@ class Pool:
         self._recheck(worker.outstanding.values())
         for call in worker.outstanding.values():
             call.worker = None
+            call.losses += 1
             # A suspect that had not begun is not the cause.
             call.deaths += not call.deaths or call.has_begun
             call.has_begun = False
@@ -459,6 +464,8 @@ class Pool:
             elif self._is_quarantined(call.request.op, call.request.payload):
                 # The same request of another call ended two workers meanwhile.
                 self._fail(call, PoisonError(_POISON))
+            elif call.deaths < _TRIES and call.losses >= _LOSSES_MAX:
+                self._fail(call, UnavailableError("workers end before they begin with this call"))
             elif call.deaths < _TRIES:
                 call.request = call.request._replace(is_suspect=True)
                 self._suspects[call.request.id] = call
@@ -495,7 +502,8 @@ class Pool:
         for queue in (self._suspects, *self._queues.values()):
             for other in list(queue.values()):
                 request = other.request
-                if subjects.fingerprint(request.op, request.payload) == fingerprint:
+                may_be_equal = (request.op, other.size) == (op, call.size)
+                if may_be_equal and subjects.fingerprint(op, request.payload) == fingerprint:
                     del queue[request.id]
                     self._fail(other, PoisonError(_POISON))
 

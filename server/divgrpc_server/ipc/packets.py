@@ -151,13 +151,17 @@ class Link:
         if no packet is available.
         """
         try:
-            size, ancillary, _, _ = self._socket.recvmsg_into(
-                [self._buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC
-            )
-        except (ConnectionResetError, BrokenPipeError):
+            size, ancillary, _, _ = self._receive()
+        except ConnectionResetError:
+            # The peer has left packets unread. Linux says so once, before the packets it has sent.
+            return self.receive()
+        except BrokenPipeError:
             return self._buffer[:0], -1
         memfd = int.from_bytes(ancillary[0][2], "little") if ancillary else -1
         return self._buffer[:size], memfd
+
+    def _receive(self) -> tuple[int, list[tuple[int, int, bytes]], int, object]:
+        return self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ _HEADING: Final = re.compile(r"\s*\[\[\s*token\s*\]\]")
 # The begin of each token, by which programs that look for leaked secrets recognise it.
 _PREFIX: Final = "divgrpc_"
 _SECRET_BYTES: Final = 32
+_KEY: Final = secrets.token_bytes(16)
 QUOTAS: Final = ("calls", "max_indexes", "max_rows", "max_bytes")
 _KEYS: Final = ("name", "hash", "role", "indexes", "expires", *QUOTAS)
 
@@ -94,7 +95,9 @@ class TokenFile:
 
     def __init__(self, path: str) -> None:
         """Read the file; raises `InvalidArgumentError` as `parse` does."""
-        self._file = WatchedFiles((path,), lambda: _by_hash(read(Path(path))))
+        self._file = WatchedFiles(
+            (path,), lambda: {_place_of(t.digest): t for t in read(Path(path))}
+        )
 
     def refresh(self) -> bool:
         """Read the file if it has changed since the last call; return whether tokens changed.
@@ -106,28 +109,25 @@ class TokenFile:
     def find(self, secret: str) -> Token | None:
         """Return the token, None if there is none or if it has expired.
 
-        The time of the search shows nothing of the tokens in the file. The interpreter's hash of
-        the digest, whose key is random in each process, says which entries may be equal; these are
-        compared in constant time.
+        The time of the search shows nothing of the tokens in the file: a hash of the digest with
+        the key of this process finds the entry, which is compared in constant time.
         """
         digest = digest_of(secret)
-        for token in self._file.value.get(hash(digest), ()):
-            if hmac.compare_digest(token.digest, digest) and time.time() < token.expires:
-                return token
-        return None
+        token = self._file.value.get(_place_of(digest))
+        if token is None or not hmac.compare_digest(token.digest, digest):
+            return None
+        return token if time.time() < token.expires else None
 
     def is_valid(self, token: Token) -> bool:
         """Return whether a token is still in the file as it was, and has not expired."""
-        tokens = self._file.value.get(hash(token.digest), ())
-        return token in tokens and time.time() < token.expires
+        return (
+            self._file.value.get(_place_of(token.digest)) == token and time.time() < token.expires
+        )
 
 
-def _by_hash(tokens: Iterable[Token]) -> dict[int, list[Token]]:
-    """Return tokens by the interpreter's hash of their digests."""
-    groups: dict[int, list[Token]] = {}
-    for token in tokens:
-        groups.setdefault(hash(token.digest), []).append(token)
-    return groups
+def _place_of(digest: bytes) -> bytes:
+    """Return a keyed hash of a digest, which nobody outside of this process can compute."""
+    return hashlib.blake2b(digest, digest_size=16, key=_KEY).digest()
 
 
 def new_secret() -> str:

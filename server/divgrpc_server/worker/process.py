@@ -158,15 +158,11 @@ def is_large_packet(packet: list[Request]) -> bool:
 
 
 class Task(NamedTuple):
-    """A batch, the front that sent it, and whether its packet was large.
-
-    is_suspect: whether the batch may have ended another worker.
-    """
+    """A batch, the front that sent it, and whether its packet was large."""
 
     front: FrontLink
     batch: Work
     is_large: bool
-    is_suspect: bool
 
 
 class Worker:
@@ -181,6 +177,8 @@ class Worker:
         self._parked: dict[str, list[Task]] = {}
         # Requests of builds that wait until a generation is open, by the folder of the generation.
         self._preparing: dict[str, tuple[FrontLink, Request]] = {}
+        # Notes of fronts that wait until a suspect is answered, None while there is no suspect.
+        self._notes_kept: list[tuple[FrontLink, Request]] | None = None
         self._awake_seconds = process.config.worker_awake
         self._meter = QueryMeter(process.page) if process.page is not None else None
         self._sampler: RecallSampler | None = None
@@ -205,8 +203,9 @@ class Worker:
             for front in list(self._fronts.values()):
                 # After a large packet, also serve the next packet. If the next packet is small, it
                 # is answered before the slices of the large packet.
-                while front.packets and self._serve_packet(front, front.packets.popleft()):
-                    pass
+                while front.packets and not self._must_wait(front.packets[0]):
+                    if not self._serve_packet(front, front.packets.popleft()):
+                        break
             if self._tasks:
                 self._serve_next()
         for front in self._fronts.values():
@@ -240,7 +239,8 @@ class Worker:
 
         If the next query may arrive soon, poll for a while before going to sleep.
         """
-        if self._tasks or any(front.packets for front in self._fronts.values()):
+        waiting = (front.packets[0] for front in self._fronts.values() if front.packets)
+        if self._tasks or not all(map(self._must_wait, waiting)):
             return self._poller.poll(0)
         # While requests wait for other threads, fronts wait for signs of life.
         while self._sampler and self._sampler.has_work and not self._has_slow_work():
@@ -309,6 +309,8 @@ class Worker:
     def _take_note(self, front: FrontLink, note: Request) -> None:
         if note.op == Op.CANCEL:
             front.withdraw(note.id)
+        elif self._notes_kept is not None:
+            self._notes_kept.append((front, note))
         elif note.op == Op.PREPARE:
             generation = StagedGeneration.unpack(note.payload)
             self._preparing[generation.folder] = (front, note)
@@ -335,11 +337,8 @@ class Worker:
                 break
             if front.pending.pop(request.id, None) is None:
                 continue  # withdrawn
-            batch = _parse(request, self._log)
-            if isinstance(batch, Reply):
-                front.reply(batch)
-            else:
-                is_over = self._begin(Task(front, batch, is_large, request.is_suspect))
+            serve = self._serve_alone if request.is_suspect else self._serve_request
+            is_over = serve(front, request, is_large=is_large)
         if not is_large:
             front.owed_small += 1
         elif is_over:
@@ -347,18 +346,60 @@ class Worker:
         front.flush()
         return is_large
 
+    def _serve_request(self, front: FrontLink, request: Request, *, is_large: bool) -> bool:
+        """Answer a request, or queue it; return whether it is finished."""
+        batch = _parse(request, self._log)
+        if isinstance(batch, Reply):
+            front.reply(batch)
+            return True
+        return self._begin(Task(front, batch, is_large))
+
+    def _must_wait(self, packet: list[Request]) -> bool:
+        """Return whether a packet is a suspect, and other threads do work for other requests."""
+        return packet[0].is_suspect and self._has_slow_work()
+
+    def _serve_alone(self, front: FrontLink, request: Request, *, is_large: bool) -> bool:
+        """Answer a suspect, and do nothing else; return as `_serve_request` does.
+
+        So the suspect is the cause if this process ends. Notes of fronts are kept until its end.
+        """
+        front.reply(Reply(request.id, Outcome.START, b""))
+        front.flush()
+        self._notes_kept = []
+        is_over = self._serve_request(front, request, is_large=is_large)
+        while request.id in front.batches and not front.is_gone:
+            if self._tasks and self._tasks[-1].batch is front.batches[request.id]:
+                task = self._tasks.pop()
+                if not self._serve_slice(task):
+                    self._tasks.append(task)
+            elif self._await_opened(_READ_SECONDS):
+                self._take_opened()
+            for other in list(self._fronts.values()):
+                other.show_life()
+                self._read_withdrawals(other)
+        notes, self._notes_kept = self._notes_kept, None
+        for other, note in notes:
+            self._take_note(other, note)
+        return is_over
+
+    def _await_opened(self, seconds: float) -> bool:
+        """Wait until a thread has opened an index, but no longer; return whether one has."""
+        waiter = select.poll()
+        waiter.register(self._opened, select.POLLIN)
+        is_ready = bool(waiter.poll(seconds * 1000))
+        if is_ready:
+            os.eventfd_read(self._opened)
+        return is_ready
+
     def _begin(self, task: Task) -> bool:
         """Answer a batch, or queue it; return whether it is finished."""
-        front, batch, *_ = task
+        front, batch, _ = task
         try:
             _check_deadline(batch)
             index = self._indexes.find(batch.name) if batch.name else None
             is_opening = index is None and batch.name != ""
             if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
                 self._meter.add(batch.name, batch.row_count)
-            if task.is_suspect and not is_opening:
-                front.reply(Reply(batch.id, Outcome.START, b""))
-                front.flush()
             # Work without a name needs no index.
             reply = None if is_opening else batch.start(cast(Engine, index))
             if self._sampler is not None and index is not None:
@@ -374,19 +415,8 @@ class Worker:
             self._parked.setdefault(batch.name, []).append(task)
         else:
             front.sliced += 1
-            if task.is_suspect:
-                self._serve_alone(task)
-            else:
-                self._tasks.append(task)
+            self._tasks.append(task)
         return False
-
-    def _serve_alone(self, task: Task) -> None:
-        """Answer all slices of a suspect, so that it is the cause if this process ends."""
-        while not self._serve_slice(task):
-            for front in list(self._fronts.values()):
-                front.show_life()
-                self._read_withdrawals(front)
-            task.batch.is_withdrawn |= task.front.is_gone
 
     def _offer_sample(self, batch: Work, index: Engine) -> None:
         """Let the recall of a query be measured later, when this worker is idle."""
@@ -403,7 +433,7 @@ class Worker:
 
     def _serve_slice(self, task: Task) -> bool:
         """Answer the next slice of a batch; return whether the batch is finished."""
-        front, batch, is_large, _ = task
+        front, batch, is_large = task
         loan = 0
         try:
             if not batch.is_withdrawn:
@@ -428,7 +458,7 @@ class Worker:
         return True
 
     def _end(self, task: Task) -> None:
-        front, batch, is_large, _ = task
+        front, batch, is_large = task
         del front.batches[batch.id]
         front.owed_large += is_large
         if not front.is_gone:

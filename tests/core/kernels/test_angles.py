@@ -110,6 +110,18 @@ def test_angles_do_not_pay_for_few_dimensions_for_squares_or_for_sparse_points()
         assert not greedy.angles_pay(points, COUNT, ten)
 
 
+@pytest.mark.parametrize("rest", [0, 1e-30, 4.5e-23, 1e-12, 1e-9, 1e-3, 1])
+def test_a_centre_has_unit_length_or_is_zeros(rest: float) -> None:
+    """Four directions that cancel out but for a rest."""
+    vectors = np.zeros((4, DIMS), np.float32)
+    vectors[:, :3] = [[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]
+    vectors[:, 5] = rest
+    centre = np.empty((1, DIMS), np.float32)
+    greedy.find_centre(vectors, np.arange(4, dtype=np.int32), 4, centre)
+    length = float(np.linalg.norm(centre.astype(np.float64)))
+    assert length == (pytest.approx(1, rel=1e-5) if rest > 1e-10 else 0)
+
+
 @pytest.mark.parametrize("centre", ["zeros", "opposite", "random"])
 def test_any_centre_gives_the_same_picks(centre: str) -> None:
     points, rows, costs = drawn(3, "clusters", 1.0)

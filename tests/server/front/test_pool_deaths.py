@@ -8,6 +8,7 @@ from google.rpc import code_pb2, status_pb2
 
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
+from divgrpc_server.front.pool import _LOSSES_MAX
 from divgrpc_server.ipc.packets import Op, Outcome
 from support.processes.pool_harness import Stage, answer, begin, on_stage, packet, settle
 
@@ -47,7 +48,7 @@ async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> No
 async def test_a_suspect_is_to_blame_only_if_its_worker_had_begun(stage: Stage) -> None:
     """A worker may end because of a call of another front, before it begins with the suspect."""
     call = stage.ask(b"innocent")
-    for serial in range(4):
+    for serial in range(_LOSSES_MAX - 1):
         link = stage.attach(serial)
         (request,) = await packet(link)
         assert request.is_suspect == (serial > 0)
@@ -56,6 +57,23 @@ async def test_a_suspect_is_to_blame_only_if_its_worker_had_begun(stage: Stage) 
     link = stage.attach(9)
     answer(link, *await packet(link))
     assert (await call).outcome == Outcome.ANSWER
+
+
+@on_stage()
+async def test_a_call_ends_if_many_workers_end_before_it(stage: Stage) -> None:
+    """Nobody knows the cause, so the request is not refused when it comes again."""
+    call = stage.ask(b"innocent")
+    for serial in range(_LOSSES_MAX):
+        link = stage.attach(serial)
+        await packet(link)
+        link.close()
+        await settle()
+    reply = await call
+    assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
+    again = stage.ask(b"innocent")
+    link = stage.attach(9)
+    answer(link, *await packet(link))
+    assert (await again).outcome == Outcome.ANSWER
 
 
 @on_stage()

@@ -88,6 +88,19 @@ def test_a_request_without_its_memory_file_is_lost() -> None:
     assert list(packets.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
 
 
+def test_the_last_packets_of_a_peer_that_has_ended_are_received(
+    links: tuple[packets.Link, packets.Link],
+) -> None:
+    """Linux reports first that the peer has left a packet unread."""
+    near, far = links
+    near.send(b"unread")
+    far.send(b"last")
+    far.close()
+    assert bytes(near.receive()[0]) == b"last"
+    assert not near.receive()[0]
+    assert not near.receive()[0]
+
+
 def test_only_send_waiting_waits(links: tuple[packets.Link, packets.Link]) -> None:
     """Packets within the credits fit; beyond, `send` raises at once and `send_waiting` waits."""
     near, far = links

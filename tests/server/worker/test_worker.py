@@ -20,6 +20,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.storage.generations import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult
 from divgrpc.vectors import Rows
+from divgrpc.writes.opening import open_index
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import results
@@ -280,6 +281,41 @@ def test_a_suspect_is_answered_alone(
     assert second.hear_until(2) == [2]
     front.hear_until(1)
     assert replies == [(1, Outcome.START), (1, Outcome.ANSWER), (2, Outcome.ANSWER)]
+    second.link.close()
+
+
+def test_a_suspect_waits_for_the_opening_of_another_index(
+    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening may end the worker, which would then be blamed on the suspect."""
+    Index.build(random_points(300), path=tmp_path / "other")
+    may_open = threading.Event()
+
+    def open_late(path: Path) -> object:
+        may_open.wait(20)
+        return open_index(path)
+
+    monkeypatch.setattr(index_cache, "open_index", open_late)
+    front.send(query(1, index="other"))
+    front.send(query(2)._replace(is_suspect=True))
+    time.sleep(0.1)
+    may_open.set()
+    replies: list[tuple[int, int]] = []
+    while len(replies) < 3:
+        replies += [(reply.id, reply.outcome) for reply in front.hear().replies]
+    assert replies == [(1, Outcome.ANSWER), (2, Outcome.START), (2, Outcome.ANSWER)]
+
+
+def test_a_suspect_opens_its_index_alone(
+    channel: control.Channel, front: Front, tmp_path: Path
+) -> None:
+    Index.build(random_points(300), path=tmp_path / "other")
+    front.send(query(1, index="other")._replace(is_suspect=True))
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]
+    assert front.hear_until(1) == [1]
+    second = Front(channel)
+    second.send(query(2))
+    assert second.hear_until(2) == [2]
     second.link.close()
 
 

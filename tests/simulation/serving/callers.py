@@ -62,6 +62,8 @@ class Callers:
         self._writer, self._name = writer, name
         # Requests that have ended two workers, and when.
         self._condemned: dict[bytes, float] = {}
+        # The numbers of requests that end or hang their worker.
+        self._numbers: dict[bytes, int] = {}
 
     async def work(self) -> None:
         """Do actions until none is left."""
@@ -92,6 +94,7 @@ class Callers:
         """Make calls that end or hang their worker, at the same time and again."""
         rng, options = self._world.rng, self._world.options
         request = bad_request(rng.choice(("poison", "poison", "hang")), number)
+        self._numbers[request.payload] = number
         count = rng.choice((1, 1, 2, 3))
         # A caller that leaves takes its call back, so that nobody is blamed if the worker ends.
         may_leave = rng.random() < 0.3
@@ -189,7 +192,7 @@ class Callers:
         self._world.check(
             status.code in codes, f"a build fails with {status.code}: {status.message}"
         )
-        has_faults = bool(self._world.deaths.chances or self._world.faults.log)
+        has_faults = bool(self._world.deaths.others or self._world.faults.log)
         is_caused = status.code != code_pb2.UNAVAILABLE or has_faults
         self._world.check(is_caused, f"a build fails without a cause: {status.message}")
 
@@ -266,7 +269,7 @@ class Callers:
         elif status.code == code_pb2.UNAVAILABLE and "two workers" not in status.message:
             if kind in ("poison", "hang"):
                 # Nobody was blamed, so it may end more workers when it comes again.
-                world.deaths.causes_max.clear()
+                world.deaths.causes_max.pop(self._numbers[call.request.payload], None)
             waited = now - call.start
             world.check(waited >= world.options.config.worker_wait, f"{status.message} at once")
         elif "two workers" in status.message:
@@ -285,7 +288,7 @@ class Callers:
             return
         self._condemned[payload] = now
         is_bad = call.request.kind in ("poison", "hang")
-        by_chance = any(call.start <= time <= now for time in world.deaths.chances)
+        by_chance = any(call.start <= time <= now for time in world.deaths.workers)
         world.check(is_bad or by_chance, f"{call.request.kind} is blamed for two deaths")
 
 

@@ -59,7 +59,7 @@ _MUTANTS: Final = (
         name="waiting-copies-tried",
         module=_POOL,
         old="""
-            if subjects.fingerprint(request.op, request.payload) == fingerprint:
+            if may_be_equal and subjects.fingerprint(op, request.payload) == fingerprint:
         """,
         new="""
             if False:

@@ -1,9 +1,8 @@
 """Sockets, channels and event descriptors in memory, which stand for those of the system.
 
 A socket pair is two `End` objects with a queue each. An end belongs to the process that made or
-adopted it, and closes when this process is killed. As with the sockets of Linux, an end of packets
-reads nothing more if its peer was closed before it had read everything; an end of frames reads
-what is queued first.
+adopted it, and closes when this process is killed. Its peer then reads what is queued; only a
+control channel reads nothing more if the process had not read everything.
 
 Every call of an end is a failpoint (`simulation.serving.faults`), and lets other tasks run.
 """
@@ -187,7 +186,7 @@ class End:
         """Return a packet and its memory file."""
         fault = self._network.faults.call("receive")
         self._check_open()
-        if self.is_reset or not (self._queue or self.peer.is_open):
+        if not (self._queue or self.peer.is_open):
             return memoryview(b""), _NO_DESCRIPTOR
         if not self._queue:
             raise BlockingIOError

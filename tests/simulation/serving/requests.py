@@ -20,7 +20,7 @@ ROWS: Final = 40
 DIMS: Final = 64
 DATASETS: Final = 4
 DATASET_IDS: Final = 1_000
-# The first coordinate of a query that ends its worker, and of one that hangs.
+# The first coordinate of the last row of a query that ends its worker, and of one that hangs.
 POISON: Final = 666.0
 HANG: Final = 777.0
 _LARGE_ROWS: Final = 270
@@ -108,12 +108,13 @@ def good_request(kind: Kind, number: int) -> Request:
 
 def bad_request(kind: Kind, number: int) -> Request:
     """Return a request that has no answer: `number` makes it different from others."""
-    rows = np.full((1, DIMS), number, np.float32)
+    # Some have slices before the one that ends the worker.
+    rows = np.full((20 if number % 3 == 0 else 1, DIMS), number, np.float32)
     if kind == "malformed":
         return Request(kind, Op.QUERY, b"\xff" * (number % 9 + 1))
     if kind == "unknown":
         return Request(kind, Op.QUERY, query_of(rows, "elsewhere"))
-    rows[0, 0] = POISON if kind == "poison" else HANG
+    rows[-1, 0] = POISON if kind == "poison" else HANG
     return Request(kind, Op.QUERY, query_of(rows))
 
 

@@ -35,7 +35,7 @@ def why_worker_not_idle(worker: Worker, fronts: int) -> str:
         return f"a worker has {len(worker._fronts)} fronts"
     if worker._tasks or worker._parked or worker._preparing:
         return "a worker has work"
-    if worker._indexes._prepared:
+    if worker._indexes._prepared or worker._indexes._awaited:
         return "a worker keeps a generation that was prepared"
     for front in worker._fronts.values():
         state = (front.owed_small, front.owed_large, front.loan, front.sliced, len(front.batches))

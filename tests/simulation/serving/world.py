@@ -91,12 +91,13 @@ class Options:
 class Deaths:
     """The processes that have ended or hang.
 
-    chances: when processes were killed by chance, and not by a request.
+    workers, others: when workers and other processes were killed by chance, not by a request.
     causes: how many workers each request has ended, by its number, and how many it may end.
     hanging: the workers that hang.
     """
 
-    chances: list[float] = field(default_factory=list)
+    workers: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     causes: Counter[int] = field(default_factory=Counter)
     causes_max: dict[int, float] = field(default_factory=dict)
     hanging: set[Process] = field(default_factory=set)
@@ -194,7 +195,9 @@ class World:
 
     def note_kill(self, process: Process) -> None:
         """Note that a process is killed by chance, with the calls of its callers."""
-        self.deaths.chances.append(self.scheduler.now)
+        is_worker = process.name.startswith("worker ")
+        times = self.deaths.workers if is_worker else self.deaths.others
+        times.append(self.scheduler.now)
         front = self.fronts.get(process)
         if front is not None:
             # Somebody must make its writes, which have names.
@@ -220,6 +223,7 @@ class World:
         if len(self.children) > config.fronts + config.workers + len(self.writers):
             return "a builder runs"
         reasons = [why_front_not_idle(front.pool, config.workers) for front in self.fronts.values()]
+        reasons += ["a front waits for a job" for f in self.fronts.values() if f.jobs._requests]
         reasons += ["the writer renews" for writer in self.writers.values() if is_renewing(writer)]
         writers = len(self.writers)
         reasons += [why_front_not_idle(f.writer_pool, writers) for f in self.fronts.values()]
@@ -415,9 +419,9 @@ class World:
         if task is None or task.process not in self.workers:
             return
         self.scheduler.sleep(len(rows) * self.options.row_seconds)
-        first = float(rows[0][0])
-        if first in (POISON, HANG):
-            number = int(rows[0][1])
+        last = rows[-1]
+        if last[0] in (POISON, HANG):
+            number = int(last[1])
             self.deaths.causes[number] += 1
             restarts = max(0, self.front_starts - self.options.config.fronts)
             changes = len(self.published) + restarts
@@ -425,10 +429,10 @@ class World:
                 self.deaths.causes[number] <= self.deaths.causes_max.get(number, math.inf) * changes
             )
             self.check(is_fine, f"request {number} ends {self.deaths.causes[number]} workers")
-        if first == POISON:
-            self.note(f"request {rows[0][1]:.0f} ends its worker")
+        if last[0] == POISON:
+            self.note(f"request {last[1]:.0f} ends its worker")
             self.scheduler.kill(task.process)
-        if first == HANG:
+        if last[0] == HANG:
             self.deaths.hanging.add(task.process)
-            self.note(f"request {rows[0][1]:.0f} hangs")
+            self.note(f"request {last[1]:.0f} hangs")
             self.scheduler.sleep(_HANG_SECONDS)
