@@ -152,7 +152,13 @@ def _metrics(tables: list[Table]) -> None:
 
 def _security(tables: list[Table]) -> None:
     [table] = tables
-    assert first(table) == ["plain", "tokens", "TLS", "TLS and tokens"]
+    assert first(table) == [
+        "plain",
+        "token that the server ignores",
+        "tokens",
+        "TLS",
+        "TLS and tokens",
+    ]
     assert table.rows[0]["ratio"] == 1.0
     assert min(column(table, "CPU us")) > 0
 
