@@ -192,7 +192,7 @@ class Callers:
         self._world.check(
             status.code in codes, f"a build fails with {status.code}: {status.message}"
         )
-        has_faults = bool(self._world.deaths.others or self._world.faults.log)
+        has_faults = bool(self._world.deaths.neighbours or self._world.faults.log)
         is_caused = status.code != code_pb2.UNAVAILABLE or has_faults
         self._world.check(is_caused, f"a build fails without a cause: {status.message}")
 

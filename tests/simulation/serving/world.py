@@ -91,13 +91,13 @@ class Options:
 class Deaths:
     """The processes that have ended or hang.
 
-    workers, others: when workers and other processes were killed by chance, not by a request.
+    workers, neighbours: when workers and other processes were killed by chance, not by a request.
     causes: how many workers each request has ended, by its number, and how many it may end.
     hanging: the workers that hang.
     """
 
     workers: list[float] = field(default_factory=list)
-    others: list[float] = field(default_factory=list)
+    neighbours: list[float] = field(default_factory=list)
     causes: Counter[int] = field(default_factory=Counter)
     causes_max: dict[int, float] = field(default_factory=dict)
     hanging: set[Process] = field(default_factory=set)
@@ -196,7 +196,7 @@ class World:
     def note_kill(self, process: Process) -> None:
         """Note that a process is killed by chance, with the calls of its callers."""
         is_worker = process.name.startswith("worker ")
-        times = self.deaths.workers if is_worker else self.deaths.others
+        times = self.deaths.workers if is_worker else self.deaths.neighbours
         times.append(self.scheduler.now)
         front = self.fronts.get(process)
         if front is not None:
