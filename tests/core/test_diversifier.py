@@ -481,7 +481,7 @@ def test_wrong_attributes_and_scores(arguments: dict[str, Any], field: str, word
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
-def test_candidates_without_dimensions_have_no_picks(metric: Any) -> None:
+def test_candidates_without_dimensions_have_no_picks(metric: Metric) -> None:
     """Whatever the query has, as an empty list of candidates."""
     vectors, query = np.empty((3, 0), np.float32), np.ones(4, np.float32)
     assert len(diversify(vectors, query=query, metric=metric).places) == 0
