@@ -289,14 +289,14 @@ class Worker:
             self._queries, self._owed = [], 0
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_each_query_has_exactly_one_answer(seed: int) -> None:
+def test_each_query_has_exactly_one_answer() -> None:
     """Workers answer and die while queries pass their limits and are withdrawn, at random."""
-    draw = random.Random(seed)
+    codes: set[int] = set()
     count = 60
 
     @on_stage(worker_wait=60)
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: Stage, *, seed: int) -> None:
+        draw = random.Random(seed)
         caller, serials = Caller(stage, window=draw.choice((3, 256))), itertools.count(1)
         workers = [Worker(stage, next(serials)) for _ in range(2)]
         for number in range(count):
@@ -317,10 +317,12 @@ def test_each_query_has_exactly_one_answer(seed: int) -> None:
         await ending
         answers = Counter(answer.correlation_id for answer in caller.answers)
         assert answers == Counter(range(count))
-        codes = {code for _, code in caller.codes}
-        assert codes >= {0, code_pb2.CANCELLED, code_pb2.DEADLINE_EXCEEDED}
+        codes.update(code for _, code in caller.codes)
 
-    scene()
+    for seed in range(10):
+        scene(seed=seed)
+    # A single run may lack one of them on a busy machine.
+    assert codes >= {0, code_pb2.CANCELLED, code_pb2.DEADLINE_EXCEEDED}
 
 
 def test_a_withdrawn_batch_frees_its_worker(client: Client, served_index: Served) -> None:
