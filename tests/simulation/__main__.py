@@ -71,8 +71,8 @@ def _find_all(part: Part, arguments: argparse.Namespace) -> int:
         failure = "".join(outcome.failure.strip().splitlines()[-1:])
         result = f"seed {outcome.seed}: {failure}" if failure else "not found"
         _show(f"{mutant.name} ({mutant.reason}): {result[:300]}")
-    count = len(part.mutants)
-    _show(f"{part.name}: {count - misses} of {count} defects were found in {arguments.seeds} seeds")
+    count, seeds = len(part.mutants), arguments.seeds
+    _show(f"{part.name}: {seeds} seeds have shown {count - misses} of {count} defects")
     return int(misses > 0)
 
 

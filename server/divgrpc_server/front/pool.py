@@ -96,8 +96,8 @@ class WorkerLink:
         # the batch ends. Otherwise it is 0.
         self.loan = 0
         self.outstanding: dict[int, PoolCall] = {}
-        # Calls whose withdrawal did not fit the socket's buffer, by id.
-        self.unsent_withdrawals: list[int] = []
+        # Packets that get no reply, and that did not fit the socket's buffer: each once.
+        self.unsent_notes: dict[bytes, None] = {}
         self.life_time = time.monotonic()
         self.is_blocked = False
         self.is_reported = False
@@ -241,15 +241,19 @@ class Pool:
         elif worker is not None and number in worker.outstanding:
             del worker.outstanding[number]
             self._release(call)
-            self._send_withdrawals(worker, [number])
+            withdrawal = Request(number, 0.0, Op.CANCEL, "", b"")
+            self._send_note(worker, packets.pack_request(withdrawal))
             self._dispatch()
 
-    def _send_withdrawals(self, worker: WorkerLink, numbers: list[int]) -> None:
-        """Tell a worker to drop calls; keep those for later for which its socket has no room."""
-        for number in numbers:
-            cancel = Request(number, 0.0, Op.CANCEL, "", b"")
-            if not self._send(worker, packets.pack_request(cancel)):
-                worker.unsent_withdrawals.append(number)
+    def _send_note(self, worker: WorkerLink, packet: bytes) -> None:
+        """Send a packet that gets no reply; keep it for later if the socket has no room for it."""
+        if not self._send(worker, packet):
+            worker.unsent_notes[packet] = None
+
+    def _send_unsent(self, worker: WorkerLink) -> None:
+        """Try again to send the notes for which the socket had no room."""
+        while worker.unsent_notes and self._send(worker, next(iter(worker.unsent_notes))):
+            del worker.unsent_notes[next(iter(worker.unsent_notes))]
 
     async def prepare(self, generation: bytes) -> None:
         """Wait until every running worker has opened a generation, or has died.
@@ -280,7 +284,7 @@ class Pool:
     def _notify(self, op: Op, index: str) -> None:
         packet = packets.pack_request(Request(0, math.inf, op, "", index.encode()))
         for worker in self._workers:
-            self._send(worker, packet)
+            self._send_note(worker, packet)
 
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
@@ -396,9 +400,7 @@ class Pool:
             return
         worker.life_time = time.monotonic()
         worker.is_blocked = False
-        if worker.unsent_withdrawals:
-            numbers, worker.unsent_withdrawals = worker.unsent_withdrawals, []
-            self._send_withdrawals(worker, numbers)
+        self._send_unsent(worker)
         worker.credits["small"] += small
         worker.credits["large"] += large
         worker.loan += loan
@@ -514,6 +516,7 @@ class Pool:
         for worker in self._workers:
             if worker.is_idle:
                 worker.is_blocked = False  # its socket was full of requests that get no reply
+                self._send_unsent(worker)
             is_silent = not worker.is_idle and now - worker.life_time > self._config.worker_silence
             if is_silent and not worker.is_reported:
                 worker.is_reported = True

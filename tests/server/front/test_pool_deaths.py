@@ -214,13 +214,15 @@ async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
 
 @on_stage()
 async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> None:
-    """A worker without work may read nothing for a while, and gets calls again afterwards."""
+    """A worker without work may read nothing for a while; then it gets the last note and calls."""
     link = stage.attach(1)
     for _ in range(2_000):
         stage.pool.refresh("name")
     with suppress(BlockingIOError):
         while True:
             link.receive()
+    (note,) = await packet(link)
+    assert (note.op, note.payload) == (Op.REFRESH, b"name")
     call = stage.ask(b"call")
     answer(link, *await packet(link))
     await call

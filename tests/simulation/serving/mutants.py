@@ -1,4 +1,4 @@
-"""Known defects of the path of queries, each of which a seed of the simulator must find.
+"""Known defects of the path of queries; a seed of the simulator must find each one.
 
 A defect named issue-N is the reverse of a fix: the simulator or a user found it in the code.
 """
@@ -54,6 +54,18 @@ _MUTANTS: Final = (
             if isinstance(opening.outcome, Engine):
         """,
         reason="a worker keeps a generation whose build was cancelled while it was opened",
+    ),
+    Mutant(
+        name="issue-20",
+        module=_POOL,
+        old="""
+            if not self._send(worker, packet):
+                worker.unsent_notes[packet] = None
+        """,
+        new="""
+            self._send(worker, packet)
+        """,
+        reason="a worker that is not told of a change keeps an old generation open",
     ),
     Mutant(
         name="waiting-copies-tried",

@@ -225,7 +225,7 @@ class End:
     # Frames (`divgrpc_server.ipc.job_frames`) and messages (`divgrpc_server.ipc.control`).
 
     def put(self, data: object, extra: object = None) -> None:
-        """Send a frame or a message, of which few wait at a time."""
+        """Send a frame or a message; only a few wait in an end at the same time."""
         self._check_open()
         if not self.peer.is_open:
             raise BrokenPipeError

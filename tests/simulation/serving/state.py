@@ -24,8 +24,8 @@ def why_front_not_idle(pool: Pool, workers: int) -> str:
     for link in pool._workers:
         if link.outstanding or link.credits != _CREDITS or link.loan:
             return f"a front's link has {link.credits}, loan {link.loan}, {link.outstanding}"
-        if link.unsent_withdrawals:
-            return "a front has withdrawals that it has not sent"
+        if link.unsent_notes:
+            return "a front has notes that it has not sent"
     return ""
 
 
