@@ -269,6 +269,13 @@ class Worker:
             self._connect(message, packets.adopt(descriptor))
         return True
 
+    def _take_sockets(self) -> None:
+        """Take the sockets that have arrived, so that their fronts get signs of life."""
+        waiter = select.poll()
+        waiter.register(self._control, select.POLLIN)
+        while waiter.poll(0) and self._obey():
+            pass
+
     def _connect(self, message: control.Message, end: socket.socket) -> None:
         """Take a socket that came with a message of the supervisor."""
         if message.kind == "front":
@@ -374,6 +381,7 @@ class Worker:
                     self._tasks.append(task)
             elif self._await_opened(_READ_SECONDS):
                 self._take_opened()
+            self._take_sockets()
             for other in list(self._fronts.values()):
                 other.show_life()
                 self._read_withdrawals(other)

@@ -82,6 +82,7 @@ class Writer(Worker):
         """Make writes in a thread; show the fronts meanwhile that this process is alive."""
         answers = self._thread.submit(self._collections.answer, requests)
         while not wait([answers], _LIFE_SECONDS).done:
+            self._take_sockets()
             for front in self._fronts.values():
                 front.show_life()
         return answers.result()

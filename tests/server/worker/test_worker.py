@@ -319,6 +319,30 @@ def test_a_suspect_opens_its_index_alone(
     second.link.close()
 
 
+def test_a_suspect_does_not_keep_new_fronts_from_signs_of_life(
+    channel: control.Channel, front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a new front would report the worker as silent, and the suspect would be blamed."""
+    Index.build(random_points(300), path=tmp_path / "other")
+    may_open = threading.Event()
+
+    def open_late(path: Path) -> object:
+        may_open.wait(20)
+        return open_index(path)
+
+    monkeypatch.setattr(index_cache, "open_index", open_late)
+    monkeypatch.setattr(worker, "_ALIVE_SECONDS", 0.01)
+    front.send(query(1, index="other")._replace(is_suspect=True))
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]
+    second = Front(channel)
+    second.send(query(2))
+    readable, _, _ = select.select([second.link.fileno()], [], [], 10)
+    may_open.set()
+    assert readable
+    assert second.hear_until(2) == [2]
+    second.link.close()
+
+
 def test_a_suspect_can_be_cancelled(front: Front) -> None:
     front.send(query(1, 10_000)._replace(is_suspect=True))
     assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]

@@ -1,7 +1,9 @@
 """The replies and the credits of the writer process."""
 
 import math
+import select
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, packets
-from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
+from divgrpc_server.worker import process as worker_process
 from divgrpc_server.worker.process import FrontLink
+from divgrpc_server.writer import process as writer_process
 from divgrpc_server.writer.process import Writer
+from support.processes.fake_front import Front
 
 SMALL = writes_pb2.DeleteRequest(index="absent", ids=[1]).SerializeToString()
 LARGE = writes_pb2.DeleteRequest(index="absent", ids=[2**62] * 10_000).SerializeToString()
@@ -51,3 +56,38 @@ def test_each_packet_gets_its_credit_back(
         front.link.close()
     assert (reply.id, reply.outcome) == (7, Outcome.STATUS)
     assert status_pb2.Status.FromString(reply.payload).code == code
+
+
+def test_a_long_write_does_not_keep_new_fronts_from_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a front that was just connected would report the writer as silent."""
+    monkeypatch.setattr(writer_process, "_LIFE_SECONDS", 0.01)
+    monkeypatch.setattr(worker_process, "_ALIVE_SECONDS", 0.01)
+    supervisor_end, writer_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    config = Config(log_level="error")
+    process = control.Process(control.Channel(writer_end), config, tmp_path, 1)
+    writer = Writer(process, logs.configure(config, "writer"))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def answer_late(_: object) -> list[Reply]:
+        has_begun.set()
+        may_end.wait(20)
+        return []
+
+    monkeypatch.setattr(writer._collections, "answer", answer_late)
+    thread = threading.Thread(target=writer.run)
+    thread.start()
+    with writer_end, supervisor_end:
+        channel = control.Channel(supervisor_end)
+        first = Front(channel)
+        first.send(Request(1, math.inf, Op.DELETE, "tag", SMALL))
+        assert has_begun.wait(20)
+        second = Front(channel)
+        readable, _, _ = select.select([second.link.fileno()], [], [], 10)
+        may_end.set()
+        supervisor_end.close()
+        thread.join(20)
+    for front in (first, second):
+        front.link.close()
+    assert readable

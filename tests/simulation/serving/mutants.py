@@ -68,6 +68,16 @@ _MUTANTS: Final = (
         reason="a worker that is not told of a change keeps an old generation open",
     ),
     Mutant(
+        name="issue-22",
+        module=_WORKER,
+        old="""
+            while waiter.poll(0) and self._obey():
+                pass
+        """,
+        new="",
+        reason="a front that a worker has not taken yet reports the worker as silent",
+    ),
+    Mutant(
         name="waiting-copies-tried",
         module=_POOL,
         old="""
