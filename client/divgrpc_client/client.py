@@ -92,7 +92,9 @@ class _Methods:
     ) -> None:
         """Set the options of a client; it connects at its first call.
 
-        target: the server's host:port, such as "localhost:50051".
+        target: the server's host:port, such as "localhost:50051". Several servers with the same
+            indexes are called in turn: "dns:///replicas:50051" means all addresses of a name, and
+            "ipv4:10.0.0.1:50051,10.0.0.2:50051" or "ipv6:[::1]:50051,..." means those given.
         channels: number of connections, used in turn. Each connection reaches one front process (a
             process of the server that accepts connections). So a server with several front
             processes needs several connections.

@@ -43,26 +43,26 @@ CALLS_MAX: Final = 64
 _REPEATED_BYTES_MAX: Final = 8 << 20
 # Files of TLS are looked at, at most once in this time.
 _CHECK_SECONDS: Final = 1.0
-_SERVICE_CONFIG: Final = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [{"service": SERVICE, "method": method} for method in _REPEATABLE],
-                "retryPolicy": {
-                    "maxAttempts": 3,
-                    "initialBackoff": "0.05s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 3,
-                    "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
-                },
-            }
-        ],
-        # The budget of retries. A failed attempt takes a token, a success gives a tenth of one, and
-        # with at most half of the tokens there are no retries. So a burst is repeated, and a
-        # lasting overload grows by at most a tenth.
-        "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
-    }
-)
+# The parts of a service config of gRPC: with retries, and with several servers.
+_RETRIES: Final[dict[str, object]] = {
+    "methodConfig": [
+        {
+            "name": [{"service": SERVICE, "method": method} for method in _REPEATABLE],
+            "retryPolicy": {
+                "maxAttempts": 3,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 3,
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
+            },
+        }
+    ],
+    # The budget of retries. A failed attempt takes a token, a success gives a tenth of one, and
+    # with at most half of the tokens there are no retries. So a burst is repeated, and a lasting
+    # overload grows by at most a tenth.
+    "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
+}
+_BALANCING: Final[dict[str, object]] = {"loadBalancingConfig": [{"round_robin": {}}]}
 
 
 class Places:
@@ -118,8 +118,9 @@ class ChannelSettings:
         ]
         if self.peer.tls is not None and self.peer.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.peer.tls.server_name))
-        if self.retries:
-            options.append(("grpc.service_config", _SERVICE_CONFIG))
+        config = (_RETRIES if self.retries else {}) | (_BALANCING if self.peer.is_group else {})
+        if config:
+            options.append(("grpc.service_config", json.dumps(config)))
         return [*options, *self.options]
 
 

@@ -29,6 +29,8 @@ _VARIABLES: Final = {
 }
 _TOKEN_VARIABLE: Final = "DIVGRPC_TOKEN"  # noqa: S105  # a name, no secret
 _TOKEN_FILE_VARIABLE: Final = "DIVGRPC_TOKEN_FILE"  # noqa: S105  # the same
+# Schemes of targets that name several servers: addresses, or a name that has several.
+GROUP_SCHEMES: Final = ("ipv4:", "ipv6:", "dns:")
 _YES: Final = ("1", "true", "yes", "on")
 
 
@@ -101,6 +103,11 @@ class Peer:
     token: str | Path | None = field(default=None, repr=False)
     is_plain: bool = True
 
+    @property
+    def is_group(self) -> bool:
+        """Whether the target may stand for several servers, which are called in turn."""
+        return self.target.startswith(GROUP_SCHEMES)
+
     def metadata(self) -> Metadata:
         """Return the metadata of a call; raises `InvalidArgumentError` for a wrong token file."""
         if self.token is None:
@@ -157,8 +164,16 @@ def tls_with(options: Mapping[str, str], *, is_wanted: bool) -> TLS | None:
 
 def is_local(target: str) -> bool:
     """Return whether a target is certainly on this machine."""
-    host = target.removeprefix("dns:///").rpartition(":")[0].strip("[]")
-    if host == "localhost" or target.startswith(("unix:", "unix-abstract:")):
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    for scheme in GROUP_SCHEMES:
+        target = target.removeprefix(scheme)
+    hosts = [address.rpartition(":")[0].strip("/[]") for address in target.split(",")]
+    return all(map(_is_loopback, hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
         return True
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback

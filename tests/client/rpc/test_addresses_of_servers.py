@@ -12,9 +12,10 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client
 from divgrpc_client.messages import arguments
 from divgrpc_client.rpc.causes import explain_unreachable as explain
-from divgrpc_client.rpc.security import Peer
+from divgrpc_client.rpc.security import Peer, is_local
 from support.checks.refusals import failing
 from support.processes.both_clients import Stack
+from support.processes.running_server import eventually
 from support.processes.scripted_server import ScriptedIndex, serving
 
 
@@ -92,6 +93,39 @@ def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
         pytest.raises(UnavailableError, match=message),
     ):
         client.list_indexes()
+
+
+def test_several_servers_are_called_in_turn(script: ScriptedIndex) -> None:
+    """A call that one of them refuses as UNAVAILABLE is answered by another."""
+    other = ScriptedIndex()
+    with serving(script) as first, serving(other) as second:
+        with Client(f"ipv4:{first},{second}", timeout=30) as client:
+            eventually(lambda: client.query("digits", [0.0]) and script.calls and other.calls)
+            script.failures = [grpc.StatusCode.UNAVAILABLE] * 2
+            for _ in range(6):
+                client.query("digits", [0.0])
+            assert not script.failures
+        with Client(f"ipv4:{first},{second}", timeout=30, retries=False) as client:
+            before = script.calls["Query"], other.calls["Query"]
+            eventually(lambda: client.query("digits", [0.0]) and script.calls["Query"] > before[0])
+            eventually(lambda: client.query("digits", [0.0]) and other.calls["Query"] > before[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "is_plainly_local"),
+    [
+        ("ipv4:127.0.0.1:1,127.0.0.2:1", True),
+        ("ipv6:[::1]:1", True),
+        ("dns:///localhost:1", True),
+        ("ipv4:127.0.0.1:1,10.0.0.1:1", False),
+        ("dns:///replicas:1", False),
+        ("dns://127.0.0.1/replicas:1", False),
+    ],
+)
+def test_a_token_goes_without_tls_to_this_machine_alone(
+    target: str, *, is_plainly_local: bool
+) -> None:
+    assert is_local(target) is is_plainly_local
 
 
 @pytest.mark.parametrize("detail", ["the server is shutting down", ""])
