@@ -19,9 +19,10 @@ from divgrpc.errors import IndexChangedError, IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES, ArrayEntry, damage_errors, header_of
 from divgrpc.storage.defaults import default_path
 from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.published import LAYOUT, LOG, WRITES, open_published, was_written
-from divgrpc.writes.layout import LayoutInfo, WritesFolder
+from divgrpc.writes.layout import WritesFolder
 from divgrpc.writes.log import Log, entries, lost_write
 
 # Merges are seconds apart, and opening the files takes milliseconds.

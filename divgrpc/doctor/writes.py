@@ -19,6 +19,7 @@ from divgrpc.doctor.reports import Finding, Step
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.arrays import HEADER_BYTES
 from divgrpc.storage.generations import Generation
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import (
@@ -29,7 +30,7 @@ from divgrpc.storage.published import (
     had_layout,
     open_published,
 )
-from divgrpc.writes.layout import LayoutInfo, WritesFolder
+from divgrpc.writes.layout import WritesFolder
 from divgrpc.writes.records import unpack
 from divgrpc.writes.replica import arrays_without
 from divgrpc.writes.state import State

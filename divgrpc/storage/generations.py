@@ -67,7 +67,7 @@ from divgrpc.storage.defaults import (
     write_defaults,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest, renumbered
-from divgrpc.storage.published import WRITES, is_recovered, read_writes, was_written
+from divgrpc.storage.published import WRITES, Writes, is_recovered, read_writes, was_written
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -114,6 +114,15 @@ class IndexFolder:
             raise IndexDamagedError(f"index {self.name!r} cannot be read") from error
         return status.st_ino, status.st_mtime_ns
 
+    def fresh_stamp(self) -> tuple[int, int] | None:
+        """Do what `pointer_stamp` does, and ask a network file system for its latest state.
+
+        Such a system may answer `stat` from memory for seconds, but never the opening of a file.
+        """
+        with contextlib.suppress(OSError), open(self._pointer, "rb"):
+            pass
+        return self.pointer_stamp()
+
     def current(self) -> int:
         """Return the number of the current generation.
 
@@ -127,13 +136,16 @@ class IndexFolder:
         except ValueError as error:
             raise IndexDamagedError(f"the pointer of index {self.name!r} is damaged") from error
 
-    def read_info(self) -> IndexInfo:
-        """Return the description of the current generation, without opening its arrays."""
+    def read_info(self, writes_of: Callable[[Path], Writes | None] = read_writes) -> IndexInfo:
+        """Return the description of the current generation, without opening all of its arrays.
+
+        writes_of: returns the writes to a generation, given its folder.
+        """
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
             info = manifest.info(self.name, read_defaults(folder, manifest))
-            if (writes := read_writes(folder)) is not None:
+            if (writes := writes_of(folder)) is not None:
                 info = replace(
                     info,
                     rows=writes.live,
@@ -207,7 +219,7 @@ class IndexFolder:
         raise AssertionError("unreachable")
 
     def _is_unchanged(self, stamp: tuple[int, int] | None) -> bool:
-        return stamp is not None and stamp == self.pointer_stamp()
+        return stamp is not None and stamp == self.fresh_stamp()
 
 
 def read_manifest(folder: Path) -> Manifest:

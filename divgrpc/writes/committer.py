@@ -547,6 +547,8 @@ class Committer:
             self._catch_up(tail, follow)
             locks.enter_context(self._merge_lock)
             self._catch_up(tail, follow)
+            if successor.has_merged_like(self._target):
+                self._catch_up(tail, follow)
             # The sync of the last records is then short.
             successor.log.sync()
             locks.enter_context(self._commit_lock)

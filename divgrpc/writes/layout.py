@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,14 +48,14 @@ from divgrpc.search.arrays import points_of, with_lists, with_tiles
 from divgrpc.storage.arrays import (
     ArrayEntry,
     ArrayFolder,
-    damage_errors,
     full_disk_errors,
     open_array,
     sync_folder,
     write_synced,
 )
 from divgrpc.storage.generations import Generation, remove
-from divgrpc.storage.manifest import Manifest, checksum, with_checksum
+from divgrpc.storage.layouts import LayoutInfo, PartEntry, read_layout
+from divgrpc.storage.manifest import Manifest, with_checksum
 from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
 from divgrpc.types import IntArray
 from divgrpc.vectors import SparseRows
@@ -100,99 +100,6 @@ def _later_values(manifest: Manifest, values: int, rows: int, later_rows: int) -
     mean_width = -(-values // max(1, rows))
     likely = min(later_rows * mean_width, LIMITS["unmerged_bytes_max"] // _VALUE_BYTES)
     return max(values_at_once(manifest), likely)
-
-
-@dataclass(frozen=True, slots=True)
-class PartEntry:
-    """The columns of a merge: number of their folder, first row, number of rows, and arrays.
-
-    `crc32` is the checksum of the vectors of these rows. If they are sparse, `values` are the
-    number of their first value and the number of their values, `crc32` is the checksum of the
-    columns, and `values_crc32` that of the values.
-    """
-
-    number: int
-    first: int
-    rows: int
-    crc32: int
-    arrays: dict[str, ArrayEntry]
-    values: tuple[int, int] | None = None
-    values_crc32: int = 0
-
-    @property
-    def items(self) -> tuple[int, int]:
-        """Number of the first item in the `point_files`, and number of items."""
-        return self.values or (self.first, self.rows)
-
-    @property
-    def checksums(self) -> tuple[int, ...]:
-        """Checksum of the items in each of the `point_files`."""
-        return (self.crc32,) if self.values is None else (self.crc32, self.values_crc32)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutInfo:
-    """The contents of the file LAYOUT.
-
-    number: number of the layout.
-    sequence: number of the last record that is in it.
-    rows: number of rows, deleted ones included. `capacity` is the number of rows with room for
-        later ones; the last of these is never used.
-    live: number of points.
-    displaced: whether a text id may have another key than its hash.
-    arrays, parts: entries of the arrays, and of the columns.
-    requests: the request ids that were seen last, with sequence number, number of rows and digest.
-    values: number of values of all rows, and the number that there is room for; None if rows are
-        dense.
-    """
-
-    number: int
-    sequence: int
-    rows: int
-    capacity: int
-    live: int
-    displaced: bool
-    arrays: dict[str, ArrayEntry]
-    parts: tuple[PartEntry, ...]
-    requests: tuple[tuple[str, int, int, str], ...] = ()
-    values: tuple[int, int] | None = None
-
-    @property
-    def items(self) -> tuple[int, int]:
-        """Number of items in the `point_files`, and the number that there is room for."""
-        return self.values or (self.rows, self.capacity)
-
-    @classmethod
-    def from_json(cls, text: bytes) -> "LayoutInfo":
-        """Parse the file; raises `IndexDamagedError`."""
-        try:
-            document = json.loads(text)
-            if document.pop("crc32") != checksum(document):
-                raise IndexDamagedError("the layout does not match its checksum")
-            parts = tuple(
-                PartEntry(**part | {"arrays": _entries(part["arrays"])} | _values_in(part))
-                for part in document["parts"]
-            )
-            # Requests of earlier versions have no digest.
-            requests = tuple((*request, "")[:4] for request in document["requests"])
-            arrays = _entries(document["arrays"])
-            fields = {"arrays": arrays, "parts": parts, "requests": requests}
-            return cls(**document | fields | _values_in(document))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IndexDamagedError("the layout cannot be read") from error
-
-
-def _entries(documents: Mapping[str, Any]) -> dict[str, ArrayEntry]:
-    return {
-        name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
-        for name, entry in documents.items()
-    }
-
-
-def _values_in(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry `values`, which earlier versions and dense rows lack."""
-    values = document.get("values")
-    return {} if values is None else {"values": tuple(values)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,11 +195,7 @@ class WritesFolder:
 
     def read_info(self) -> LayoutInfo | None:
         """Return the current layout, or None if nothing was ever written."""
-        try:
-            with damage_errors("the layout"):
-                return LayoutInfo.from_json((self.path / LAYOUT).read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return read_layout(self.path)
 
     def point_files(self, manifest: Manifest) -> PointFiles:
         """Return the files with the vectors of the generation that has this manifest."""

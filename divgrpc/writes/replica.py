@@ -1,4 +1,11 @@
-"""A collection that another process may write to: its state follows the log."""
+"""A collection that another process may write to: its state follows the log, or the merges alone.
+
+A reader on another machine, or beside a writer that it knows nothing of, must not follow the log.
+Its last records may not be on the disk yet, so a loss of power could remove what was shown. The
+numbers that say how far readers may go are in a mapped file, which other machines see late or never
+(`divgrpc.storage.published`). A layout is complete and on the disk before LAYOUT names it, and its
+files never change.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +16,7 @@ import numpy as np
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError
 from divgrpc.storage.generations import Generation
+from divgrpc.storage.layouts import layout_stamp
 from divgrpc.storage.published import Published, open_published
 from divgrpc.writes.layout import Layout, WritesFolder
 from divgrpc.writes.log import Tail, lost_write
@@ -21,8 +29,8 @@ _OPEN_ATTEMPTS_MAX: Final = 10
 _FOLLOW_ATTEMPTS_MAX: Final = 3
 
 
-class Replica:
-    """The state of a collection in a process that does not write to it. For one thread."""
+class MergedReplica:
+    """The state of a collection as of its last merge. For one thread."""
 
     def __init__(self, engine: Engine, generation: Path) -> None:
         """Open the writes to a generation, which is in a folder."""
@@ -30,8 +38,6 @@ class Replica:
         self._folder = WritesFolder(generation)
         self._generation = Generation(engine.manifest, engine.arrays, engine.defaults)
         self._snapshot: Snapshot | None = None
-        self._published: Published | None = None
-        self._tail: Tail | None = None
         self._open()
 
     @property
@@ -42,6 +48,49 @@ class Replica:
     def forget_snapshot(self) -> None:
         """Make a new snapshot at the next call, because defaults of the engine have changed."""
         self._snapshot = None
+
+    def follow(self) -> Engine:
+        """Return the points as of the last merge."""
+        stamp = layout_stamp(self._folder.path)
+        # Without the file, the generation was replaced, and what is open of it stays valid.
+        if stamp not in (None, self._stamp):
+            # Queries wait, so the arrays are not read.
+            self._open(verify=False)
+        return self.snapshot()
+
+    def snapshot(self) -> Engine:
+        """Return the points as they were when `follow` was called last."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._shared, self._state)
+        return self._snapshot
+
+    def _open(self, *, verify: bool = True) -> None:
+        stamp = layout_stamp(self._folder.path)
+        layout = self._open_layout(verify=verify)
+        self._state = State(self._generation, layout)
+        self._shared = LayoutEngine(self._engine, self._generation, layout)
+        self._stamp, self._snapshot = stamp, None
+
+    def _open_layout(self, *, verify: bool) -> Layout:
+        """Open the current layout; another merge may remove its files meanwhile."""
+        for attempts_left in reversed(range(_OPEN_ATTEMPTS_MAX)):
+            before = self._folder.read_info()
+            try:
+                return self._folder.open_layout(self._generation, verify=verify)
+            except (IndexDamagedError, FileNotFoundError):
+                if not attempts_left or before == self._folder.read_info():
+                    raise
+        raise AssertionError("unreachable")
+
+
+class Replica(MergedReplica):
+    """The state of a collection that a process of this machine writes to. For one thread."""
+
+    def __init__(self, engine: Engine, generation: Path) -> None:
+        """Open the writes to a generation, which is in a folder."""
+        self._published: Published | None = None
+        self._tail: Tail | None = None
+        super().__init__(engine, generation)
 
     def follow(self) -> Engine:
         """Return the points as the writer has published them last."""
@@ -92,24 +141,10 @@ class Replica:
                 self._apply(sequence, body)
 
     def _open(self, *, verify: bool = True) -> None:
-        layout = self._open_layout(verify=verify)
-        self._state = State(self._generation, layout)
-        self._shared = LayoutEngine(self._engine, self._generation, layout)
+        super()._open(verify=verify)
         if self._tail is not None:
             self._tail.close()
         self._tail = Tail(self._folder.log, self._state.sequence)
-        self._snapshot = None
-
-    def _open_layout(self, *, verify: bool) -> Layout:
-        """Open the current layout; another merge may remove its files meanwhile."""
-        for attempts_left in reversed(range(_OPEN_ATTEMPTS_MAX)):
-            before = self._folder.read_info()
-            try:
-                return self._folder.open_layout(self._generation, verify=verify)
-            except IndexDamagedError:
-                if not attempts_left or before == self._folder.read_info():
-                    raise
-        raise AssertionError("unreachable")
 
     def _apply(self, sequence: int, body: bytes) -> None:
         record = unpack(body, self._generation.manifest.attributes)

@@ -19,12 +19,13 @@ from divgrpc.search.costs import SearchTable
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.generations import GROWING, Generation
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.types import IndexInfo, IntArray, WritesInfo
 from divgrpc.types.filters import Filter, HasId
 from divgrpc.types.records import IdArray
 from divgrpc.vectors import Rows
 from divgrpc.writes.columns import LiveReader, Part
-from divgrpc.writes.layout import ROW_ARRAYS, Layout, LayoutInfo, WritesFolder
+from divgrpc.writes.layout import ROW_ARRAYS, Layout, WritesFolder
 from divgrpc.writes.live_annotations import (
     LiveLabelSets,
     annotation_bytes,

@@ -212,6 +212,16 @@ class WriteTarget:
         for sequence, body in records:
             state.apply(sequence, self._unpack(body))
 
+    def has_merged_like(self, predecessor: "WriteTarget") -> bool:
+        """Merge, if a merge of the generation before has later records; return whether there was.
+
+        So readers of layouts alone never see fewer writes than before.
+        """
+        is_behind = self.state.layout.info.sequence < predecessor.state.layout.info.sequence
+        if is_behind:
+            self._make_room()
+        return is_behind
+
     def _make_room(self) -> None:
         """Merge all rows while no other thread reads the state."""
         # A layout never has a record that the log may lose.

@@ -37,6 +37,7 @@ Examples:
   divgrpc-server                               indexes in memory, 127.0.0.1:50051
   divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
   divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
+  divgrpc-server --data-dir /mnt/divgrpc --read-only   beside a server that writes there
   divgrpc-server --config divgrpc.toml --workers 4
   divgrpc-server token --help                  makes a token for a caller
   divgrpc-server --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem

@@ -20,6 +20,8 @@ from divgrpc.errors import invalid
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 # The maximum number of evaluations that a server runs at the same time.
 EVALUATIONS_MAX: Final = 2
+# Options about what a read-only server refuses.
+_OF_WRITES: Final = ("durability", "max_builds", "upload_idle")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 
@@ -50,6 +52,10 @@ class Config:
     listen: str = _option("127.0.0.1:50051", "host:port to listen on; port 0 takes a free one")
     data_dir: str = _option(
         "", "folder of the indexes; without it they live in memory and end with the server"
+    )
+    read_only: bool = _option(
+        False,
+        "answer from a data directory that another server writes to, and change nothing in it",
     )
     workers: int = _option(
         max(1, _cores() - 1),
@@ -139,6 +145,8 @@ class Config:
             split_address("metrics", self.metrics)
         elif self.recall_sample:
             raise invalid("recall_sample", "needs metrics, which show the recall")
+        if self.read_only and not self.data_dir:
+            raise invalid("read_only", "needs data_dir, the folder that another server writes to")
 
     @property
     def host(self) -> str:
@@ -175,6 +183,9 @@ def load(
             values[name] = _typed(field, text)
         if name in arguments:
             values[name] = _typed(field, arguments[name])
+    for name in _OF_WRITES if values.get("read_only") else ():
+        if name in values:
+            raise invalid(name, "has no effect with read_only: leave it out")
     is_protected = bool(values.get("tls_cert") or values.get("tokens"))
     values.setdefault("reflection", not is_protected)
     return Config(**cast("dict[str, Any]", values))

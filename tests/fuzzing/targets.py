@@ -20,8 +20,8 @@ from divgrpc.backup.contents import Contents, SnapshotEntry
 from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.search.page_tokens import decode_token
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.manifest import Manifest
-from divgrpc.writes.layout import LayoutInfo
 from divgrpc.writes.log import end_of, entries, frame
 from divgrpc_client.formats import json_lines, sparse_text
 from divgrpc_protos.v1 import diversify_pb2, predict_pb2, query_pb2

@@ -84,6 +84,7 @@ _NOT_RECORDED: Final = {
     **dict.fromkeys(("EvaluateTimes", "EvaluateProgress.seconds_left"), "cleared"),
     **dict.fromkeys(("EvaluateRow.on_front", "EvaluateLabelRow.on_front"), "cleared"),
     **{f"GetServerInfoResponse.{name}": "cleared" for name in UNSTEADY["GetServerInfo"]},
+    "GetServerInfoResponse.read_only": "the server under test writes",
     "AddAttributesResponse.progress": "left out",
     "BuildResponse.progress": "left out",
     "CompactResponse.progress": "left out",

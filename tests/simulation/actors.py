@@ -22,7 +22,7 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import Durability, WriteResult
 from divgrpc.writes.committer import Committer
 from divgrpc.writes.opening import open_engine, open_index
-from divgrpc.writes.replica import Replica
+from divgrpc.writes.replica import MergedReplica
 from simulation.history import Lineage, Op, Version
 from simulation.scheduler import Ended, Process, Task
 from simulation.world import INDEX, World
@@ -342,7 +342,7 @@ def _read(world: World, process: Process) -> None:
             if index is None or stamp != opened:
                 index, opened = open_index(world.path), stamp
             try:
-                engine = index.follow() if isinstance(index, Replica) else index
+                engine = index.follow() if isinstance(index, MergedReplica) else index
                 break
             except (IndexDamagedError, FileNotFoundError):
                 if folder.pointer_stamp() == opened:

@@ -44,6 +44,7 @@ class ServerInfo:
     versions: versions of Python and of libraries by name.
     kernels_compiled, kernels_total: number of compiled kernels, and of all kernels. Both are 0
         until the server knows the numbers.
+    read_only: whether the server refuses calls that change indexes.
     """
 
     version: str
@@ -56,6 +57,7 @@ class ServerInfo:
     versions: dict[str, str]
     kernels_compiled: int = 0
     kernels_total: int = 0
+    read_only: bool = False
 
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:

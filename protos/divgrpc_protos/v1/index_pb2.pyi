@@ -827,6 +827,7 @@ class GetServerInfoResponse(Message):
     VERSIONS_FIELD_NUMBER: int
     KERNELS_COMPILED_FIELD_NUMBER: int
     KERNELS_TOTAL_FIELD_NUMBER: int
+    READ_ONLY_FIELD_NUMBER: int
     version: str
     durable: bool
     fronts: int
@@ -835,6 +836,7 @@ class GetServerInfoResponse(Message):
     kernels_ready: bool
     kernels_compiled: int
     kernels_total: int
+    read_only: bool
     @property
     def limits(self) -> ScalarMap[str, int]: ...
     @property
@@ -852,5 +854,6 @@ class GetServerInfoResponse(Message):
         versions: Mapping[str, str] | None = ...,
         kernels_compiled: int = ...,
         kernels_total: int = ...,
+        read_only: bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["durable", b"durable", "fronts", b"fronts", "kernels_compiled", b"kernels_compiled", "kernels_ready", b"kernels_ready", "kernels_total", b"kernels_total", "limits", b"limits", "version", b"version", "versions", b"versions", "workers", b"workers", "workers_ready", b"workers_ready"]) -> None: ...
+    def ClearField(self, field_name: Literal["durable", b"durable", "fronts", b"fronts", "kernels_compiled", b"kernels_compiled", "kernels_ready", b"kernels_ready", "kernels_total", b"kernels_total", "limits", b"limits", "read_only", b"read_only", "version", b"version", "versions", b"versions", "workers", b"workers", "workers_ready", b"workers_ready"]) -> None: ...

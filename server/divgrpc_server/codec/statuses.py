@@ -60,6 +60,33 @@ class MessageTooLargeError(errors.LimitExceededError):
     reason = "MESSAGE_TOO_LARGE"
 
 
+class ReadOnlyError(errors.DivgrpcError):
+    """The call would change an index, and this server only reads indexes."""
+
+    reason = "READ_ONLY"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this server is read-only; send the call to the server that writes to its indexes"
+        )
+
+
+class ReplicaBehindError(errors.UnavailableError):
+    """A read-only server has not seen the write that a query must show.
+
+    `metadata` goes into the details of the status.
+    """
+
+    reason = "REPLICA_BEHIND"
+
+    def __init__(self, least: int, sequence: int) -> None:
+        super().__init__(
+            f"min_sequence is {least}, and this read-only server has seen merged writes up to"
+            f" {sequence}; try again later, or ask the server that writes"
+        )
+        self.metadata = {"sequence": str(sequence)}
+
+
 class OutOfMemoryError(errors.LimitExceededError):
     """The system has no free memory or descriptors."""
 
@@ -147,6 +174,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.IndexDamagedError: Meaning(code_pb2.DATA_LOSS),
     errors.OtherFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
+    ReadOnlyError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     errors.MergesBehindError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.5),
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
@@ -231,11 +259,12 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
     meaning = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     message = str(error)[:_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=meaning.code, message=message)
+    metadata = {"request_id": request_id_of(tag)}
+    if isinstance(error, ReplicaBehindError):
+        metadata |= error.metadata
     _add(
         status,
-        error_details_pb2.ErrorInfo(
-            reason=error.reason, domain=DOMAIN, metadata={"request_id": request_id_of(tag)}
-        ),
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata),
     )
     if isinstance(error, _WITH_FIELD) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(

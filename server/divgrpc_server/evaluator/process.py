@@ -46,7 +46,9 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
     call: Any = _CALLS[kind](payload)
-    study: Study[Any] | Survey = call.study(open_engine(process.root / call.index))
+    study: Study[Any] | Survey = call.study(
+        open_engine(process.root / call.index, is_merged=process.config.read_only)
+    )
 
     def report() -> None:
         # Send this event only if the socket's buffer has space. Otherwise the call would block.

@@ -25,6 +25,7 @@ from divgrpc_server.front.catalog import (
     RECEIVED_BYTES_MAX,
     Catalog,
 )
+from divgrpc_server.front.follower import follow
 from divgrpc_server.front.gate import Gate
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter
@@ -152,6 +153,9 @@ class Front:
 
     async def _serve(self) -> None:
         keepers = [asyncio.create_task(keep) for keep in (self._keep_health(), self._gate.keep())]
+        if self._process.config.read_only:
+            watch = follow(self._process.root, self._pool, self._log)
+            keepers.append(asyncio.create_task(watch))
         await self._stop.wait()
         for keeper in keepers:
             keeper.cancel()

@@ -16,6 +16,8 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.layouts import read_merged
+from divgrpc.storage.published import read_writes
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.codec.statuses import expected
@@ -96,12 +98,15 @@ class Catalog:
             kernels_total=total,
             limits=limits(config, quotas),
             versions=_versions(),
+            read_only=config.read_only,
         )
         return response.SerializeToString()
 
     def _read_info(self, name: str) -> index_pb2.IndexInfo:
         try:
-            return to_message(IndexFolder(self._root / name).read_info(), index_pb2.IndexInfo)
+            writes_of = read_merged if self._config.read_only else read_writes
+            info = IndexFolder(self._root / name).read_info(writes_of)
+            return to_message(info, index_pb2.IndexInfo)
         except Exception as error:
             # An unexpected error means that a file of the index is damaged.
             raise (expected(error) or IndexDamagedError("the index cannot be read")) from error

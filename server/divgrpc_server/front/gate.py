@@ -17,6 +17,7 @@ from divgrpc.errors import InvalidArgumentError, PermissionDeniedError
 from divgrpc.parameters import check_index_name
 from divgrpc_server.codec.statuses import (
     QuotaError,
+    ReadOnlyError,
     TokenMalformedError,
     TokenMissingError,
     TokenRefusedError,
@@ -105,9 +106,11 @@ class Call:
     async def check(self, message: IncomingMessage) -> None:
         """Check a message before work is done for it.
 
-        Raises `PermissionDeniedError`, `QuotaError`, and `InvalidArgumentError` for a name that is
-        none of an index.
+        Raises `PermissionDeniedError`, `QuotaError`, `ReadOnlyError`, and `InvalidArgumentError`
+        for a name that is none of an index.
         """
+        if self.is_write and self._gate.is_read_only:
+            raise ReadOnlyError
         token = self.token
         if token is None:
             return
@@ -158,6 +161,7 @@ class Gate:
         self._calls: Counter[str] = Counter()
         self._running: set[Call] = set()
         self.usage = Usage(root)
+        self.is_read_only = config.read_only
 
     def call(self, method: str, context: _Context, tag: str, deadline: float) -> Call:
         """Return a call that is not admitted yet."""

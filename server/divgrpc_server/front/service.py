@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
-from divgrpc_server.codec.statuses import MessageTooLargeError, explain
+from divgrpc_server.codec.statuses import MessageTooLargeError, ReplicaBehindError, explain
 from divgrpc_server.codec.subjects import IncomingMessage, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front import audit
@@ -66,6 +66,9 @@ _MAY_SET_DEFAULTS: Final = ("Evaluate", "EvaluateLabels")
 _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _TRACE_KEY: Final = "traceparent"
+# Tells gRPC's clients after how many milliseconds to try again; a negative number forbids it.
+_PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
+_BEHIND: Final = ReplicaBehindError.reason
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -360,8 +363,7 @@ class Service:
             self._record(call, code.name, status, logged_subject)
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
-            details = ((DETAILS_KEY, status.SerializeToString()),)
-            await context.abort(code, status.message, details)
+            await context.abort(code, status.message, _trailers(status))
             raise AssertionError("abort raises") from error
         finally:
             call.admission.leave()
@@ -410,6 +412,18 @@ class Service:
             elif key == _TRACE_KEY and trace is None:
                 trace = parse_traceparent(str(value))
         return request_id or f"{self._prefix}-{next(self._numbers)}", trace
+
+
+def _trailers(status: status_pb2.Status) -> tuple[tuple[str, bytes | str], ...]:
+    """Return the trailing metadata of a call that fails with a status."""
+    details = (DETAILS_KEY, status.SerializeToString())
+    info = error_details_pb2.ErrorInfo()
+    is_unavailable = status.code == code_pb2.UNAVAILABLE and bool(status.details)
+    if is_unavailable and status.details[0].Unpack(info) and info.reason == _BEHIND:
+        # The call has waited almost until its deadline. Another attempt would pass it, and its
+        # caller would not learn the reason.
+        return details, (_PUSHBACK_KEY, "-1")
+    return (details,)
 
 
 def _without_call(

@@ -152,7 +152,9 @@ METRICS: Final = (
         "Points: live, delta (live and not merged) or dead (deleted and still stored).",
         ("index", "state"),
     ),
-    Metric("divgrpc_index_sequence", "gauge", "Number of the last write.", ("index",)),
+    Metric(
+        "divgrpc_index_sequence", "gauge", "Number of the last write that queries show.", ("index",)
+    ),
     Metric("divgrpc_index_log_bytes", "gauge", "Size of the log of writes.", ("index",)),
     Metric("divgrpc_indexes_damaged", "gauge", "Indexes whose description cannot be read."),
 )

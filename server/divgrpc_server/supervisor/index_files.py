@@ -8,7 +8,8 @@ from typing import Final
 
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder, list_indexes
-from divgrpc.storage.published import bytes_below
+from divgrpc.storage.layouts import read_merged
+from divgrpc.storage.published import bytes_below, read_writes
 from divgrpc.types import IndexInfo
 from divgrpc_server.monitoring.page import INDEXES_MAX, OTHER, Key, Values, accumulate
 
@@ -19,8 +20,10 @@ _SIZE_SECONDS: Final = 15.0
 class IndexFiles:
     """Reads the gauges of all indexes below a folder. Only one thread may use it at a time."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, is_read_only: bool = False) -> None:
+        """Take the folder; a read-only server reads only merged writes."""
         self._root = root
+        self._writes_of = read_merged if is_read_only else read_writes
         self._size, self._size_time = 0, -_SIZE_SECONDS
 
     def read(self) -> dict[Key, Values]:
@@ -29,7 +32,7 @@ class IndexFiles:
         damaged = 0
         for number, name in enumerate(list_indexes(self._root)):
             try:
-                info = IndexFolder(self._root / name).read_info()
+                info = IndexFolder(self._root / name).read_info(self._writes_of)
             except IndexNotFoundError:
                 continue  # deleted meanwhile
             except (DivgrpcError, OSError, ValueError, KeyError, TypeError):

@@ -70,6 +70,7 @@ class Monitor:
 
     def __init__(
         self,
+        config: Config,
         root: Path,
         tally: Tally,
         *,
@@ -79,7 +80,7 @@ class Monitor:
     ) -> None:
         self._tally, self._state, self._children = tally, state, children
         self._log = log
-        self._index_files = IndexFiles(root)
+        self._index_files = IndexFiles(root, is_read_only=config.read_only)
         # Held while a thread reads the files of indexes.
         self._lock = asyncio.Lock()
         self._connections = 0

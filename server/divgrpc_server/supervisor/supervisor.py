@@ -30,8 +30,10 @@ from typing import Final, get_args
 
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage.generations import (
+    ROOT_LOCK,
     indexes_to_recover,
     indexes_without_pointer,
+    list_indexes,
     lock_root,
     sweep,
 )
@@ -82,7 +84,9 @@ class Supervisor:
         self._serving = False
         self._stopping = False
         self._tally = Tally()
-        self._monitor = Monitor(root, self._tally, state=self._state, children=self._all, log=log)
+        self._monitor = Monitor(
+            config, root, self._tally, state=self._state, children=self._all, log=log
+        )
 
     async def run(self, metrics: socket.socket | None) -> int:
         """Serve until a stop signal arrives; return the exit code.
@@ -415,13 +419,17 @@ def _write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _storage(config: Config, log: Logger) -> Iterator[Path]:
-    """Lock the folder of the indexes and yield it."""
+    """Lock the folder of the indexes and yield it; a read-only server takes no lock."""
     if not config.data_dir:
         with memory_root() as root:
             log.warning("indexes live in memory only and end with the server", folder=str(root))
             yield root
         return
     root = Path(config.data_dir).absolute()
+    if config.read_only:
+        _check_data_folder(root)
+        yield root
+        return
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_root(root))
@@ -436,6 +444,19 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
             )
         _recover(root, log)
         yield root
+
+
+def _check_data_folder(root: Path) -> None:
+    """Raise `UnavailableError` unless a server or a build has used a folder before."""
+    try:
+        is_used = (root / ROOT_LOCK).exists() or bool(list_indexes(root))
+    except OSError as error:
+        raise UnavailableError(f"the data directory cannot be read: {error}") from error
+    if not is_used:
+        raise UnavailableError(
+            "the data directory has no indexes, and no server has written to it: start the server"
+            " that writes first, or name another folder"
+        )
 
 
 def _sweep(root: Path, log: Logger) -> None:

@@ -98,6 +98,7 @@ class Batch(ABC, Generic[ResultT]):
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
+        self.arrival_time = time.monotonic()
         self.name = name
         self.is_withdrawn = False
         self._op = request.op
@@ -189,8 +190,13 @@ class QueryBatch(Batch[QueryResult]):
         self._like = np.empty(0, np.int64)
         self._correlation_id = correlation_id
 
+    @property
+    def min_sequence(self) -> int:
+        """The number of the write that the answer must show."""
+        return self._query.min_sequence
+
     def _resolve(self, index: Engine) -> int:
-        index.check_sequence(self._query.min_sequence)
+        index.check_sequence(self.min_sequence)
         self._parameters = self._query.over(index.defaults.query)
         self._quotas = index.check_quotas(self._query.quotas, self._parameters)
         continuation = self._query.continuation

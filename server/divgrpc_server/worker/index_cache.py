@@ -14,13 +14,19 @@ was not prepared is opened at its first request, and requests wait until it is o
 If an index was written to, the worker follows its log: before each request it applies the writes
 that the writer has published since the last one.
 
+In a read-only server, no build lets the worker open a generation before it is published. So
+requests are answered from the earlier generation until the new one is open. Of the writes, the
+worker shows those that were merged.
+
 If an index cannot be opened, its error is kept for a few seconds. Other indexes are not affected.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -28,13 +34,15 @@ from typing import Final
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError
 from divgrpc.storage.defaults import read_defaults
-from divgrpc.storage.generations import IndexFolder, open_generation, read_manifest
+from divgrpc.storage.generations import IndexFolder, list_indexes, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.published import LAYOUT, WRITES
 from divgrpc.writes.opening import open_index
-from divgrpc.writes.replica import Replica
+from divgrpc.writes.replica import MergedReplica
 
 _RETRY_SECONDS: Final = 5.0
+# How often `open_all` looks whether a thread has opened an index.
+_OPENING_SECONDS: Final = 0.01
 
 Stamp = tuple[int, int]
 
@@ -49,18 +57,18 @@ class _Entry:
     folder: IndexFolder
     stamp: Stamp | None = None
     index: Engine | None = None
-    replica: Replica | None = None
+    replica: MergedReplica | None = None
     error: Exception | None = None
     error_time: float = 0.0
     # The pointer's stamp for the generation that a thread is opening, None if no thread is opening
     # the index.
     opening: Stamp | None = None
 
-    def set(self, stamp: Stamp | None, outcome: Engine | Replica | Exception) -> None:
+    def set(self, stamp: Stamp | None, outcome: Engine | MergedReplica | Exception) -> None:
         """Store the result of opening the index at `stamp`."""
         self.stamp, self.opening = stamp, None
-        self.replica = outcome if isinstance(outcome, Replica) else None
-        engine = outcome.engine if isinstance(outcome, Replica) else outcome
+        self.replica = outcome if isinstance(outcome, MergedReplica) else None
+        engine = outcome.engine if isinstance(outcome, MergedReplica) else outcome
         self.index = engine if isinstance(engine, Engine) else None
         self.error = outcome if isinstance(outcome, Exception) else None
         self.error_time = time.monotonic()
@@ -98,7 +106,7 @@ class _Opening:
     name: str
     stamp: Stamp | None
     folder: str
-    outcome: Engine | Replica | Exception
+    outcome: Engine | MergedReplica | Exception
 
 
 class IndexCache:
@@ -109,12 +117,15 @@ class IndexCache:
         root: Path,
         on_open: Callable[[], None],
         on_damage: Callable[[str, str], None] = lambda _name, _reason: None,
+        *,
+        is_read_only: bool = False,
     ) -> None:
         """Take the folder of the indexes.
 
         on_damage: called with the name of an index and the damage, once for each.
+        is_read_only: whether another server, perhaps on another machine, writes to the indexes.
         """
-        self._root = root
+        self._root, self._is_read_only = root, is_read_only
         self._on_open, self._on_damage = on_open, on_damage
         self._entries: dict[str, _Entry] = {}
         # Prepared generations that are not current yet, by the name of their index.
@@ -136,10 +147,20 @@ class IndexCache:
                 return entry.index
             try:
                 return entry.replica.follow()
-            except (IndexDamagedError, FileNotFoundError):
+            except (IndexDamagedError, FileNotFoundError) as error:
                 # A vacuum, a build or a deletion may have removed the generation meanwhile.
-                if entry.folder.pointer_stamp() == entry.stamp:
-                    raise
+                if entry.folder.fresh_stamp() == entry.stamp:
+                    raise _damage(error) from None
+                if self._is_read_only:
+                    return entry.replica.snapshot()
+
+    def open_all(self) -> None:
+        """Open all indexes, one after another; `find` raises the errors of damaged ones."""
+        for name in list_indexes(self._root):
+            with suppress(DivgrpcError):
+                while self._look(name).opening is not None:
+                    time.sleep(_OPENING_SECONDS)
+                    self.collect()
 
     def prepare(self, name: str, folder: str) -> None:
         """Start to open a complete generation that is not published yet."""
@@ -153,11 +174,16 @@ class IndexCache:
         self._awaited.clear()
 
     def refresh(self, name: str) -> None:
-        """Close the previous generation of an index, or the index if it was deleted."""
+        """Close the previous generation of an index, or the index if it was deleted.
+
+        A read-only server also opens the current layout, so that no query waits for it.
+        """
         try:
             self._look(name)
-        except IndexNotFoundError:
-            pass
+            if self._is_read_only:
+                self.find(name)
+        except (DivgrpcError, OSError):
+            pass  # the next request raises it
         finally:
             self._prepared.pop(name, None)
             self._awaited = {f: other for f, other in self._awaited.items() if other != name}
@@ -172,7 +198,7 @@ class IndexCache:
         if entry is None or entry.index is None:
             return
         try:
-            open_generation(entry.folder.path / str(entry.folder.current()), verify=False)
+            entry.folder.read_current(partial(open_generation, verify=False))
         except DivgrpcError as error:
             entry.set(entry.stamp, error)
 
@@ -238,14 +264,16 @@ class IndexCache:
             else:
                 entry.set(stamp, outcome)
         else:
-            entry.opening, entry.index, entry.replica = stamp, None, None
-            path = entry.folder.path
-            self._open(name, lambda: open_index(path), stamp=stamp)
+            entry.opening = stamp
+            if not self._is_read_only:
+                entry.index = entry.replica = None
+            work = partial(open_index, entry.folder.path, is_merged=self._is_read_only)
+            self._open(name, work, stamp=stamp)
 
     def _open(
         self,
         name: str,
-        work: Callable[[], Engine | Replica],
+        work: Callable[[], Engine | MergedReplica],
         *,
         stamp: Stamp | None = None,
         folder: str = "",
@@ -253,15 +281,22 @@ class IndexCache:
         """Start a thread that opens a generation; `find` raises the error of the thread."""
 
         def run() -> None:
-            outcome: Engine | Replica | Exception
+            outcome: Engine | MergedReplica | Exception
             try:
                 outcome = work()
             except Exception as error:  # noqa: BLE001  # `find` raises it
-                outcome = error
+                outcome = _damage(error)
             self._openings.put(_Opening(name, stamp, folder, outcome))
             self._on_open()
 
         threading.Thread(target=run, daemon=True).start()
+
+
+def _damage(error: Exception) -> Exception:
+    """Return an error of opening an index; a file that is missing for good is damage."""
+    if isinstance(error, FileNotFoundError):
+        return IndexDamagedError("a file of the index is missing")
+    return error
 
 
 def _with_new_defaults(index: Engine, folder: IndexFolder) -> Engine | Exception:

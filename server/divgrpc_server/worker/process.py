@@ -16,6 +16,7 @@ otherwise it would consider the worker dead.
 
 import contextlib
 import gc
+import math
 import os
 import select
 import socket
@@ -24,7 +25,7 @@ from collections import deque
 from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from divgrpc.engine import Engine
-from divgrpc_server.codec.statuses import LateError
+from divgrpc_server.codec.statuses import LateError, ReplicaBehindError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import StagedGeneration
@@ -53,6 +54,12 @@ _READS_MAX: Final = 16
 # During a packet, new packets are read at most this many seconds apart, so that the queries behind
 # the current one can be withdrawn.
 _READ_SECONDS: Final = 0.008
+# A read-only server looks this often whether the other server has merged the write that a query
+# must show. It says that it has not so many seconds before the deadline of the caller, and after so
+# many seconds if there is no deadline.
+_MERGE_SECONDS: Final = 0.05
+_ANSWER_SECONDS: Final = 0.1
+_MERGE_WAIT_SECONDS_MAX: Final = 30.0
 # While this worker answers more than this number of a front's batches in slices, it returns no
 # small credits to the front. The next small packets then wait at the front, where another worker
 # can take them.
@@ -187,19 +194,30 @@ class Worker:
         # `_is_single` is whether the last packet had a single query. `_is_quick` is whether the
         # last packet arrived within the time that the worker stays awake.
         self._is_single = self._is_quick = False
+        self._is_read_only = process.config.read_only
+        # Queries that wait until the other server has merged a write, and when to look again.
+        self._behind: list[Task] = []
+        self._look_time = 0.0
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._indexes = IndexCache(
             process.root,
             lambda: os.eventfd_write(self._opened, 1),
             lambda name, reason: log.error("an index is damaged", index=name, reason=reason),
+            is_read_only=self._is_read_only,
         )
         self._poller = select.poll()
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._opened, select.POLLIN)
 
+    def prepare(self) -> None:
+        """Open all indexes, if this server is read-only: it is not ready before."""
+        if self._is_read_only:
+            self._indexes.open_all()
+
     def run(self) -> None:
         """Answer queries until the control channel closes."""
         while self._take_in():
+            self._look_for_merges()
             for front in list(self._fronts.values()):
                 # After a large packet, also serve the next packet. If the next packet is small, it
                 # is answered before the slices of the large packet.
@@ -252,7 +270,9 @@ class Worker:
             if ready := self._poller.poll(0):
                 return ready
             os.sched_yield()
-        ready = self._poller.poll(_ALIVE_SECONDS * 1000 if self._has_slow_work() else None)
+        seconds = _MERGE_SECONDS if self._behind else _ALIVE_SECONDS
+        must_wake = self._behind or self._has_slow_work()
+        ready = self._poller.poll(seconds * 1000 if must_wake else None)
         self._is_quick = time.monotonic() < sleep_time
         return ready
 
@@ -401,17 +421,12 @@ class Worker:
 
     def _begin(self, task: Task) -> bool:
         """Answer a batch, or queue it; return whether it is finished."""
-        front, batch, _ = task
+        front, batch, is_large = task
         try:
             _check_deadline(batch)
             index = self._indexes.find(batch.name) if batch.name else None
-            is_opening = index is None and batch.name != ""
-            if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
-                self._meter.add(batch.name, batch.row_count)
-            # Work without a name needs no index.
-            reply = None if is_opening else batch.start(cast(Engine, index))
-            if self._sampler is not None and index is not None:
-                self._offer_sample(batch, index)
+            queue = self._queue_for(batch, index)
+            reply = self._start(batch, index) if queue is None else None
             if reply is not None:
                 front.reply(reply)
                 return True
@@ -419,12 +434,50 @@ class Worker:
             front.reply(batch.pack_error(error, self._log))
             return True
         front.batches[batch.id] = batch
-        if is_opening:
-            self._parked.setdefault(batch.name, []).append(task)
+        if queue is not None:
+            if queue is self._behind:
+                # It may wait for long, so the front gets its credit back.
+                front.owed_large += is_large
+                task = task._replace(is_large=False)
+            queue.append(task)
         else:
             front.sliced += 1
             self._tasks.append(task)
         return False
+
+    def _queue_for(self, batch: Work, index: Engine | None) -> list[Task] | None:
+        """Return the list in which a batch must wait; None if it can be started.
+
+        Raises `ReplicaBehindError` for a batch that may not wait for a merge any longer.
+        """
+        if index is None:
+            # Work without a name needs no index.
+            return self._parked.setdefault(batch.name, []) if batch.name else None
+        if not self._is_read_only or not isinstance(batch, QueryBatch):
+            return None
+        if index.sequence >= batch.min_sequence:
+            return None
+        # A suspect, which must be alone, does not wait.
+        if time.monotonic() >= _wait_end(batch) or self._notes_kept is not None:
+            raise ReplicaBehindError(batch.min_sequence, index.sequence)
+        return self._behind
+
+    def _look_for_merges(self) -> None:
+        """Continue the queries that waited for a merge, if there was one or their time is over."""
+        if not self._behind or time.monotonic() < self._look_time:
+            return
+        self._look_time = time.monotonic() + _MERGE_SECONDS
+        tasks, self._behind = self._behind, []
+        self._resume(tasks)
+
+    def _start(self, batch: Work, index: Engine | None) -> Reply | None:
+        """Start a batch; return its reply if it has one already."""
+        if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
+            self._meter.add(batch.name, batch.row_count)
+        reply = batch.start(cast(Engine, index))
+        if self._sampler is not None and index is not None:
+            self._offer_sample(batch, index)
+        return reply
 
     def _offer_sample(self, batch: Work, index: Engine) -> None:
         """Let the recall of a query be measured later, when this worker is idle."""
@@ -482,11 +535,15 @@ class Worker:
                 if front.is_gone:
                     self._indexes.forget_prepared()
                 continue
-            for task in self._parked.pop(name, []):
-                if task.front.is_gone:
-                    continue
-                if task.batch.is_withdrawn or self._begin(task):
-                    self._end(task)
+            self._resume(self._parked.pop(name, []))
+
+    def _resume(self, tasks: list[Task]) -> None:
+        """Begin tasks that have waited."""
+        for task in tasks:
+            if task.front.is_gone:
+                continue
+            if task.batch.is_withdrawn or self._begin(task):
+                self._end(task)
 
 
 def _parse(request: Request, log: logs.Logger) -> Work | Reply:
@@ -503,6 +560,13 @@ def _check_deadline(batch: Work) -> None:
         raise LateError("the deadline had passed before the query was begun")
 
 
+def _wait_end(batch: QueryBatch) -> float:
+    """Return when a query must be answered that waits for a merge, in seconds of `monotonic`."""
+    if batch.deadline == math.inf:
+        return batch.arrival_time + _MERGE_WAIT_SECONDS_MAX
+    return batch.deadline - _ANSWER_SECONDS
+
+
 def run_process(role: str, kind: type[Worker]) -> NoReturn:
     """Run a process that the supervisor has started, until the control channel closes.
 
@@ -516,8 +580,10 @@ def run_process(role: str, kind: type[Worker]) -> NoReturn:
         # the process.
         gc.collect()
         gc.freeze()
+        worker = kind(process, log)
+        worker.prepare()
         process.channel.send(control.Message("ready"))
-        kind(process, log).run()
+        worker.run()
     # Skip a normal exit, because unloading the compiler is slow.
     os._exit(0)
 

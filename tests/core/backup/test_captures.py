@@ -14,8 +14,8 @@ from divgrpc.backup import capture as capture_module
 from divgrpc.backup import restore_snapshot, write_snapshot
 from divgrpc.backup.capture import _Opener
 from divgrpc.errors import IndexChangedError, IndexDamagedError
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.types import Durability
-from divgrpc.writes.layout import LayoutInfo
 from support.data.damaged_indexes import LAST, MODELS, check_state, write
 from support.data.written_points import a_collection
 

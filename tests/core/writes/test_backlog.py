@@ -11,6 +11,7 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.errors import LimitExceededError, MergesBehindError
 from divgrpc.parameters.limits import LIMITS
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.types import Points, WriteResult
 from divgrpc.writes import layout
 from divgrpc.writes.committer import Committer
@@ -40,7 +41,7 @@ class Gate:
         self.is_reached, self.is_open = threading.Event(), threading.Event()
         write_layout = layout.WritesFolder.merge
 
-        def merge(*arguments: Any) -> layout.LayoutInfo:  # noqa: ANN401  # those of `merge`
+        def merge(*arguments: Any) -> LayoutInfo:  # noqa: ANN401  # those of `merge`
             self.is_reached.set()
             assert self.is_open.wait(30)
             return write_layout(*arguments)

@@ -19,6 +19,7 @@ from divgrpc.errors import (
     StorageInUseError,
 )
 from divgrpc.parameters.limits import LIMITS
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.published import bytes_in
 from divgrpc.types import Durability, Points, Progress, QueryDefault, QueryResult
 from divgrpc.types.filters import Field
@@ -297,7 +298,7 @@ def test_close_waits_for_a_merge(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     began, may_end = threading.Event(), threading.Event()
     write_layout = layout.WritesFolder.merge
 
-    def slow(*arguments: Any) -> layout.LayoutInfo:  # noqa: ANN401  # those of `merge`
+    def slow(*arguments: Any) -> LayoutInfo:  # noqa: ANN401  # those of `merge`
         began.set()
         may_end.wait()
         return write_layout(*arguments)

@@ -10,6 +10,7 @@ import pytest
 from divgrpc import Collection
 from divgrpc.errors import IndexChangedError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.writes import layout
 from support.data.written_points import Model, a_collection, drawn_points, upsert
 
@@ -42,7 +43,7 @@ def test_an_index_that_is_deleted_during_a_merge_stays_deleted(
     upsert(collection, {1: POINTS[50]})
     write_layout = layout.WritesFolder.merge
 
-    def late(*arguments: Any) -> layout.LayoutInfo:  # noqa: ANN401  # those of `merge`
+    def late(*arguments: Any) -> LayoutInfo:  # noqa: ANN401  # those of `merge`
         IndexFolder(path).delete()
         return write_layout(*arguments)
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from divgrpc.columns.filters import as_filter
 from divgrpc.columns.values import columns_of
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.manifest import checksum
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.writes.digests import digest_of
-from divgrpc.writes.layout import LayoutInfo
 from divgrpc.writes.requests import Delete, Upsert
 
 

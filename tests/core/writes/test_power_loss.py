@@ -23,7 +23,7 @@ from divgrpc.types import Durability, HashFamily, Points, Progress
 from divgrpc.writes import backlog, committer
 from divgrpc.writes.log import Log, LogWriter, frame
 from divgrpc.writes.opening import open_index
-from divgrpc.writes.replica import Replica
+from divgrpc.writes.replica import MergedReplica
 from support.data.lost_power import Disk
 from support.data.stamped_points import (
     IDS,
@@ -237,7 +237,7 @@ def check(
     (report,) = check_folder(path)
     recover(root)
     worker = open_index(path)
-    if isinstance(worker, Replica):
+    if isinstance(worker, MergedReplica):
         worker = worker.follow()
     index = Index(worker)
     sequence = worker.sequence

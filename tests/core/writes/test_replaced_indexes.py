@@ -10,8 +10,9 @@ import pytest
 from divgrpc import Collection, Index
 from divgrpc.errors import BuildUnderWayError, IndexChangedError
 from divgrpc.storage.build_locks import build_lock, build_lock_path
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.types import Progress
-from divgrpc.writes.layout import LayoutInfo, WritesFolder
+from divgrpc.writes.layout import WritesFolder
 from divgrpc.writes.log import LogWriter
 
 VECTORS = np.random.default_rng(6).standard_normal((300, 8)).astype(np.float32)

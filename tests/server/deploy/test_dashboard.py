@@ -18,7 +18,8 @@ ALERTS: Final = yaml.safe_load((FOLDER / "alerts.yaml").read_text())
 ADDED: Final = {"instance", "job"}
 SUFFIXES: Final = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
 WORDS: Final = {
-    *("sum", "count", "by", "rate", "increase", "histogram_quantile", "label_values"),
+    *("sum", "count", "min", "max", "by", "rate", "increase", "histogram_quantile"),
+    "label_values",
 }
 
 

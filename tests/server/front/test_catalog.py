@@ -57,7 +57,7 @@ def test_any_error_of_reading_an_index_is_reported(
 ) -> None:
     """An error means that the index is damaged, unless memory or descriptors have run out."""
 
-    def fail(_: IndexFolder) -> IndexInfo:
+    def fail(*_: object) -> IndexInfo:
         raise error
 
     monkeypatch.setattr(IndexFolder, "read_info", fail)

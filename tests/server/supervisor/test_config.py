@@ -66,6 +66,27 @@ def test_a_wrong_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> 
     assert run([], {"DIVGRPC_CONFIG": "/nowhere"}) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "read_only"),
+        ({"data_dir": "indexes", "durability": "sync"}, "durability"),
+        ({"data_dir": "indexes", "max_builds": "2"}, "max_builds"),
+        ({"data_dir": "indexes", "upload_idle": "1"}, "upload_idle"),
+    ],
+)
+def test_a_read_only_server_has_no_options_of_writes(options: dict[str, str], field: str) -> None:
+    """Even a default is refused, because whoever sets it expects an effect."""
+    with refused(field):
+        load({**options, "read_only": True}, {}, None)
+    if field != "read_only":
+        assert load(options, {}, None)
+        with refused(field):
+            load(
+                {"data_dir": "indexes", "read_only": True}, {f"DIVGRPC_{field.upper()}": "2"}, None
+            )
+
+
 def test_help_names_every_option() -> None:
     text = parser().format_help()
     for field in dataclasses.fields(Config):

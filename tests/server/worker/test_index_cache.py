@@ -6,17 +6,23 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from divgrpc import Collection, Index
+from divgrpc.arrays import Array
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
-from divgrpc.storage import published
+from divgrpc.parameters import QueryParameters
+from divgrpc.storage import generations, published
+from divgrpc.storage.arrays import ArrayEntry, open_array
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import QueryDefault
-from divgrpc.writes import point_files
+from divgrpc.writes import layout, point_files
+from divgrpc.writes.opening import open_index
 from divgrpc.writes.replica import Replica
+from divgrpc_server.worker import index_cache
 from divgrpc_server.worker.index_cache import IndexCache
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
@@ -182,3 +188,88 @@ def found(cache: IndexCache, is_open: threading.Event) -> Engine:
         is_open.wait()
         cache.collect()
     return engine
+
+
+# Read-only servers.
+
+
+def test_a_replica_answers_from_the_former_generation_until_the_new_one_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the former one are gone by then, and new layouts of it do not matter."""
+    is_open, path, may_open = threading.Event(), tmp_path / "points", threading.Event()
+    cache = IndexCache(tmp_path, is_open.set, is_read_only=True)
+    with Collection.build(POINTS[:50], path=path) as collection:
+        collection.upsert([50], POINTS[50:51])
+        collection.compact()
+        assert found(cache, is_open).rows == 51
+        collection.delete([0])
+        assert found(cache, is_open).rows == 51
+        collection.compact()
+        assert found(cache, is_open).rows == 50
+
+        def open_later(path: Path, **options: bool) -> object:
+            may_open.wait()
+            return open_index(path, **options)
+
+        monkeypatch.setattr(index_cache, "open_index", open_later)
+        collection.delete([1])
+        assert collection.compact(vacuum=True)
+        is_open.clear()
+        for _ in range(2):
+            engine = cache.find("points")
+            assert engine is not None
+            assert (engine.generation, engine.rows) == (1, 50)
+            assert len(engine.answer(POINTS[:1], QueryParameters(k=3)).ids[0]) == 3
+        may_open.set()
+        is_open.wait()
+        cache.collect()
+        engine = found(cache, is_open)
+        assert (engine.generation, engine.sequence, engine.rows) == (2, 3, 49)
+
+
+def test_a_replica_meets_files_that_go_while_it_opens_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens the next generation instead, and reports nothing."""
+    path, calls, damage = tmp_path / "points", itertools.count(), list[tuple[str, str]]()
+    Index.build(POINTS[:50], path=path)
+    open_named = generations.open_array_of
+
+    def open_after_a_build(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:
+        if verify and next(calls) == 2:
+            Index.build(POINTS[:40], path=path, replace=True)
+        return open_named(folder, name, entry, verify=verify)
+
+    monkeypatch.setattr(generations, "open_array_of", open_after_a_build)
+    cache = IndexCache(tmp_path, lambda: None, lambda *pair: damage.append(pair), is_read_only=True)
+    cache.open_all()
+    engine = cache.find("points")
+    assert engine is not None
+    assert (engine.generation, engine.rows, damage) == (2, 40, [])
+
+
+def test_a_replica_finds_a_layout_again_that_a_merge_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, path, calls = threading.Event(), tmp_path / "points", itertools.count()
+    cache = IndexCache(tmp_path, is_open.set, is_read_only=True)
+    with Collection.build(POINTS[:50], path=path) as collection:
+        collection.delete([0])
+        collection.compact()
+        assert found(cache, is_open).rows == 49
+        collection.delete([1])
+        collection.compact()
+
+        def open_after_a_merge(
+            path: Path, entry: ArrayEntry, *, verify: bool, mode: Literal["r", "c"] = "r"
+        ) -> Array:
+            if next(calls) == 2:
+                monkeypatch.setattr(layout, "open_array", open_array)
+                collection.delete([2])
+                collection.compact()
+            return open_array(path, entry, verify=verify, mode=mode)
+
+        monkeypatch.setattr(layout, "open_array", open_after_a_merge)
+        engine = found(cache, is_open)
+        assert (engine.rows, engine.sequence) == (47, 3)

@@ -291,9 +291,9 @@ def test_a_suspect_waits_for_the_opening_of_another_index(
     Index.build(random_points(300), path=tmp_path / "other")
     may_open = threading.Event()
 
-    def open_late(path: Path) -> object:
+    def open_late(path: Path, **options: bool) -> object:
         may_open.wait(20)
-        return open_index(path)
+        return open_index(path, **options)
 
     monkeypatch.setattr(index_cache, "open_index", open_late)
     front.send(query(1, index="other"))

@@ -11,6 +11,7 @@ from google.rpc import status_pb2
 
 from divgrpc import Index
 from divgrpc.parameters.limits import LIMITS
+from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.writes import layout
 from divgrpc.writes.log import Log, LogWriter
 from divgrpc_protos.arrays import encode_dense
@@ -70,7 +71,7 @@ def may_merge(collections: Collections, monkeypatch: pytest.MonkeyPatch) -> Iter
     may_merge = Event()
     write_layout = layout.WritesFolder.merge
 
-    def merge(folder: layout.WritesFolder, *arguments: object) -> layout.LayoutInfo:
+    def merge(folder: layout.WritesFolder, *arguments: object) -> LayoutInfo:
         assert may_merge.wait(30)
         return write_layout(folder, *arguments)  # type: ignore[arg-type]  # those of `merge`
 

@@ -370,9 +370,9 @@ class World:
             self._work_on(rows)
             return answer(self_, rows, *arguments)
 
-        def timed_open(path: Path) -> Any:  # noqa: ANN401  # as of `open_index`
+        def timed_open(path: Path, **options: bool) -> Any:  # noqa: ANN401  # as of `open_index`
             self.rest(self.options.open_seconds)
-            return open_index(path)
+            return open_index(path, **options)
 
         def paused_stamp(self_: IndexFolder) -> tuple[int, int] | None:
             if self.scheduler.task is not None:

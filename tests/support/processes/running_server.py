@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -109,6 +110,14 @@ class RunningServer:
         pid = self.pids(role)[position]
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def kill_all(self) -> None:
+        """Kill all processes; the supervisor comes first, so that it replaces none."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        pids = [self.process.pid, *map(int, children.read_text().split())]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _await_address(self) -> str:
         output = self.process.stdout

@@ -1,0 +1,51 @@
+"""Watches the indexes of a read-only server, which another server changes without telling.
+
+Workers look at an index before each request. A front also lets them look without requests, so that
+a worker with little to do opens new generations and merges too, and lets go of old files.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final, NoReturn
+
+from divgrpc.errors import DivgrpcError
+from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.layouts import layout_stamp
+from divgrpc.storage.published import WRITES
+from divgrpc_server.front.pool import Pool
+from divgrpc_server.logging.logs import Logger
+
+_WATCH_SECONDS: Final = 1.0
+
+
+async def follow(root: Path, pool: Pool, log: Logger) -> NoReturn:
+    """Tell the workers of each change, until this task is cancelled."""
+    stamps: dict[str, object] = {}
+    is_readable = True
+    while True:
+        try:
+            latest = await asyncio.to_thread(_stamps, root)
+        except OSError as error:
+            if is_readable:
+                log.warning("the data directory cannot be read", reason=str(error))
+            is_readable = False
+        else:
+            is_readable = True
+            for name in latest.keys() | stamps.keys():
+                if latest.get(name) != stamps.get(name):
+                    pool.refresh(name)
+            stamps = latest
+        await asyncio.sleep(_WATCH_SECONDS)
+
+
+def _stamps(root: Path) -> dict[str, object]:
+    """Return a value for each index that changes with its generation and its layout."""
+    return {name: _stamp(IndexFolder(root / name)) for name in list_indexes(root)}
+
+
+def _stamp(index: IndexFolder) -> object:
+    try:
+        layout = layout_stamp(index.path / str(index.current()) / WRITES)
+        return index.pointer_stamp(), layout
+    except DivgrpcError:
+        return None  # the next request reports the damage
