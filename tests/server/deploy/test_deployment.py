@@ -25,12 +25,17 @@ from support.processes.toolchains import require, skip
 _ROOT: Final = Path(__file__).parents[3]
 _DEPLOY: Final = _ROOT / "server" / "deploy"
 _KUBERNETES: Final = _DEPLOY / "kubernetes"
+_REPLICAS: Final = _DEPLOY / "kubernetes-replicas"
 _CONTAINERFILE: Final = _DEPLOY / "Containerfile"
 _ENTRYPOINT: Final = _DEPLOY / "entrypoint.sh"
 _SHELL: Final = "/bin/sh"
 _UNIT: Final = _DEPLOY / "divgrpc.service"
 _GRPC_PORT, _METRICS_PORT = 50051, 9464
-_NAME: Final = {"app.kubernetes.io/name": "divgrpc"}
+# The folders of manifests, and the kinds of what runs pods, by the names of the pods.
+_PODS: Final = {
+    "divgrpc": (_KUBERNETES, "StatefulSet"),
+    "divgrpc-replica": (_REPLICAS, "Deployment"),
+}
 _PROBES: Final = {
     "startupProbe": "/startupz",
     "readinessProbe": "/readyz",
@@ -48,7 +53,7 @@ def options_of(command: list[str]) -> dict[str, Any]:
     assert Path(program).name == "divgrpc-server"
     options = vars(parser().parse_args(arguments))
     options.pop("config", None)
-    assert configuration.load(options, {}, None)
+    assert configuration.load(options, {"DIVGRPC_DATA_DIR": "/data"}, None)
     return options
 
 
@@ -186,16 +191,20 @@ def test_compose_runs_the_image_safely() -> None:
 # Kubernetes.
 
 
-def manifests() -> dict[str, Any]:
-    """Return the documents that kustomization.yaml names, by their kind."""
-    names = read_yaml(_KUBERNETES / "kustomization.yaml")["resources"]
-    assert {*names, "kustomization.yaml"} == {path.name for path in _KUBERNETES.iterdir()}
-    documents = [read_yaml(_KUBERNETES / name) for name in names]
+def manifests(folder: Path = _KUBERNETES) -> dict[str, Any]:
+    """Return the documents in a folder that its kustomization.yaml names, by their kind."""
+    resources = read_yaml(folder / "kustomization.yaml")["resources"]
+    names = [name for name in resources if not (folder / name).is_dir()]
+    assert {*names, "kustomization.yaml"} == {path.name for path in folder.iterdir()}
+    documents = [read_yaml(folder / name) for name in names]
     return {document["kind"]: document for document in documents}
 
 
-def test_a_pod_is_probed_limited_and_cannot_write_elsewhere() -> None:
-    pod = manifests()["StatefulSet"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize("name", _PODS)
+def test_a_pod_is_probed_limited_and_cannot_write_elsewhere(name: str) -> None:
+    folder, kind = _PODS[name]
+    documents = manifests(folder)
+    pod = documents[kind]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"grpc": _GRPC_PORT, "metrics": _METRICS_PORT}
@@ -216,7 +225,7 @@ def test_a_pod_is_probed_limited_and_cannot_write_elsewhere() -> None:
     assert context["runAsNonRoot"] is True
     assert pod["terminationGracePeriodSeconds"] > Config().grace
     volumes = {volume["name"] for volume in pod["volumes"]}
-    claims = manifests()["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    claims = documents[kind]["spec"].get("volumeClaimTemplates", [])
     volumes |= {claim["metadata"]["name"] for claim in claims}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == volumes
@@ -227,30 +236,73 @@ def test_a_pod_is_probed_limited_and_cannot_write_elsewhere() -> None:
     assert mounts["data"] == "/data"
 
 
-def test_selectors_find_the_pod() -> None:
-    documents = manifests()
-    stateful_set, service = documents["StatefulSet"]["spec"], documents["Service"]
-    assert stateful_set["template"]["metadata"]["labels"] == _NAME
-    assert stateful_set["selector"]["matchLabels"] == _NAME
-    assert service["spec"]["selector"] == _NAME
-    assert documents["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == _NAME
-    assert stateful_set["serviceName"] == service["metadata"]["name"]
-    # Servers do not share indexes.
-    assert stateful_set["replicas"] == 1
-    (image,) = read_yaml(_KUBERNETES / "kustomization.yaml")["images"]
-    (container,) = stateful_set["template"]["spec"]["containers"]
+@pytest.mark.parametrize("name", _PODS)
+def test_selectors_find_the_pods(name: str) -> None:
+    folder, kind = _PODS[name]
+    documents, labels = manifests(folder), {"app.kubernetes.io/name": name}
+    pods, service = documents[kind]["spec"], documents["Service"]
+    assert pods["template"]["metadata"]["labels"] == labels
+    assert pods["selector"]["matchLabels"] == labels
+    # Headless, so that clients know each pod.
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == labels
+    assert documents["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert {document["metadata"]["name"] for document in documents.values()} == {name}
+    (image,) = read_yaml(folder / "kustomization.yaml")["images"]
+    (container,) = pods["template"]["spec"]["containers"]
     assert container["image"] == image["name"]
     targets = {port["targetPort"] for port in service["spec"]["ports"]}
     assert targets == {port["name"] for port in container["ports"]}
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "Service", "PodDisruptionBudget"])
-def test_the_schemas_of_kubernetes_accept_the_manifests(kind: str) -> None:
+def test_one_server_writes_and_replicas_read_its_volume() -> None:
+    writer, replicas = (manifests(folder)[kind]["spec"] for folder, kind in _PODS.values())
+    assert writer["serviceName"] == manifests()["Service"]["metadata"]["name"]
+    assert writer["replicas"] == 1
+    assert replicas["replicas"] == 3
+    options = [
+        options_of(pods["template"]["spec"]["containers"][0]["args"]) for pods in (writer, replicas)
+    ]
+    assert [options.get("read_only", False) for options in options] == [False, True]
+    pod = replicas["template"]["spec"]
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["labelSelector"] == replicas["selector"]
+    (data,) = (volume for volume in pod["volumes"] if volume["name"] == "data")
+    claim, name = writer["volumeClaimTemplates"][0], manifests()["StatefulSet"]["metadata"]["name"]
+    assert data["persistentVolumeClaim"] == {
+        "claimName": f"{claim['metadata']['name']}-{name}-0",
+        "readOnly": True,
+    }
+    (mount,) = (m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "data")
+    assert mount["readOnly"] is True
+    # Several nodes mount the volume.
+    document = read_yaml(_REPLICAS / "kustomization.yaml")
+    assert (_REPLICAS / document["resources"][0]).resolve() == _KUBERNETES
+    (patch,) = document["patches"]
+    assert patch["target"] == {"kind": "StatefulSet", "name": name}
+    (operation,) = yaml.safe_load(patch["patch"])
+    assert operation["op"] == "replace"
+    value: Any = {"spec": writer}
+    *path, last = operation["path"].strip("/").split("/")
+    for part in path:
+        value = value[int(part) if part.isdigit() else part]
+    assert (value[last], operation["value"]) == (["ReadWriteOnce"], ["ReadWriteMany"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name, (_, pods) in _PODS.items()
+        for kind in (pods, "Service", "PodDisruptionBudget")
+    ],
+)
+def test_the_schemas_of_kubernetes_accept_the_manifests(name: str, kind: str) -> None:
     if importlib.util.find_spec("kubernetes_validate") is None:
         skip("kubernetes-validate", "pip install kubernetes-validate")
     import kubernetes_validate
 
-    kubernetes_validate.validate(manifests()[kind], "1.30", strict=True)
+    kubernetes_validate.validate(manifests(_PODS[name][0])[kind], "1.30", strict=True)
 
 
 # systemd.
