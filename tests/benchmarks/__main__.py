@@ -35,6 +35,7 @@ _SERVER_RUNS: Final = (
     "write_streams",
     "monitoring",
     "overload",
+    "replicas",
     "security",
 )
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):

@@ -170,6 +170,13 @@ def _overload(tables: list[Table]) -> None:
     assert min(column(table, "goodput")) > 0
 
 
+def _replicas(tables: list[Table]) -> None:
+    [table] = tables
+    assert first(table) == ["yes", "no"]
+    assert column(table, "calls") == [300, 300]
+    assert column(table, "failed")[0] == 0
+
+
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -245,6 +252,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "metrics": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _metrics),
     "security": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _security),
     "overload": ("--pending 64 --connections 1 --seconds 0.5 --rounds 1", _overload),
+    "replicas": ("--calls 300 --servers 2 --in-flight 4", _replicas),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),
     "evaluate": ("--workers 1 --queries 40 --dials 2 --rounds 1", _evaluate),
