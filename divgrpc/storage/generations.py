@@ -22,13 +22,13 @@ files (`extending`).
 
 Readers take no lock. A reader reads CURRENT and maps the arrays of the generation that CURRENT
 names. If CURRENT changes meanwhile, the reader starts again. Old generations are removed at once,
-because a memory mapping stays valid after the mapped file is unlinked.
+because a memory mapping stays valid after the mapped file is unlinked; for other machines, see
+`divgrpc.storage.removal`.
 """
 
 import contextlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -68,6 +68,7 @@ from divgrpc.storage.defaults import (
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest, renumbered
 from divgrpc.storage.published import WRITES, Writes, is_recovered, read_writes, was_written
+from divgrpc.storage.removal import remove
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -197,7 +198,7 @@ class IndexFolder:
             removed = staging_path(self.path, secrets.token_hex(8))
             os.rename(self.path, removed)
             sync_folder(self.path.parent)
-            shutil.rmtree(removed)
+            remove(removed, self.path.parent)
         return number
 
     def read_current(self, read: Callable[[Path], _T]) -> _T:
@@ -388,7 +389,7 @@ class Staging(ArrayFolder):
 
     def _remove_stale(self, number: int) -> None:
         for entry in _stale_generations(self._target, number):
-            remove(entry)
+            remove(entry, self._target.parent)
 
 
 def write_pointer(folder: Path, number: int) -> None:
@@ -537,7 +538,7 @@ def sweep_index(folder: Path) -> bool:
         # An old generation may be the current one again after a loss of power.
         sync_pointer(folder)
     for entry in stale:
-        remove(entry)
+        remove(entry, folder.parent)
     return has_folders
 
 
@@ -565,14 +566,6 @@ def _stale_generations(folder: Path, current: int) -> list[Path]:
     numbers = (str(number) for number in generation_numbers(folder) if number != current)
     files = set(filter(is_default, os.listdir(folder))) - {default_path(folder / str(current)).name}
     return [folder / name for name in (*numbers, *sorted(files))]
-
-
-def remove(entry: Path) -> None:
-    """Remove a folder or a file, which may already be gone."""
-    if entry.is_dir():
-        shutil.rmtree(entry, ignore_errors=True)
-    else:
-        entry.unlink(missing_ok=True)
 
 
 def is_index_file(entry: str) -> bool:

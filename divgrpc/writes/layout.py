@@ -53,10 +53,11 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
-from divgrpc.storage.generations import Generation, remove
+from divgrpc.storage.generations import Generation
 from divgrpc.storage.layouts import LayoutInfo, PartEntry, read_layout
 from divgrpc.storage.manifest import Manifest, with_checksum
 from divgrpc.storage.published import LAYOUT, LAYOUTS, LOG, WRITES
+from divgrpc.storage.removal import remove
 from divgrpc.types import IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc.writes.columns import Blocks, MemoryPart, Part, Parts, columns_in
@@ -203,8 +204,9 @@ class WritesFolder:
 
     def sweep(self) -> None:
         """Remove the `leftovers`."""
+        _, _, root = self.path.parents[:3]
         for path in self.leftovers():
-            remove(path)
+            remove(path, root)
 
     def leftovers(self) -> list[Path]:
         """Return the drafts and folders of merges that the current layout does not use.

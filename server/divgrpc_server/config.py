@@ -21,7 +21,7 @@ ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 # The maximum number of evaluations that a server runs at the same time.
 EVALUATIONS_MAX: Final = 2
 # Options about what a read-only server refuses.
-_OF_WRITES: Final = ("durability", "max_builds", "upload_idle")
+_OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 
@@ -105,6 +105,11 @@ class Config:
         " process, once it outlives the server's processes, but not a loss of power",
         choices=("sync", "interval", "process"),
     )
+    retain: float = _option(
+        0.0,
+        "seconds for which replaced files stay, for read-only servers that mount data_dir by NFS",
+        low=0,
+    )
     max_builds: int = _option(
         2, "builds at a time, over all indexes; and as many vacuums and retrainings", low=1, high=64
     )
@@ -145,8 +150,9 @@ class Config:
             split_address("metrics", self.metrics)
         elif self.recall_sample:
             raise invalid("recall_sample", "needs metrics, which show the recall")
-        if self.read_only and not self.data_dir:
-            raise invalid("read_only", "needs data_dir, the folder that another server writes to")
+        for name in ("read_only", "retain"):
+            if getattr(self, name) and not self.data_dir:
+                raise invalid(name, "needs data_dir, the folder that several servers share")
 
     @property
     def host(self) -> str:

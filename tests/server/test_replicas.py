@@ -250,6 +250,20 @@ def test_a_damaged_index_harms_no_other(data: Path) -> None:
             client.count("doomed")
 
 
+def test_replaced_files_stay_readable_on_other_machines(data: Path) -> None:
+    """NFS keeps a file that was renamed, and none that was removed."""
+    retired = data / ".retired"
+    with writer_of(data, "--retain", "1") as server, Client(server.target, timeout=30) as client:
+        first = (data / "points" / "1" / "vectors.npy").stat().st_ino
+        client.build("points", POINTS[:50], replace=True)
+        inodes = {path.stat().st_ino for path in retired.rglob("*.npy")}
+        assert first in inodes
+        eventually(lambda: not list(retired.iterdir()))
+        assert client.count("points") == 50
+    with writer_of(data):
+        assert not retired.exists()
+
+
 @pytest.mark.parametrize("content", [None, "a file", "empty"])
 def test_a_replica_needs_a_folder_of_indexes(tmp_path: Path, content: str | None) -> None:
     folder = tmp_path / "data"

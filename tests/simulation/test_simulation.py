@@ -94,8 +94,9 @@ def test_failpoints_are_all_places_that_change_the_disk() -> None:
         "arrays: os.fsync(file.fileno())",
         "arrays: os.fsync(writer.fileno())",
         "arrays: os.link(source, target)",
-        "generations: def remove(entry: Path) -> None:",
         "point_files: def reserve(self, items: int) -> None:",
+        "removal: def remove(entry: Path, root: Path | None = None) -> None:",
+        'removal: os.rename(entry, root / RETIRED / f"{time.time_ns()}-{secrets.token_hex(8)}")',
         "sparse_rows: def remove(self, rows: IntArray) -> None:",
     ]
 

@@ -41,6 +41,7 @@ from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
+from divgrpc_server.supervisor import retention
 from divgrpc_server.supervisor.child import Child, Role, adopt_orphans, reap_orphans
 from divgrpc_server.supervisor.memory_root import memory_root
 from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
@@ -112,6 +113,18 @@ class Supervisor:
         # With a fork server, workers follow when it is ready.
         self._fill("forkserver" if adopt_orphans() else "worker")
         self._fill("front")
+        if self._config.retain:
+            self._spawn(self._remove_retired())
+
+    async def _remove_retired(self) -> None:
+        """Remove replaced files when their time is over, until a stop signal arrives."""
+        while not self._stop.is_set():
+            try:
+                remove = retention.remove_retired
+                await asyncio.to_thread(remove, self._root, self._config.retain)
+            except OSError as error:
+                self._log.warning("cannot remove replaced files", reason=str(error))
+            await self._pause(retention.LOOK_SECONDS)
 
     def _fill(self, role: Role) -> None:
         """Start the missing children of a role."""
@@ -433,6 +446,7 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_root(root))
+            retention.begin(root, config.retain)
         except OSError as error:
             raise UnavailableError(f"the data directory cannot be used: {error}") from error
         _sweep(root, log)

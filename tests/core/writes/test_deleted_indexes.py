@@ -61,9 +61,9 @@ def test_an_index_is_renamed_before_its_files_are_removed(
     a_collection(path, OLD).close()
     remove_folder = shutil.rmtree
 
-    def late(folder: Path) -> None:
+    def late(folder: Path, *, ignore_errors: bool) -> None:
         assert not path.exists()
-        remove_folder(folder)
+        remove_folder(folder, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", late)
     IndexFolder(path).delete()

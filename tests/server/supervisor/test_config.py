@@ -73,6 +73,7 @@ def test_a_wrong_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> 
         ({"data_dir": "indexes", "durability": "sync"}, "durability"),
         ({"data_dir": "indexes", "max_builds": "2"}, "max_builds"),
         ({"data_dir": "indexes", "upload_idle": "1"}, "upload_idle"),
+        ({"data_dir": "indexes", "retain": "1"}, "retain"),
     ],
 )
 def test_a_read_only_server_has_no_options_of_writes(options: dict[str, str], field: str) -> None:
