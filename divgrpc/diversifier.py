@@ -25,7 +25,7 @@ import numpy.typing as npt
 from divgrpc import compilation
 from divgrpc.arrays import read_only
 from divgrpc.columns.quotas import as_quotas, check_attributes, columns_within, k_of_groups
-from divgrpc.columns.values import Column, row_values
+from divgrpc.columns.values import Column, check_column, row_values
 from divgrpc.errors import invalid
 from divgrpc.kernels import exact, normalise, pairwise, qp, records, sparse, top_k
 from divgrpc.kernels.candidates import LEAST_WIDTH, SCORE_MAX, below_best, inverse_lengths
@@ -188,6 +188,7 @@ def values_within(
         if (rows := column.rows(multi=attribute.multi)) != count:
             name = f"attributes.{attribute.name}"
             raise invalid(name, f"must have one value for each of {count} candidates, got {rows}")
+        check_column(attribute, column, count)
     quotas = check_attributes(quotas, list(columns), parameters.k_or_default)
     values = {
         attribute.name: QuotaColumn.of(row_values(attribute, column))

@@ -465,9 +465,10 @@ class _QuotaQuery:
         return max(1, base.pool // self._plan.parameters.k)
 
     def _select(self, base: _Nearest, *, is_exact: bool = True) -> QuotaPicks:
-        if not len(self._rows):
-            return QuotaPicks(np.empty(0, np.int64), np.empty(0, np.float32))
         parameters = self._plan.parameters
+        if not len(self._rows):
+            reason = records.NO_CHOICE if parameters.lose_at_most is not None else 0
+            return QuotaPicks(np.empty(0, np.int64), np.empty(0, np.float32), reason=reason)
         if parameters.diversity_auto:
             parameters = replace(parameters, diversity=float(base.answer.dials[0]))
         selection = QuotaSelection.of(

@@ -313,6 +313,27 @@ def test_bad_requests_name_their_field(
         assert violated_field(error.value) == field
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"keywords": [0, 1, 2], "words": ["x", "y"]},
+        {"keywords": [0, -2, 0], "words": ["x"]},
+        {"integers": [1, 2], "ends": [1, 3, 2]},
+        {"flags": [0, 1, 2]},
+    ],
+)
+def test_impossible_values_of_attributes(stub: DiverseIndexStub, column: dict[str, Any]) -> None:
+    request = diversify_pb2.DiversifyRequest(
+        vectors=dense(3),
+        quotas=[quotas_pb2.Quota(attribute="a", max_each=1)],
+        attributes=[points_pb2.AttributeColumn(name="a", **column)],
+    )
+    with pytest.raises(grpc.RpcError) as error:
+        stub.Diversify(request, timeout=20)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert violated_field(error.value) == "attributes.a"
+
+
 def violated_field(error: grpc.RpcError) -> str:
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status

@@ -381,6 +381,18 @@ def test_least_numbers_are_missing_if_no_points_pass(index: Index) -> None:
     assert {lack.value for lack in near.quota_shortfalls} == {None, "b1"}
 
 
+@pytest.mark.parametrize("dial", [{"diversity": "auto"}, {"lose_at_most": 0.5}, {}])
+def test_no_point_is_near_enough(index: Index, dial: dict[str, Any]) -> None:
+    far = VECTORS[:2] + 50
+    for quotas in (
+        {"group_by": GroupBy("brand", 2, 2)},
+        {"quotas": Quota("brand", max_each=1), "on_infeasible": "relax"},
+    ):
+        result = index.query(far, max_distance=0.01, **quotas, **dial)
+        assert result.counts.tolist() == [0, 0]
+        assert result.dial_reasons.tolist() == ["no_choice"] * 2 * bool(dial)
+
+
 @pytest.mark.parametrize("on_infeasible", ["fail", "relax"])
 def test_quotas_that_take_too_long_end_with_an_error(on_infeasible: OnInfeasible) -> None:
     rng = np.random.default_rng(0)
