@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 
 import grpc
 import numpy as np
@@ -64,7 +65,8 @@ def pair(data: Path) -> Iterator[tuple[Client, Client]]:
     with ExitStack() as stack:
         servers = [stack.enter_context(start(data)) for start in (writer_of, replica_of)]
         first, second = (
-            stack.enter_context(Client(server.target, timeout=30)) for server in servers
+            stack.enter_context(Client(server.target, timeout=30, retries=False))
+            for server in servers
         )
         yield first, second
 
@@ -110,6 +112,35 @@ def test_a_replica_follows_merges_and_generations(pair: tuple[Client, Client]) -
     assert list(replica.list_indexes()) == []
     writer.build("points", POINTS[:60])
     eventually(lambda: state(replica) == (1, 0, 60))
+
+
+def test_no_call_fails_while_builds_and_merges_replace_files(pair: tuple[Client, Client]) -> None:
+    """Ids tell the build that a point is from. The one worker never goes back."""
+    writer, replica = pair
+    states: list[tuple[int, int]] = []
+    stop = Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answer = replica.query("points", QUERIES, k=5)
+            assert len(np.unique(answer.ids // 1_000)) == 1
+            states.append((answer.generation, answer.sequence))
+
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(ask)
+        try:
+            for build in range(2, 8):
+                ids = build * 1_000 + np.arange(300)
+                writer.build("points", POINTS[:300], ids=ids, replace=True)
+                for number in range(3):
+                    writer.upsert("points", ids[:20] + 300 + number, POINTS[300:320])
+                    writer.delete("points", ids[number : number + 1])
+                    writer.compact("points", vacuum=number == 1)
+        finally:
+            stop.set()
+        asking.result()
+    assert states == sorted(states)
+    assert len({generation for generation, _ in states}) > 5
 
 
 def tree(folder: Path) -> dict[str, tuple[object, ...]]:
