@@ -63,6 +63,9 @@ def list_distances(
         raise invalid("rows", "must be (queries, k) with k at least 1")
     if len(rows) != queries.shape[0]:
         raise invalid("rows", f"must be of {queries.shape[0]} queries")
+    found, places = (rows >= 0).sum(axis=1), rows.shape[1]
+    # The time grows with the square of the length, and k may be far above the number of points.
+    rows = rows[:, : 1 + np.flatnonzero((rows >= 0).any(axis=0)).max(initial=0)]
     k, dims = rows.shape[1], points.shape[1]
     lists = _BLOCK_SPARSE_ROWS // k if _is_sparse(points) else _BLOCK_NUMBERS // (k * max(k, dims))
     lists = min(max(1, lists), _BLOCK_SPARSE_ROWS)
@@ -70,7 +73,7 @@ def list_distances(
     for start in range(0, len(rows), lists):
         block = slice(start, start + lists)
         values[:, block] = _measure_block(points, queries[block], rows[block], metric)
-    return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), k)
+    return ListDistances(values[0], values[1], values[2], found, places)
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:

@@ -78,6 +78,17 @@ def test_block_and_step_sizes_change_no_distance(
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
 
 
+def test_empty_places_after_the_last_result_cost_nothing(base: FloatArray) -> None:
+    """All pairs of places of these lists would take 80 GB."""
+    rows = np.full((2, 100_000), -1)
+    rows[:, :4] = [[3, 1, 4, -1], [5, -1, 9, 2]]
+    result, short = (list_distances(base, base[:2], lists) for lists in (rows, rows[:, :4]))
+    assert (result.k, short.k) == (100_000, 4)
+    for name in ("to_query", "mean", "least", "found"):
+        assert getattr(result, name).tobytes() == getattr(short, name).tobytes()
+    assert np.isnan(objective(result, 0.5)).all()
+
+
 def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
