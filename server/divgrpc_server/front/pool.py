@@ -9,7 +9,8 @@ so that callers can withdraw them.
 When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
 The pool reserves one worker and sends it one suspect at a time. The worker says when it begins with
 the suspect, and does nothing else until it has replied, not even for other fronts. So if it dies
-meanwhile, the suspect is the cause. This call fails, and its fingerprint is refused for a minute.
+meanwhile, the suspect is the cause, unless this front stood still: then its workers may have closed
+their sockets. The call that is the cause fails, and its fingerprint is refused for a minute.
 The other calls are only delayed; they fail if many workers die before they begin with them. Before
 suspects are retried, the other workers check the lengths of the files of the index. If a file was
 truncated, suspects for this index fail with an error about the file, so they do not kill a second
@@ -146,8 +147,7 @@ class Pool:
         if is_writer:
             self._wait_seconds = max(self._wait_seconds, _WRITER_START_SECONDS)
         self._config = config
-        self._log = log
-        self._report = report
+        self._log, self._report = log, report
         self._is_writer, self._writer = is_writer, writer
         self._meter, self._trace = meter, trace
         self._on_change = on_change
@@ -163,7 +163,8 @@ class Pool:
         self._ids = itertools.count(1)
         self._admission = Admission(config)
         self.wait_for_room = self._admission.wait_for_room
-        self._empty_since = time.monotonic()
+        self._empty_since = self._tick_time = time.monotonic()
+        self._still_time = -math.inf  # when this front noticed that it had stood still
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
     @property
@@ -453,11 +454,13 @@ class Pool:
         if self._reserved is worker:
             self._reserved = None
         self._recheck(worker.outstanding.values())
+        self._notice_standstill()
         for call in worker.outstanding.values():
             call.worker = None
             call.losses += 1
             # A suspect that had not begun is not the cause.
-            call.deaths += not call.deaths or call.has_begun
+            has_left = call.sent_time < self._still_time
+            call.deaths += not call.deaths or (call.has_begun and not has_left)
             call.has_begun = False
             if call.request.op is _PREPARE:
                 call.deliver(Reply(call.request.id, Outcome.LOST, b""))
@@ -476,6 +479,12 @@ class Pool:
         self._on_change()
         self._dispatch()
         self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
+
+    def _notice_standstill(self) -> None:
+        """Note the time if this front has just stood still, so that workers may have left it."""
+        now = time.monotonic()
+        if now - self._tick_time > packets.SEND_SECONDS / 2:
+            self._still_time = now
 
     def _recheck(self, calls: Iterable[PoolCall]) -> None:
         """Tell the other workers to check the files of the indexes that `calls` use."""
@@ -512,7 +521,8 @@ class Pool:
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
         self._measure_queues()
-        now = time.monotonic()
+        self._notice_standstill()
+        now = self._tick_time = time.monotonic()
         for worker in self._workers:
             if worker.is_idle:
                 worker.is_blocked = False  # its socket was full of requests that get no reply

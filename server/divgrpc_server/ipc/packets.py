@@ -34,6 +34,8 @@ from divgrpc_server.ipc.errors import FrameError
 PACKET_BYTES: Final = 64 * 1024
 SMALL_CREDITS: Final = 2
 LARGE_CREDITS: Final = 1
+# A worker closes the socket to a front that has not read its answers for so long.
+SEND_SECONDS: Final = 10.0
 TAG_BYTES_MAX: Final = 178  # a request id, a trace id and a span id (`tags`)
 
 _REQUEST: Final = struct.Struct("<QdIBB2x")

@@ -46,7 +46,6 @@ from divgrpc_server.worker.recall import RecallSampler
 
 # An answer is sent immediately if no answers were sent for this many seconds.
 _GATHER_SECONDS: Final = 0.006
-_SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
 # The worker reads packets at most this many times before it answers. Fewer reads are enough to
 # receive all packets that the credits of a front allow.
@@ -153,7 +152,7 @@ class FrontLink:
     def _send(self, packet: bytes, memfd: int) -> None:
         self._send_time = time.monotonic()
         try:
-            self.link.send_waiting(packet, memfd, _SEND_SECONDS)
+            self.link.send_waiting(packet, memfd, packets.SEND_SECONDS)
         except OSError:
             self.is_gone = True
 

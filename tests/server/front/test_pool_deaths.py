@@ -1,6 +1,7 @@
 """What happens to calls if workers die, send nothing or do not exist."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.front.pool import _LOSSES_MAX
+from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Outcome
 from support.processes.pool_harness import Stage, answer, begin, on_stage, packet, settle
 
@@ -55,6 +57,27 @@ async def test_a_suspect_is_to_blame_only_if_its_worker_had_begun(stage: Stage) 
         link.close()
         await settle()
     link = stage.attach(9)
+    answer(link, *await packet(link))
+    assert (await call).outcome == Outcome.ANSWER
+
+
+@on_stage()
+async def test_a_front_that_has_stood_still_blames_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker closes its socket if its answers are not read; it has not ended."""
+    monkeypatch.setattr(packets, "SEND_SECONDS", 0.6)
+    call = stage.ask(b"innocent")
+    link = stage.attach(1)
+    await packet(link)
+    link.close()
+    await settle()
+    link = stage.attach(2)
+    begin(link, *await packet(link))
+    link.close()
+    time.sleep(0.7)  # nothing else runs, as in a process that is stopped
+    await settle()
+    link = stage.attach(3)
     answer(link, *await packet(link))
     assert (await call).outcome == Outcome.ANSWER
 

@@ -37,6 +37,10 @@ _ANSWER_SECONDS: Final = 600.0
 _QUARANTINE_SECONDS: Final = 60.0
 _INDEX: Final = "points"
 _WRITE_TRIES_MAX: Final = 200
+# The longest time until the supervisor starts a writer again.
+_WRITER_PAUSE_SECONDS: Final = 15.0
+# A call fails when so many workers have ended that held it.
+_LOSSES_MAX: Final = 5
 _GOOD: Final[tuple[Kind, ...]] = ("query",) * 6 + ("batch", "batch", "get", "large")
 
 
@@ -45,6 +49,7 @@ class Call:
     """A request that a caller has made.
 
     floor, written: the generation and the write that the caller may rely on.
+    pointer: says which generation was current when the call began.
     """
 
     request: Request
@@ -52,6 +57,7 @@ class Call:
     deadline: float
     floor: int
     written: int
+    pointer: tuple[int, int]
 
 
 class Callers:
@@ -92,19 +98,32 @@ class Callers:
 
     async def _poison(self, number: int) -> None:
         """Make calls that end or hang their worker, at the same time and again."""
-        rng, options = self._world.rng, self._world.options
+        rng = self._world.rng
         request = bad_request(rng.choice(("poison", "poison", "hang")), number)
         self._numbers[request.payload] = number
-        count = rng.choice((1, 1, 2, 3))
+        count = rng.choice((1, 1, 2, 3, 6))
+        gap_seconds = rng.choice((0, 0, 0.01, 0.3))
         # A caller that leaves takes its call back, so that nobody is blamed if the worker ends.
         may_leave = rng.random() < 0.3
-        self._world.deaths.causes_max[number] = (
-            math.inf if may_leave else min(count, options.config.workers) + 1
-        )
+        # Each call may end one worker; then they are tried one by one, up to the first that does.
+        self._world.deaths.causes_max[number] = math.inf if may_leave else count + 1
         neighbours = [good_request("query", number + i) for i in range(rng.choice((0, 3)))]
-        calls = [self._ask(request, may_leave=may_leave) for _ in range(count)]
-        await asyncio.gather(*calls, *(self._ask(other) for other in neighbours))
+
+        async def ask(number: int) -> None:
+            if number and gap_seconds:
+                await asyncio.sleep(number * rng.expovariate(1 / gap_seconds))
+            await self._ask(request, may_leave=may_leave)
+
+        await asyncio.gather(*map(ask, range(count)), *(self._ask(other) for other in neighbours))
         await self._ask(request, may_leave=may_leave)
+
+    async def _fatal(self, number: int) -> None:
+        """Make calls for an index whose opening ends its worker."""
+        count = self._world.rng.choice((1, 2))
+        # Nobody knows the cause of the first death, and each call is tried once more.
+        self._world.deaths.openings_max += 2 * count
+        requests = [bad_request("fatal", 10 * number + i) for i in range(count)]
+        await asyncio.gather(*(self._ask(request, may_leave=False) for request in requests))
 
     async def _stream(self, number: int) -> None:
         """Make a QueryStream call, some of whose queries have time limits or are withdrawn."""
@@ -124,6 +143,7 @@ class Callers:
             await asyncio.sleep(0)
 
         job = Build(read, write)
+        start = world.scheduler.now
         # Often while workers open the new generation.
         seconds = world.rng.choice((math.inf, math.inf, 0.1, 0.3, 0.6, 1.0, 2.0))
         try:
@@ -134,7 +154,7 @@ class Callers:
             return
         except (DivgrpcError, RefusedError) as error:
             world.note(f"a build fails: {error!r}")
-            self._check_failed_build(error)
+            self._check_failed_job(error, "builder", start)
             return
         generation = job.info.generation
         world.note(f"a build of data set {dataset} returns generation {generation}")
@@ -176,7 +196,7 @@ class Callers:
         async def write(_: bytes) -> None:
             await asyncio.sleep(0)
 
-        seconds = rng.choice((None, None, 0.05))
+        start, seconds = world.scheduler.now, rng.choice((None, None, 0.05))
         try:
             async with asyncio.timeout(seconds):
                 await self._jobs.relay(Renewal(frame, request.SerializeToString(), write), "renew")
@@ -184,17 +204,29 @@ class Callers:
             world.note(f"renewal {number} is cancelled")
         except (DivgrpcError, RefusedError) as error:
             world.note(f"renewal {number} fails: {error!r}")
-            self._check_failed_build(error)
+            self._check_failed_job(error, "writer", start)
 
-    def _check_failed_build(self, error: Exception) -> None:
+    def _check_failed_job(self, error: Exception, role: str, start: float) -> None:
+        """Check the error of a job that began at `start`; `role` is that of its process."""
         status = error.status if isinstance(error, RefusedError) else status_of(error, "")  # type: ignore[arg-type]
         codes = [code_pb2.ABORTED, code_pb2.RESOURCE_EXHAUSTED, code_pb2.UNAVAILABLE]
-        self._world.check(
-            status.code in codes, f"a build fails with {status.code}: {status.message}"
-        )
-        has_faults = bool(self._world.deaths.neighbours or self._world.faults.log)
-        is_caused = status.code != code_pb2.UNAVAILABLE or has_faults
-        self._world.check(is_caused, f"a build fails without a cause: {status.message}")
+        self._world.check(status.code in codes, f"a job fails with {status.code}: {status.message}")
+        if status.code == code_pb2.UNAVAILABLE:
+            is_caused = self._has_cause(status.message, role, start)
+            self._world.check(is_caused, f"a job fails without a cause: {status.message}")
+
+    def _has_cause(self, message: str, role: str, start: float) -> bool:
+        """Tell whether a fault explains that a job has no process, or has lost it."""
+        world = self._world
+        if "too busy" in message:
+            return any(
+                (fault.kind, fault.process) == ("full", self._name) and fault.time >= start
+                for fault in world.faults.log
+            )
+        # The writer may have ended before.
+        first_time = start - _WRITER_PAUSE_SECONDS if role == "writer" else start
+        deaths = world.deaths.neighbours
+        return any(name.startswith(role) and time >= first_time for name, time in deaths)
 
     def _draw(self, number: int) -> Request:
         rng = self._world.rng
@@ -213,7 +245,7 @@ class Callers:
         )
         if not may_leave:
             seconds = leaves = math.inf
-        call = Call(request, now, now + seconds, world.generation_floor, world.writes.floor)
+        call = self.begin(request, now + seconds)
         try:
             async with asyncio.timeout(min(leaves, _ANSWER_SECONDS)):
                 reply = await self._pool.answer(request.op, request.payload, call.deadline, "tag")
@@ -227,6 +259,12 @@ class Callers:
                 self.check_status(call, status_pb2.Status.FromString(reply.payload), None)
             else:
                 self.check_answer(call, reply.payload)
+
+    def begin(self, request: Request, deadline: float) -> Call:
+        """Return a call that begins now."""
+        world = self._world
+        floor, written = world.generation_floor, world.writes.floor
+        return Call(request, world.scheduler.now, deadline, floor, written, world.pointer())
 
     def check_answer(self, call: Call, payload: bytes) -> None:
         """Check the bytes of an answer."""
@@ -264,14 +302,20 @@ class Callers:
         elif isinstance(error, QueueFullError):
             world.check(self._pool._admission._calls > 0, "an empty queue is full")
         elif "descriptor" in status.message or "memory" in status.message:
-            is_caused = any(line.startswith(("error", "lost")) for line in world.faults.log)
+            is_caused = any(
+                fault.kind in ("error", "lost") and fault.time >= call.start
+                for fault in world.faults.log
+            )
             world.check(is_caused, f"a descriptor is missing without a cause: {status.message}")
         elif status.code == code_pb2.UNAVAILABLE and "two workers" not in status.message:
             if kind in ("poison", "hang"):
                 # Nobody was blamed, so it may end more workers when it comes again.
                 world.deaths.causes_max.pop(self._numbers[call.request.payload], None)
             waited = now - call.start
-            world.check(waited >= world.options.config.worker_wait, f"{status.message} at once")
+            is_caused = waited >= world.options.config.worker_wait
+            if "before they begin" in status.message:
+                is_caused = world.deaths.ends >= _LOSSES_MAX
+            world.check(is_caused, f"{status.message} at once")
         elif "two workers" in status.message:
             is_refusal = status.code == code_pb2.INTERNAL
             self._check_condemned(call, is_refusal=is_refusal)
@@ -287,7 +331,9 @@ class Callers:
             world.check(time > now - _QUARANTINE_SECONDS, "a request is refused without a cause")
             return
         self._condemned[payload] = now
-        is_bad = call.request.kind in ("poison", "hang")
+        if payload in self._numbers:
+            world.deaths.condemned[self._numbers[payload]] = now, call.pointer
+        is_bad = call.request.kind in ("poison", "hang", "fatal")
         by_chance = any(call.start <= time <= now for time in world.deaths.workers)
         world.check(is_bad or by_chance, f"{call.request.kind} is blamed for two deaths")
 
@@ -350,10 +396,8 @@ class Stream:
         if request is None:
             self._withdrawn.add(number)
         else:
-            now = self._world.scheduler.now
-            self._calls[number] = Call(
-                request, now, now + seconds, self._world.generation_floor, self._world.writes.floor
-            )
+            deadline = self._world.scheduler.now + seconds
+            self._calls[number] = self._callers.begin(request, deadline)
         return message
 
     async def _write(self, message: bytes) -> None:

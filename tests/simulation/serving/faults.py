@@ -11,14 +11,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from simulation.failpoints import source_of
 from simulation.scheduler import Process, Scheduler
 
-# Kill, killed_after: the process ends before the call, or at its next pause. Full: the buffer of
-# the socket is full. Lost: a descriptor does not arrive. Error: no descriptor is free.
-Kind = Literal["kill", "delay", "full", "lost", "error"]
+# Kill: the process ends before the call. Delay, stop: it stands still for a while, or for longer
+# than other processes wait for it. Full: the buffer of the socket is full. Lost: a descriptor does
+# not arrive. Error: no descriptor is free.
+Kind = Literal["kill", "delay", "stop", "full", "lost", "error"]
 _KINDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
     "send": ("kill", "delay", "full"),
     "send_waiting": ("kill", "delay"),
@@ -34,6 +35,8 @@ _PACKAGE: Final = "divgrpc_server."
 # What sends and receives, as the code names it.
 _LINKS: Final = ("link", "_link", "channel", "_channel", "_control", "job_frames")
 _DELAYS_SECONDS: Final = (0.0005, 0.02, 0.5, 3.0)
+# A worker waits 10 s until a front reads an answer.
+_STOPS_SECONDS: Final = (15.0, 40.0)
 
 
 @dataclass
@@ -44,6 +47,15 @@ class Fault:
     kind: Kind
     count: int
     seconds: float
+
+
+class Record(NamedTuple):
+    """A fault that has happened: when, and in what process."""
+
+    time: float
+    kind: Kind
+    name: str
+    process: str
 
 
 def failpoints() -> list[str]:
@@ -87,6 +99,12 @@ def draw_faults(rng: random.Random, names: list[str]) -> list[Fault]:
     return faults
 
 
+def draw_stop(rng: random.Random, names: list[str]) -> Fault:
+    """Return a fault that lets a front stand still."""
+    name = rng.choice([name for name in names if name.startswith("front.pool")])
+    return Fault(name, "stop", rng.choice((5, 20, 50)), rng.choice(_STOPS_SECONDS))
+
+
 class Faults:
     """The faults of one run.
 
@@ -97,7 +115,7 @@ class Faults:
     def __init__(self, scheduler: Scheduler, faults: list[Fault]) -> None:
         self._scheduler, self._waiting = scheduler, faults
         self.counts: Counter[str] = Counter()
-        self.log: list[str] = []
+        self.log: list[Record] = []
         self.on_kill: Callable[[Process], None] = lambda _: None
 
     def stop(self) -> None:
@@ -121,11 +139,11 @@ class Faults:
         fault = self._fault_at(name)
         if fault is None:
             return None
-        self.log.append(f"{fault.kind} at {name} in {task.process.name}")
+        self.log.append(Record(self._scheduler.now, fault.kind, name, task.process.name))
         if fault.kind == "kill":
             self.on_kill(task.process)
             self._scheduler.kill(task.process)
-        if fault.kind == "delay":
+        if fault.kind in ("delay", "stop"):
             self._scheduler.sleep(fault.seconds)
         return fault.kind
 

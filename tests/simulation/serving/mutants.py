@@ -16,7 +16,7 @@ _MUTANTS: Final = (
         name="issue-16",
         module=_POOL,
         old="""
-            call.deaths += not call.deaths or call.has_begun
+            call.deaths += not call.deaths or (call.has_begun and not has_left)
         """,
         new="""
             call.deaths += 1
@@ -68,6 +68,17 @@ _MUTANTS: Final = (
         reason="a worker that is not told of a change keeps an old generation open",
     ),
     Mutant(
+        name="issue-21",
+        module=_POOL,
+        old="""
+            call.deaths += not call.deaths or (call.has_begun and not has_left)
+        """,
+        new="""
+            call.deaths += not call.deaths or call.has_begun
+        """,
+        reason="a suspect is blamed for a worker that has left a front which stood still",
+    ),
+    Mutant(
         name="issue-22",
         module=_WORKER,
         old="""
@@ -76,6 +87,53 @@ _MUTANTS: Final = (
         """,
         new="",
         reason="a front that a worker has not taken yet reports the worker as silent",
+    ),
+    Mutant(
+        name="start-not-announced",
+        module=_WORKER,
+        old="""
+            front.reply(Reply(request.id, Outcome.START, b""))
+            front.flush()
+        """,
+        new="",
+        reason="a request that ends workers is tried five times, because it is not to blame",
+    ),
+    Mutant(
+        name="opening-not-announced",
+        module=_WORKER,
+        old="""
+            front.reply(Reply(request.id, Outcome.START, b""))
+            front.flush()
+        """,
+        new="""
+            entry = self._indexes._entries.get(getattr(_parse(request, self._log), "name", ""))
+            if entry is not None and entry.index is not None:
+                front.reply(Reply(request.id, Outcome.START, b""))
+                front.flush()
+        """,
+        reason="a request that ends workers while they open its index is not to blame",
+    ),
+    Mutant(
+        name="suspect-not-alone",
+        module=_WORKER,
+        old="""
+            while request.id in front.batches and not front.is_gone:
+        """,
+        new="""
+            while False:
+        """,
+        reason="a suspect is blamed for what its worker does for other fronts",
+    ),
+    Mutant(
+        name="suspect-does-not-wait",
+        module=_WORKER,
+        old="""
+            return packet[0].is_suspect and self._has_slow_work()
+        """,
+        new="""
+            return False
+        """,
+        reason="a suspect is blamed for an index that its worker opens for other requests",
     ),
     Mutant(
         name="waiting-copies-tried",
@@ -298,7 +356,7 @@ _MUTANTS: Final = (
                 self._detach(front)
         """,
         new="",
-        reason="a worker keeps a front that has ended while it was sent an answer",
+        reason="a worker keeps a front that has not read an answer for too long",
     ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _MUTANTS}

@@ -274,8 +274,8 @@ class Channel:
 class Poller:
     """Stands for an object of `select.poll`."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, before_wait: Callable[[], None] = lambda: None) -> None:
+        self._network, self._before_wait = network, before_wait
         self._masks: dict[int, int] = {}
 
     def register(self, thing: Any, mask: int) -> None:  # noqa: ANN401  # a descriptor or what has one
@@ -288,6 +288,8 @@ class Poller:
 
     def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
         """Wait until a descriptor is ready, or the time is over."""
+        if milliseconds != 0:
+            self._before_wait()
         scheduler = self._network.scheduler
         scheduler.pause()
         seconds = float("inf") if milliseconds is None else milliseconds / 1_000

@@ -70,8 +70,11 @@ class SimulatedChild(Child):
 
     def kill(self) -> None:
         """Kill the process."""
+        process, world = self.process, self._world
         if not self.exited.done():
-            self._world.scheduler.kill(self.process)
+            if process.is_alive and process not in world.deaths.hanging:
+                world.note_kill(process)
+            world.scheduler.kill(process)
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -182,7 +185,8 @@ class Front:
             self._stop.set()
 
     def _report(self, serial: int) -> None:
-        self._world.check_report(serial)
+        links = (*self.pool._workers, *self.writer_pool._workers)
+        self._world.check_report(serial, is_silent=serial in [link.serial for link in links])
         self._send(Message("lost", serial))
 
     def _send(self, message: Message) -> None:

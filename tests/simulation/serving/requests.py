@@ -23,11 +23,13 @@ DATASET_IDS: Final = 1_000
 # The first coordinate of the last row of a query that ends its worker, and of one that hangs.
 POISON: Final = 666.0
 HANG: Final = 777.0
+# An index whose opening ends its worker.
+FATAL_INDEX: Final = "fatal"
 _LARGE_ROWS: Final = 270
 _BATCH_ROWS: Final = (9, 30)
 _GOOD: Final = 24
 
-Kind = Literal["query", "batch", "large", "get", "unknown", "malformed", "poison", "hang"]
+Kind = Literal["query", "batch", "large", "get", "unknown", "malformed", "poison", "hang", "fatal"]
 
 
 class Version(NamedTuple):
@@ -114,6 +116,8 @@ def bad_request(kind: Kind, number: int) -> Request:
         return Request(kind, Op.QUERY, b"\xff" * (number % 9 + 1))
     if kind == "unknown":
         return Request(kind, Op.QUERY, query_of(rows, "elsewhere"))
+    if kind == "fatal":
+        return Request(kind, Op.QUERY, query_of(rows, FATAL_INDEX))
     rows[-1, 0] = POISON if kind == "poison" else HANG
     return Request(kind, Op.QUERY, query_of(rows))
 

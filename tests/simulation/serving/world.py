@@ -24,7 +24,7 @@ from divgrpc import engine as engines
 from divgrpc import parallel
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.storage import generations, published
-from divgrpc.storage.generations import IndexFolder, open_generation
+from divgrpc.storage.generations import POINTER, IndexFolder, open_generation
 from divgrpc.writes import committer, log, opening, replica, target
 from divgrpc_server.config import Config
 from divgrpc_server.front import admission, pool, quarantine, query_stream
@@ -41,19 +41,30 @@ from simulation.scheduler import Executor, Process, Scheduler, clock, threads, w
 from simulation.serving import loop
 from simulation.serving.faults import Fault, Faults
 from simulation.serving.network import Channel, End, Event, Network, Poller, frames
-from simulation.serving.requests import DATASET_IDS, HANG, POISON, Answers, Version
+from simulation.serving.requests import (
+    DATASET_IDS,
+    FATAL_INDEX,
+    HANG,
+    POISON,
+    Answers,
+    Version,
+)
 from simulation.serving.state import is_renewing, why_front_not_idle, why_worker_not_idle
 from simulation.serving.writes import WriteHistory
 from simulation.system import System
 from support.processes.crashing_writer import SMALL
 
 INDEX: Final = "points"
+_STAT: Final = os.stat
 _SPIN_SECONDS: Final = 5e-5
 # Longer than the silence after which a worker is replaced.
 _HANG_SECONDS: Final = 60.0
+# A little less than the time for which a request that has ended two workers is refused.
+_REFUSAL_SECONDS: Final = 59.0
 
 
 Action = tuple[str, int]
+Stamp = tuple[int, int]
 
 
 @dataclass
@@ -67,6 +78,7 @@ class Options:
     kills, kill_seconds: how often a process is killed, and the seconds between kills on average.
     builds: how many builds there are.
     writes, renewals: how many writes there are, and merges, vacuums and retrainings.
+    fatal_calls: how often callers ask for an index whose opening ends its worker.
     """
 
     config: Config
@@ -85,22 +97,34 @@ class Options:
     writes: int
     renewals: int
     faults: list[Fault] = field(default_factory=list)
+    fatal_calls: int = 0
 
 
 @dataclass
 class Deaths:
     """The processes that have ended or hang.
 
-    workers, neighbours: when workers and other processes were killed by chance, not by a request.
+    workers: when workers were killed by chance, not by a request.
+    neighbours: the names of other processes that were killed, and when.
     causes: how many workers each request has ended, by its number, and how many it may end.
+    condemned: requests that are known to have ended two workers: since when, and of which index.
+    openings: how many workers have ended while they opened an index, and how many may.
     hanging: the workers that hang.
     """
 
     workers: list[float] = field(default_factory=list)
-    neighbours: list[float] = field(default_factory=list)
+    neighbours: list[tuple[str, float]] = field(default_factory=list)
     causes: Counter[int] = field(default_factory=Counter)
     causes_max: dict[int, float] = field(default_factory=dict)
+    condemned: dict[int, tuple[float, Stamp]] = field(default_factory=dict)
+    openings: int = 0
+    openings_max: int = 0
     hanging: set[Process] = field(default_factory=set)
+
+    @property
+    def ends(self) -> int:
+        """How many workers have ended."""
+        return len(self.workers) + self.causes.total() + self.openings
 
 
 class Log:
@@ -195,9 +219,10 @@ class World:
 
     def note_kill(self, process: Process) -> None:
         """Note that a process is killed by chance, with the calls of its callers."""
-        is_worker = process.name.startswith("worker ")
-        times = self.deaths.workers if is_worker else self.deaths.neighbours
-        times.append(self.scheduler.now)
+        if process.name.startswith("worker "):
+            self.deaths.workers.append(self.scheduler.now)
+        else:
+            self.deaths.neighbours.append((process.name, self.scheduler.now))
         front = self.fronts.get(process)
         if front is not None:
             # Somebody must make its writes, which have names.
@@ -205,15 +230,39 @@ class World:
             self.actions.extend(sorted(action for action in lost if action[0] == "write"))
             self.busy_callers = {c for c in self.busy_callers if c[0] != process.name}
 
-    def check_report(self, serial: int) -> None:
-        """Check that a worker that a front reports has ended or hangs."""
+    def check_report(self, serial: int, *, is_silent: bool) -> None:
+        """Check that a worker that a front reports has ended or hangs.
+
+        is_silent: whether the worker is connected to the front. A worker closes the socket to a
+            front that has stood still.
+        """
+        has_stopped = self.network.process.name in self.stopped_fronts()
         for process, child in self.children.items():
             is_fine = process in self.deaths.hanging or not process.is_alive or process.is_over
+            is_fine |= has_stopped and not is_silent
             self.check(is_fine or child.serial != serial, "a worker is reported that works")
+
+    def check_fronts(self) -> None:
+        """Check that a worker that waits has left fronts that have ended or stand still."""
+        process = self.network.process
+        worker = self.workers.get(process) or self.writers.get(process)
+        # A suspect is answered before anything else is done.
+        if worker is not None and worker._notes_kept is None:
+            is_left = any(front.is_gone for front in worker._fronts.values())
+            self.check(not is_left, "a worker waits for a front that took no answer")
 
     def stamp(self, name: str) -> tuple[int, int] | None:
         """Return the stamp of an index, as a front does."""
         return IndexFolder(self.root / name).pointer_stamp() if INDEX_NAME.fullmatch(name) else None
+
+    def stopped_fronts(self) -> list[str]:
+        """Return the names of the fronts that have stood still for long."""
+        return [fault.process for fault in self.faults.log if fault.kind == "stop"]
+
+    def pointer(self) -> Stamp:
+        """Return a value that changes with the current generation; no other task runs meanwhile."""
+        status = _STAT(self.root / INDEX / POINTER)
+        return status.st_ino, status.st_mtime_ns
 
     def why_not_idle(self) -> str:
         """Return what keeps the server from being idle; "" if it is."""
@@ -274,10 +323,14 @@ class World:
             patch.setattr(module, "time", times)
         defaults: Any = admission.Admission.__init__.__kwdefaults__
         patch.setitem(defaults, "clock", times.monotonic)
-        polls = SimpleNamespace(poll=lambda: Poller(self.network), POLLIN=select.POLLIN)
-        polls.POLLOUT, polls.POLLRDHUP = select.POLLOUT, select.POLLRDHUP
-        for module in (worker_process, job_calls, progress):
-            patch.setattr(module, "select", polls)
+        masks = {name: getattr(select, name) for name in ("POLLIN", "POLLOUT", "POLLRDHUP")}
+        for module, check in (
+            (worker_process, self.check_fronts),
+            (job_calls, lambda: None),
+            (progress, lambda: None),
+        ):
+            poll = partial(Poller, self.network, check)
+            patch.setattr(module, "select", SimpleNamespace(poll=poll, **masks))
         for module in (index_cache, job_calls):
             patch.setattr(module, "threading", threads(self.scheduler))
         self._patch_descriptors(patch)
@@ -363,16 +416,12 @@ class World:
 
     def _patch_engine(self, patch: pytest.MonkeyPatch) -> None:
         """Let answers and openings take time, some requests end their worker, and note builds."""
-        answer, open_index = engines.Engine.answer, opening.open_index
+        answer = engines.Engine.answer
         stamp, make_current = IndexFolder.pointer_stamp, generations.Staging._make_current
 
         def timed_answer(self_: Any, rows: Any, *arguments: Any) -> Any:  # noqa: ANN401  # as of `answer`
             self._work_on(rows)
             return answer(self_, rows, *arguments)
-
-        def timed_open(path: Path, **options: bool) -> Any:  # noqa: ANN401  # as of `open_index`
-            self.rest(self.options.open_seconds)
-            return open_index(path, **options)
 
         def paused_stamp(self_: IndexFolder) -> tuple[int, int] | None:
             if self.scheduler.task is not None:
@@ -391,11 +440,44 @@ class World:
             return final
 
         patch.setattr(engines.Engine, "answer", timed_answer)
-        patch.setattr(index_cache, "open_index", timed_open)
         patch.setattr(IndexFolder, "pointer_stamp", paused_stamp)
         patch.setattr(generations.Staging, "_make_current", noted_generation)
         patch.setattr(parallel, "_thread", SimpleNamespace(busy=True))
+        self._patch_openings(patch)
         self._patch_supervisor(patch)
+
+    def _patch_openings(self, patch: pytest.MonkeyPatch) -> None:
+        """Let openings of indexes and of new generations take time, and some end their worker."""
+
+        def timed_index(path: Path, **options: bool) -> Any:  # noqa: ANN401  # as of `open_index`
+            self.rest(self.options.open_seconds / 2)
+            if path.name == FATAL_INDEX:
+                self._end_opening()
+            index = opening.open_index(path, **options)
+            # Its files may be removed meanwhile.
+            self.rest(self.options.open_seconds / 2)
+            return index
+
+        def timed_generation(path: Path, *, verify: bool = True) -> Any:  # noqa: ANN401  # as of `open_generation`
+            if not verify:
+                return open_generation(path, verify=False)
+            self.rest(self.options.open_seconds / 2)
+            generation = open_generation(path)
+            self.rest(self.options.open_seconds / 2)
+            return generation
+
+        patch.setattr(index_cache, "open_index", timed_index)
+        patch.setattr(index_cache, "open_generation", timed_generation)
+
+    def _end_opening(self) -> None:
+        """End a worker that opens an index."""
+        deaths = self.deaths
+        deaths.openings += 1
+        count_max = deaths.openings_max + len(self.stopped_fronts())
+        is_fine = deaths.openings <= count_max
+        self.check(is_fine, f"openings end {deaths.openings} workers, not {count_max}")
+        self.note("an opening ends its worker")
+        self.scheduler.kill(self.network.process)
 
     def _patch_supervisor(self, patch: pytest.MonkeyPatch) -> None:
         """Let the supervisor start simulated processes."""
@@ -421,14 +503,7 @@ class World:
         self.scheduler.sleep(len(rows) * self.options.row_seconds)
         last = rows[-1]
         if last[0] in (POISON, HANG):
-            number = int(last[1])
-            self.deaths.causes[number] += 1
-            restarts = max(0, self.front_starts - self.options.config.fronts)
-            changes = len(self.published) + restarts
-            is_fine = (
-                self.deaths.causes[number] <= self.deaths.causes_max.get(number, math.inf) * changes
-            )
-            self.check(is_fine, f"request {number} ends {self.deaths.causes[number]} workers")
+            self._count_cause(int(last[1]), self.workers[task.process])
         if last[0] == POISON:
             self.note(f"request {last[1]:.0f} ends its worker")
             self.scheduler.kill(task.process)
@@ -436,3 +511,19 @@ class World:
             self.deaths.hanging.add(task.process)
             self.note(f"request {last[1]:.0f} hangs")
             self.scheduler.sleep(_HANG_SECONDS)
+
+    def _count_cause(self, number: int, worker: worker_process.Worker) -> None:
+        """Note that a request ends its worker, and check that it may."""
+        deaths = self.deaths
+        deaths.causes[number] += 1
+        restarts = max(0, self.front_starts - self.options.config.fronts)
+        changes = len(self.published) + restarts
+        # A front that has stood still blames nobody.
+        stops = len(self.stopped_fronts())
+        count_max = deaths.causes_max.get(number, math.inf) * changes + stops
+        is_fine = deaths.causes[number] <= count_max
+        self.check(is_fine, f"request {number} ends {deaths.causes[number]} workers")
+        time, pointer = deaths.condemned.get(number, (-math.inf, None))
+        is_refused = self.scheduler.now < time + _REFUSAL_SECONDS and pointer == self.pointer()
+        is_suspect = worker._notes_kept is not None
+        self.check(not (is_suspect and is_refused), f"request {number} is tried once more")
