@@ -254,7 +254,7 @@ def test_a_generation_outlives_its_pointer(folder: Path) -> None:
 def test_an_interrupted_deletion_leaves_the_index_or_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def crash(*_arguments: object) -> NoReturn:
+    def crash(*_arguments: object, **_options: object) -> NoReturn:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
