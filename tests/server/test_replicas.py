@@ -225,15 +225,16 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 def test_a_query_waits_for_a_merge(pair: tuple[Client, Client]) -> None:
     writer, replica = pair
-    # The second one takes several slices.
-    batches = (QUERIES, np.repeat(QUERIES, 200, axis=0))
+    # The second one takes several slices, and a large packet.
+    batches = (QUERIES, np.repeat(QUERIES, 2_000, axis=0))
     with ThreadPoolExecutor(2) as threads:
         waiting = [
             threads.submit(replica.query, "points", batch, k=3, min_sequence=1) for batch in batches
         ]
         time.sleep(0.3)
-        # Other queries go on meanwhile.
+        # Other queries go on meanwhile, large ones too.
         assert state(replica) == (1, 0, 300)
+        assert len(replica.query("points", batches[1], k=3).ids) == len(batches[1])
         writer.upsert("points", [400], POINTS[300:301])
         assert not any(future.done() for future in waiting)
         writer.compact("points")
