@@ -149,6 +149,7 @@ class World:
     """What the processes of a run share.
 
     published: the versions of the index, in the order in which they became current.
+    stamps: the stamps of its pointer that were seen; each new one ends the quarantine of requests.
     generation_floor: the greatest generation that a caller has seen or was told of.
     """
 
@@ -170,6 +171,7 @@ class World:
         self.log: Any = Log(self)
         self.lines: list[str] = []
         self.published: list[Version] = []
+        self.stamps: set[Stamp | None] = set()
         self.generation_floor = 0
         self.answers, self._places = answers, places
         self.writes = WriteHistory(self.check)
@@ -426,7 +428,10 @@ class World:
         def paused_stamp(self_: IndexFolder) -> tuple[int, int] | None:
             if self.scheduler.task is not None:
                 self.scheduler.pause()
-            return stamp(self_)
+            value = stamp(self_)
+            if self_.name == INDEX:
+                self.stamps.add(value)
+            return value
 
         def noted_generation(self_: Any, folder: Path, number: int) -> Path:  # noqa: ANN401  # a Staging
             dataset = 0
@@ -517,7 +522,8 @@ class World:
         deaths = self.deaths
         deaths.causes[number] += 1
         restarts = max(0, self.front_starts - self.options.config.fronts)
-        changes = len(self.published) + restarts
+        # The first write changes the stamp too.
+        changes = len(self.stamps) + restarts
         # A front that has stood still blames nobody.
         stops = len(self.stopped_fronts())
         count_max = deaths.causes_max.get(number, math.inf) * changes + stops
