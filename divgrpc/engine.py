@@ -98,7 +98,7 @@ class Engine(LabelledPoints):
         self.defaults = generation.defaults
         self._name, self._folder = name, folder
         self._arrays = generation.arrays
-        self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._searcher = self._make_searcher(generation)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._has_texts = manifest.id_kind == "string"
         self._has_payloads = manifest.has_payloads
@@ -119,6 +119,10 @@ class Engine(LabelledPoints):
         if manifest.labels is not None:
             metric = manifest.parameters.metric
             self.labels = IndexedLabels(generation.arrays, manifest.labels, metric)
+
+    def _make_searcher(self, generation: Generation) -> Searcher:
+        manifest = generation.manifest
+        return Searcher(generation.arrays, manifest.parameters, manifest.dims)
 
     @property
     def name(self) -> str:

@@ -43,6 +43,10 @@ from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.search.stepwise import StepwiseSelection
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.router import Request, Router
+from divgrpc.storage.generations import Generation
 from divgrpc.types import Selector
 from divgrpc.types.filters import HasId
 from divgrpc.types.quotas import Quota
@@ -162,6 +166,7 @@ def _run_every_kernel() -> None:
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
             index.diagnose()
+            _ask_shards(index)
     _add_rows()
     _predict_and_train(points)
     _select_stepwise(_candidates_of(read_only(points)))
@@ -169,6 +174,23 @@ def _run_every_kernel() -> None:
     _explain(_candidates_of(read_only(points)))
     _diversify(points)
     _compile_together()
+
+
+def _ask_shards(index: Index) -> None:
+    """Answer queries over two shards."""
+    engine = index.engine
+    pieces = cut(Generation(engine.manifest, engine.arrays), 2)
+    shards = [ShardCore(part) for part in pieces.parts]
+    router = Router(pieces.manifest, pieces.shared, [shard.rows for shard in shards])
+    points = np.eye(8, dtype=np.float32)
+
+    def ask(name: str, shard: int, message: bytes) -> bytes:
+        return shards[shard].ask(name, message)
+
+    for search in ("exact", "scan", "tables"):
+        for queries in (points[:1], sparse.csr_array(points[:1])):
+            parameters = QueryParameters(k=2, search=search, hash_limit=3, candidates_limit=2)
+            router.answer(Request(queries, parameters), ask)
 
 
 def compile_rest() -> None:

@@ -161,8 +161,8 @@ class Ids:
     def of_results(self, rows: IntArray) -> npt.NDArray[np.object_]:
         """Return the text ids of `rows`, an array of any shape; "" for the padding of -1."""
         assert self._texts is not None  # noqa: S101  # callers check
-        if not rows.size:
-            return np.empty(rows.shape, object)
+        if not rows.size or not len(self._texts):
+            return np.full(rows.shape, "", object)
         flat = rows.ravel()
         has_padding = bool(flat.min() < 0)
         texts = [text.decode() for text in self._texts.take(np.maximum(flat, 0))]
@@ -191,8 +191,8 @@ class Ids:
         """Return the row of each integer id, or of each key of a text; -1 where there is none."""
         if self._keys is None:
             return np.where((keys >= 0) & (keys < self._rows), keys, _ABSENT)
-        if not keys.size:
-            return np.empty(keys.shape, np.int64)
+        if not keys.size or not len(self._keys):
+            return np.full(keys.shape, _ABSENT)
         places = np.searchsorted(self._keys, keys, sorter=self._order)
         places = np.minimum(places, self._rows - 1)
         rows = places if self._order is None else self._order[places]

@@ -127,8 +127,29 @@ def find_in_tables(signs, margins, tables, plan, ids, passing, probes, rows):
     and `plan.uniform` is not set, whole buckets are taken until the limit is reached, and a seeded
     sample of the last bucket is kept.
     """
+    limit, seed = plan.hash_limit, plan.seed
+    enough = 0 if plan.uniform else limit
+    before, count, n_probes = look_up_buckets(
+        signs, margins, tables, plan, passing, probes, rows, enough
+    )
+    if enough and count >= enough:
+        return keep_sample(rows, before, count, limit - before, ids, seed), n_probes
+    if limit:
+        count = keep_sample(rows, 0, count, limit, ids, seed)
+    return count, n_probes
+
+
+@kernel
+def look_up_buckets(signs, margins, tables, plan, passing, probes, rows, enough):
+    """Write the distinct points of the probed buckets into `rows`, in the order of the probes.
+
+    If `enough` is above 0, no bucket is looked up after so many points are found. Returns the
+    number of points before the last probe, the number of points, and the number of probes. Unless
+    `probes.tags` is empty, it gets the number of the probe, counted from 0, that found each point.
+    The other arguments are as for `find_in_tables`.
+    """
     ranks, squares, home_keys = probes.ranks, probes.squares, probes.home_keys
-    heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
+    heap, visits, tags = probes.heap, probes.visits, probes.tags
     flags, n_tables, n_bits = passing.flags, ranks.shape[0], ranks.shape[1]
     rank_bits(margins, n_tables, n_bits, ranks, squares)
     probes.epoch[0] += np.uint32(1)
@@ -137,7 +158,7 @@ def find_in_tables(signs, margins, tables, plan, ids, passing, probes, rows):
         visits[:] = np.uint32(0)
         probes.epoch[0] = np.uint32(1)
     epoch = probes.epoch[0]
-    size, count, n_probes = 0, 0, 0
+    size, before, count, n_probes = 0, 0, 0, 0
     for t in range(n_tables):
         home_keys[t] = key_of(signs, 0, t * n_bits, n_bits)
         size = _push(heap, size, t, 0, home_keys[t], ranks, squares)
@@ -155,13 +176,14 @@ def find_in_tables(signs, margins, tables, plan, ids, passing, probes, rows):
                 count += 1
         if passing.heads.shape[0]:
             count = _take_later(tables, passing, table, key, visits, epoch, rows, count)
+        if tags.shape[0]:
+            for i in range(before, count):
+                tags[i] = n_probes
         n_probes += 1
-        if limit and not plan.uniform and count >= limit:
-            return keep_sample(rows, before, count, limit - before, ids, seed), n_probes
+        if enough and count >= enough:
+            break
         size = _push_children(heap, size, table, mask, home_keys[table], ranks, squares)
-    if limit:
-        count = keep_sample(rows, 0, count, limit, ids, seed)
-    return count, n_probes
+    return before, count, n_probes
 
 
 @kernel

@@ -169,10 +169,8 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     Otherwise no points are written, and the third number is the number of points that `candidates`
     must be able to hold. All arguments except `ids` are records.
     """
-    rows, estimates = candidates.rows, candidates.distances
-    starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
-    flags, has_flags = passing.flags, passing.flags.shape[0] > 0
-    first_flag = places.shape[0] - flags.shape[0]
+    places, hash_limit = cells.rows, plan.hash_limit
+    has_flags = passing.flags.shape[0] > 0
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
         code, cells, passing.cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
@@ -182,17 +180,39 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
     # `keep_least` writes one entry beyond the points that pass a filter.
     room_needed = min(total + has_flags, places.shape[0])
     room = min(room_needed, 2 * hash_limit + BLOCK_POINTS) if by_code else room_needed
-    if room > rows.shape[0]:
+    if room > candidates.rows.shape[0]:
         return 0, probes, room
     if not by_code:
-        return _take_all(hashing, cells, passing, cell_scratch.numbers, n_cells, rows), probes, 0
+        count = take_all(hashing, cells, passing, cell_scratch.numbers, n_cells, candidates.rows)
+        return count, probes, 0
     signs = plan.search == SCAN_HAMMING
+    count = take_by_code(
+        hashing, cells, signs, hash_limit, ids, passing, candidates, code, scan, cell_scratch,
+        n_cells,
+    )  # fmt: skip
+    return count, probes, 0
+
+
+@kernel
+def take_by_code(
+    hashing, cells, signs, hash_limit, ids, passing, candidates, code, scan, cell_scratch, n_cells
+):
+    """Write the `hash_limit` points whose codes are nearest, of the cells that were chosen.
+
+    The cells are the first `n_cells` of `cell_scratch`; all cells must be in the order of their
+    numbers. If `signs` is set, only the signs of the query's margins are used. Returns the number
+    of points, whose estimated distances are in `candidates` too. The other arguments are as for
+    `find_in_cells`.
+    """
+    rows, estimates = candidates.rows, candidates.distances
+    starts, places = cells.starts, cells.rows
+    flags, has_flags = passing.flags, passing.flags.shape[0] > 0
+    first_flag = places.shape[0] - flags.shape[0]
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
     if n_cells == starts.shape[0] - 1 and not has_flags:
-        count = _scan_cells(
+        return _scan_cells(
             hashing, cells, levels, cell_scratch.distances, hash_limit, ids, scan, candidates
         )
-        return count, probes, 0
     limit, count = np.float32(np.inf), 0
     for i in range(min(n_cells, _PREFETCH_TILES)):
         _prefetch_overflow(hashing, cells, passing, cell_scratch.numbers[i])
@@ -223,11 +243,11 @@ def find_in_cells(hashing, cells, plan, ids, passing, candidates, code, scan, ce
             stop, tile = first + TILE_POINTS, cells.nexts[tile]
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
-    return min(count, hash_limit), probes, 0
+    return min(count, hash_limit)
 
 
 @kernel
-def _take_all(hashing, cells, passing, numbers, n_cells, rows):
+def take_all(hashing, cells, passing, numbers, n_cells, rows):
     """Write all points of the cells numbers[:n_cells] that pass into `rows`; return their number.
 
     `hashing`: `Hashing`; `cells`: `Cells`; `passing`: `Passing`.

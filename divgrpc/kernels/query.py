@@ -61,11 +61,11 @@ def answer(index, scratch, plan, span, queries, results):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, span = records.Plan(*plan), records.Span(*span)
     queries, results = records.Queries(*queries), records.Results(*results)
-    n = _count_open(index.points, scratch.passing)
+    n = count_open(index.points, scratch.passing)
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
     for number in range(span.first, span.stop):
         place = number - span.first if span.together else -1
-        query = _spread_query(index.points, queries, number, plan.product, scratch.selection)
+        query = spread_query(index.points, queries, number, plan.product, scratch.selection)
         if place >= 0 and scratch.batch.counts[place] >= 0:
             hits = _take_from_batch(place, scratch)
         else:
@@ -88,7 +88,7 @@ def answer(index, scratch, plan, span, queries, results):
             continue
         all_points = hits.size == ALL_POINTS or (plan.search == records.EXACT and place >= 0)
         n_hashed, count = _limit_hashed(index, plan, n, hits, count, all_points, scratch)
-        pool = _limit_pool(plan, count, n_hashed, n_nearest, all_points, scratch.candidates)
+        pool = limit_pool(plan, count, n_hashed, n_nearest, all_points, scratch.candidates)
         stats = results.stats
         stats[records.POINTS_HASHED, number] = n_hashed
         stats[records.BUCKETS_PROBED, number] = hits.n_probes
@@ -96,7 +96,7 @@ def answer(index, scratch, plan, span, queries, results):
         stats[records.POOL_SIZE, number] = pool.size
         stats[records.COPIES_COLLAPSED, number] = 0
         stats[records.COPIES_RETURNED, number] = 0
-        _select(index, plan, number, pool, scratch, results)
+        select_results(index, plan, number, pool, scratch, results)
     return 0
 
 
@@ -121,13 +121,13 @@ def nearest_needed(plan, n, by_length):
 
 
 @part
-def _count_open(points, passing):
+def count_open(points, passing):
     """Return the number of points that a query may return."""
     return passing.total[0] if passing.total.shape[0] else count_points(points)
 
 
 @part
-def _spread_query(points, queries, number, product, selection):
+def spread_query(points, queries, number, product, selection):
     """Return a row of `Queries` as a `Query`; if it is sparse, write it into `selection.dense`."""
     dense, row, square = queries.dense, number, 0.0
     if queries.indptr.shape[0]:
@@ -169,7 +169,7 @@ def _find(index, plan, query, n_nearest, scratch):
     """Find points for a query, write them into `scratch.candidates`, and return `Hits`."""
     candidates, code, passing = scratch.candidates, scratch.code, scratch.passing
     is_filtered = passing.total.shape[0] > 0
-    n = _count_open(index.points, passing)
+    n = count_open(index.points, passing)
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
     stop, n_scored, count, n_probes = n, 0, 0, 0
@@ -296,7 +296,7 @@ def _limit_hashed(index, plan, n, hits, count, all_points, scratch):
 
 
 @part
-def _limit_pool(plan, count, n_hashed, n_nearest, all_points, candidates):
+def limit_pool(plan, count, n_hashed, n_nearest, all_points, candidates):
     """Drop points farther than `max_distance`; return the `Pool` of the remaining points."""
     widest = n_nearest
     if not all_points:
@@ -310,7 +310,7 @@ def _limit_pool(plan, count, n_hashed, n_nearest, all_points, candidates):
 
 
 @part
-def _select(index, plan, number, pool, scratch, results):
+def select_results(index, plan, number, pool, scratch, results):
     """Sort as many candidates as the selector needs, pick, and write the results."""
     rows, distances, ids = scratch.candidates.rows, scratch.candidates.distances, index.ids
     size, widest, count = pool

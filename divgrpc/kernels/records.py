@@ -291,6 +291,8 @@ class ProbeScratch(NamedTuple):
     heap: Heap  # probes that are still to be made
     visits: Annotated[UInt32s, "n"]  # epoch of the last query that found each point
     epoch: Annotated[UInt32s, "1"]  # number of the current query, 1 to 2**32 - 1, then again 1
+    # Number of the probe that found each point; empty unless the points are those of a shard.
+    tags: Annotated[Int32s, "tags"]
 
 
 class CellScratch(NamedTuple):

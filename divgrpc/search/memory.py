@@ -118,6 +118,12 @@ class Memory:
             sizes = {"T": n_tables, "n_bits": n_bits, "h": n_tables + 2 * PROBES_MAX, "n": points}
             self._replace(probes=record_of(ProbeScratch, None, sizes))
 
+    def fit_tags(self) -> None:
+        """Allocate memory for the probes that find points, after `fit_probes`."""
+        probes = self._scratch.probes
+        if not len(probes.tags):
+            self._replace(probes=probes._replace(tags=np.zeros(len(probes.visits), np.int32)))
+
     def fit_cells(self, n_cells: int) -> None:
         """Allocate memory for a search through `n_cells` cells."""
         if len(self._scratch.cells.numbers) < n_cells:

@@ -23,6 +23,11 @@ def with_texts(explanation: Explanation, texts_of: Callable[[IntArray], IdArray]
     return replace(explanation, **columns)
 
 
+def ids_of(explanation: Explanation) -> list[IntArray]:
+    """Return all columns of an explanation that have ids; -1 is padding."""
+    return [getattr(explanation, name) for name in _ID_COLUMNS]
+
+
 def report_of(answers: Answers, attributes_of: AttributesOf | None) -> Report:
     """Return the report on answers.
 

@@ -25,6 +25,7 @@ _IN_PROCESS: Final = (
     "growth",
     "peers",
     "diversity",
+    "sharded",
 )
 _SERVER_RUNS: Final = (
     "service",

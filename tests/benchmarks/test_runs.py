@@ -48,6 +48,13 @@ def _filters(tables: list[Table]) -> None:
     assert has_faiss == (not libraries.missing("faiss"))
 
 
+def _sharded(tables: list[Table]) -> None:
+    (table,) = tables
+    assert column(table, "shards") == [2, 2, 2, 2]
+    assert column(table, "equal") == [4, 4, 4, 4]
+    assert all(row["router"] > 0 and row["shard"] > 0 for row in table.rows)
+
+
 def _wire_filters(tables: list[Table]) -> None:
     (table,) = tables
     names = ["divgrpc", "divgrpc in process", "divgrpc, default"]
@@ -240,6 +247,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
     "wire-filters": ("--points 20000 --passing 0.1 --queries 10", _wire_filters),
+    "sharded": ("--points 2000 --queries 4 --shards 2 --candidates 30", _sharded),
     "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
     "writes": ("--points 3000 --seconds 0.1", _writes),
     "write-streams": ("--points 3000 --seconds 0.2 --rounds 1 --in-flight 8", _write_streams),

@@ -1,0 +1,72 @@
+"""Filters as bytes: JSON lists that begin with the kind of the condition."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from divgrpc.columns.filters import as_filter
+from divgrpc.errors import invalid
+from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
+
+_BOUNDS: Final = ("gt", "gte", "lt", "lte")
+
+
+def encode(condition: Filter | None, exclude_ids: Sequence[int] | Sequence[str] = ()) -> bytes:
+    """Return a checked filter and ids of points that do not pass as bytes; b"" if there is none."""
+    if len(exclude_ids):
+        must = () if condition is None else (condition,)
+        condition = Filter(must=must, must_not=(HasId(tuple(exclude_ids)),))
+    return b"" if condition is None else json.dumps(_listed(condition)).encode()
+
+
+def decode(message: bytes) -> Filter | None:
+    """Return the filter that `encode` has encoded, None for b"".
+
+    Raises `InvalidArgumentError` for other bytes.
+    """
+    if not message:
+        return None
+    try:
+        condition = _condition(json.loads(message))
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise invalid("filter", "cannot be read") from error
+    if not isinstance(condition, Filter):
+        raise invalid("filter", "cannot be read")
+    # Whatever the bytes hold, the values are of the types that filters have.
+    for part in condition:
+        as_filter(part)
+    return condition
+
+
+def _listed(condition: Condition) -> list[Any]:
+    if isinstance(condition, Filter):
+        kinds = (condition.must, condition.should, condition.must_not)
+        return ["filter", *([_listed(part) for part in parts] for parts in kinds)]
+    if isinstance(condition, Match):
+        return ["match", condition.attribute, list(condition.values)]
+    if isinstance(condition, Range):
+        return ["range", condition.attribute, [getattr(condition, name) for name in _BOUNDS]]
+    if isinstance(condition, Exists):
+        return ["exists", condition.attribute]
+    assert isinstance(condition, HasId)  # noqa: S101  # all other conditions
+    return ["ids", list(condition.ids)]
+
+
+def _condition(parts: Any) -> Condition:  # noqa: ANN401  # whatever JSON holds
+    kind, *rest = parts
+    if kind == "filter":
+        must, should, must_not = (tuple(map(_condition, conditions)) for conditions in rest)
+        return Filter(must, should, must_not)
+    if kind == "match":
+        name, values = rest
+        return Match(name, tuple(values))
+    if kind == "range":
+        name, bounds = rest
+        return Range(name, **dict(zip(_BOUNDS, bounds, strict=True)))
+    if kind == "exists":
+        (name,) = rest
+        return Exists(name)
+    if kind == "ids":
+        (ids,) = rest
+        return HasId(tuple(ids))
+    raise ValueError(kind)

@@ -1,0 +1,216 @@
+"""One shard: answers the messages of a router from the arrays of its points."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array
+from divgrpc.columns.filters import FilterReader
+from divgrpc.columns.reader import RowReader
+from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.search.memory import PROBES_MAX
+from divgrpc.search.passing import PassingRows
+from divgrpc.sharding import conditions, layouts
+from divgrpc.sharding.cutting import columns_of_rows
+from divgrpc.sharding.hashed_query import HashedQuery
+from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES
+from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.searcher import Found, ShardSearcher
+from divgrpc.storage.generations import Generation
+from divgrpc.types import IntArray
+from divgrpc.vectors import Rows, SparseRows
+
+# Maximum number of filters whose rows are kept.
+_FILTERS_MAX: Final = 64
+
+
+class ShardCore:
+    """Answers messages from the points of one shard. One thread at a time may use it."""
+
+    def __init__(self, generation: Generation) -> None:
+        """Serve a part of a generation, as `divgrpc.sharding.cutting.cut` makes it."""
+        manifest = generation.manifest
+        self.rows, self._dims = manifest.rows, manifest.dims
+        self._arrays = generation.arrays
+        self._searcher = ShardSearcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
+        self._filters = FilterReader(
+            generation.arrays, self.rows, self._reader.ids, manifest.attributes
+        )
+        self._passing: dict[bytes, PassingRows] = {}
+        self._description = layouts.describe_reply(
+            manifest.attributes,
+            has_texts=manifest.id_kind == "string",
+            has_payloads=manifest.has_payloads,
+        )
+        self._operations: dict[str, Callable[[bytes], bytes]] = {
+            "find": self._find,
+            # The same for a shard that is asked again.
+            "more": self._find,
+            "fetch": self._fetch,
+            "count": self._count,
+            "describe": self._describe,
+        }
+
+    def ask(self, name: str, message: bytes) -> bytes:
+        """Answer one or more messages that `messages.join` has joined, with as many replies.
+
+        Raises `UnsupportedError` for an unknown name, and `InvalidArgumentError` for a message that
+        is malformed or does not fit the shard.
+        """
+        answer = self._operations.get(name)
+        if answer is None:
+            known = ", ".join(self._operations)
+            raise UnsupportedError("name", f"must be one of {known}, got {name!r:.80}")
+        return join([answer(part) for part in divide(message)])
+
+    def _find(self, message: bytes) -> bytes:
+        request = layouts.FIND_REQUEST.unpack(message)
+        numbers = request["numbers"]
+        _check_numbers(request)
+        query = self._query(request)
+        passing = self._rows_that_pass(request["filter"].tobytes())
+        found = self._search(request, query, passing)
+        vectors = min(int(numbers[layouts.VECTORS]), len(found.rows))
+        nearest = self._nearest(found, vectors)
+        columns: dict[str, Array] = {
+            "numbers": np.array([found.total, len(found.rows), found.n_probes], np.int64),
+            "ids": self._searcher.keys_of(found.rows),
+            "codes": found.codes,
+            "distances": found.distances,
+            "tags": found.tags,
+            "nearest": nearest,
+        }
+        return layouts.FIND_REPLY.pack(columns | self._vectors(found.rows[nearest]))
+
+    def _search(
+        self, request: Mapping[str, Array], query: Rows, passing: PassingRows | None
+    ) -> Found:
+        """Find points as a request says."""
+        numbers = [int(number) for number in request["numbers"]]
+        how, most = numbers[layouts.HOW], numbers[layouts.ROWS]
+        if how == ALL:
+            return self._searcher.nearest(query, passing, most)
+        self._check_hashed(request, how)
+        hashed = HashedQuery(query, request["margins"], request["cells"], request["bases"], -1)
+        hamming = bool(numbers[layouts.HAMMING])
+        if how == SCAN:
+            return self._searcher.by_scan(
+                hashed, passing, most, hamming=hamming, uniform=bool(numbers[layouts.UNIFORM]),
+                seed=numbers[layouts.SEED],
+            )  # fmt: skip
+        if how == TABLES:
+            return self._searcher.in_tables(
+                hashed, passing, numbers[layouts.PROBES], least=numbers[layouts.MIN_POINTS],
+                enough=numbers[layouts.ENOUGH],
+            )  # fmt: skip
+        by_code = how == CELLS_BY_CODE
+        return self._searcher.in_cells(hashed, passing, most, by_code=by_code, hamming=hamming)
+
+    def _check_hashed(self, request: Mapping[str, Array], how: int) -> None:
+        """Raise `InvalidArgumentError` unless a search by code fits the arrays of the shard."""
+        cells, has_cells = request["cells"], "cell_starts" in self._arrays
+        if len(request["margins"]) != self._arrays["hyperplanes"].shape[1]:
+            raise invalid("message", "must have a margin for each hyperplane")
+        searches = (CELLS, CELLS_BY_CODE) if has_cells else (SCAN, TABLES)
+        if how not in searches:
+            raise invalid("message", f"must ask for another search than {how}")
+        if len(cells) != len(request["bases"]):
+            raise invalid("message", "must have a distance for each cell")
+        centres = len(self._arrays.get("cell_centres", ()))
+        if len(cells) and (cells.min() < 0 or cells.max() >= centres):
+            raise invalid("message", "has a cell that does not exist")
+        # The points of a cell that is read twice would not fit into memory.
+        if len(np.unique(cells)) < len(cells):
+            raise invalid("message", "has a cell twice")
+
+    def _query(self, request: Mapping[str, Array]) -> Rows:
+        """Return the query of a request, one row."""
+        dense, indices, values = (request[name] for name in ("dense", "indices", "values"))
+        if len(dense):
+            if len(dense) != self._dims:
+                raise invalid("message", f"must have {self._dims} numbers, got {len(dense)}")
+            # Kernels are compiled for writable queries, and a message is read-only.
+            row: Rows = dense.reshape(1, -1).copy()
+            return row
+        fits = len(indices) == len(values) and (
+            not len(indices) or (indices[0] >= 0 and indices[-1] < self._dims)
+        )
+        if not fits or (np.diff(indices) <= 0).any():
+            raise invalid("message", "must have ascending columns of the index")
+        indptr = np.array([0, len(indices)], np.int64)
+        return SparseRows(indptr, indices.copy(), values.copy(), self._dims)
+
+    def _rows_that_pass(self, condition: bytes) -> PassingRows | None:
+        """Return the points that pass an encoded filter, kept for the next query with it."""
+        if not condition:
+            return None
+        passing = self._passing.get(condition)
+        if passing is None:
+            decoded = conditions.decode(condition)
+            assert decoded is not None  # noqa: S101  # only no bytes are no filter
+            passing = PassingRows(self._filters.flags(decoded))
+            if len(self._passing) >= _FILTERS_MAX:
+                self._passing.clear()
+            self._passing[condition] = passing
+        return passing
+
+    def _nearest(self, found: Found, count: int) -> npt.NDArray[np.int32]:
+        """Return the places of the `count` nearest points."""
+        if count == len(found.rows):
+            return np.arange(count, dtype=np.int32)
+        order = np.lexsort((self._searcher.keys_of(found.rows), found.distances))
+        return order[:count].astype(np.int32)
+
+    def _vectors(self, rows: npt.NDArray[np.int32]) -> dict[str, Array]:
+        """Return the vectors of points and what selectors read beside them."""
+        points, records = self._searcher.points, self._searcher.point_records
+        columns: dict[str, Array] = {}
+        if isinstance(points, SparseRows):
+            part = points[rows]
+            columns |= {"indptr": part.indptr, "indices": part.indices, "values": part.values}
+            columns["squares"] = records.squares[rows]
+        else:
+            columns["vectors"] = points[rows]
+        if len(records.inverse_lengths):
+            columns["inverse_lengths"] = records.inverse_lengths[rows]
+        return columns
+
+    def _fetch(self, message: bytes) -> bytes:
+        ids: IntArray = layouts.FETCH_REQUEST.unpack(message)["ids"]
+        rows = self._reader.ids.rows_of_keys(ids)
+        if (rows < 0).any():
+            raise invalid("message", "has an id that no point of the shard has")
+        return layouts.FETCH_REPLY.pack(self._vectors(rows.astype(np.int32)))
+
+    def _count(self, message: bytes) -> bytes:
+        condition = layouts.COUNT_REQUEST.unpack(message)["filter"].tobytes()
+        passing = self._rows_that_pass(condition)
+        if passing is None:
+            raise invalid("message", "must have a filter")
+        cells = passing.by_code(self._searcher.order).cells
+        count = np.array([passing.count], np.int64)
+        return layouts.COUNT_REPLY.pack({"count": count, "cells": cells})
+
+    def _describe(self, message: bytes) -> bytes:
+        ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]
+        rows = self._reader.ids.rows_of_keys(ids)
+        found = rows >= 0
+        columns = columns_of_rows(self._reader.attributes, self._arrays, rows[found])
+        return self._description.pack(columns | {"ids": ids[found]})
+
+
+def _check_numbers(request: Mapping[str, Array]) -> None:
+    """Raise `InvalidArgumentError` for numbers that kernels cannot take."""
+    numbers = request["numbers"]
+    if len(numbers) != layouts.REQUEST_NUMBERS:
+        raise invalid("message", f"must have {layouts.REQUEST_NUMBERS} numbers")
+    if (np.delete(numbers, layouts.SEED) < 0).any() or not numbers[layouts.ROWS]:
+        raise invalid("message", "has a number that is negative, or asks for no point")
+    if numbers[layouts.PROBES] > PROBES_MAX:
+        raise invalid("message", f"must ask for at most {PROBES_MAX} probes")
+    for name in ("margins", "bases", "dense", "values"):
+        if not np.isfinite(request[name]).all():
+            raise invalid("message", f"has {name} that are not finite")

@@ -1,0 +1,165 @@
+"""Divides a generation of one index among shards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array, read_only, spans
+from divgrpc.columns.annotations import annotations_in, take
+from divgrpc.columns.filters import order_of
+from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends
+from divgrpc.columns.reader import PAYLOAD, array_name
+from divgrpc.columns.texts import BYTES, ENDS
+from divgrpc.hashing.codes import copy_codes, tiles_shape
+from divgrpc.hashing.lists import blocks_of, create_lists
+from divgrpc.hashing.tables import create_tables
+from divgrpc.search.arrays import points_of, with_points, with_tiles
+from divgrpc.sharding.placement import shard_of
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.manifest import Manifest
+from divgrpc.types import IntArray
+from divgrpc.types.records import Attribute
+from divgrpc.vectors import SparseRows
+
+# What all shards and the router have: the hash functions and the centres of the cells.
+_SHARED: Final[Sequence[str]] = (
+    *("hyperplanes", "thresholds", "sketch"),
+    *("cell_codes", "cell_terms", "cell_centres", "cell_squares", "cell_reaches"),
+)
+# Arrays with an entry for each row.
+_BY_ROW: Final[Sequence[str]] = ("vectors", "inverse_lengths", "squares", "ids")
+
+
+class Cut(NamedTuple):
+    """A generation, divided.
+
+    manifest: the manifest of the whole generation.
+    shared: the arrays that the router and all shards have. `cell_starts` counts the points of all
+        shards.
+    parts: the generation of each shard. Its manifest has the number of its rows.
+    """
+
+    manifest: Manifest
+    shared: dict[str, Array]
+    parts: tuple[Generation, ...]
+
+
+def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> Cut:
+    """Divide a generation among shards.
+
+    homes: (n,) the shard of each row. Default: `placement.shard_of` of its id.
+
+    Points keep their codes. The labels of an index are not divided.
+    """
+    manifest, arrays = generation.manifest, with_tiles(generation.arrays)
+    if "ids" not in arrays:
+        arrays["ids"] = np.arange(manifest.rows, dtype=np.int64)
+    if homes is None:
+        homes = shard_of(arrays["ids"], shards)
+    shared = {name: arrays[name] for name in _SHARED if name in arrays}
+    for number in range(len(manifest.attributes)):
+        words = array_name(number, "words")
+        shared |= {name: array for name, array in arrays.items() if name.startswith(words)}
+    parts = [
+        _part(manifest, arrays, shared, np.flatnonzero(homes == shard)) for shard in range(shards)
+    ]
+    if "cell_starts" in arrays:
+        shared["cell_starts"] = arrays["cell_starts"]
+    return Cut(manifest, shared, tuple(parts))
+
+
+def _part(
+    manifest: Manifest, arrays: Mapping[str, Array], shared: Mapping[str, Array], rows: IntArray
+) -> Generation:
+    """Return the generation of the points in `rows` (m,), in ascending order."""
+    part = {name: arrays[name][rows] for name in _BY_ROW if name in arrays}
+    if not ascends(part["ids"]):
+        part[ID_ORDER] = np.argsort(part["ids"])
+    part |= take(annotations_in(arrays), rows)
+    part |= columns_of_rows(manifest.attributes, arrays, rows)
+    for number in range(len(manifest.attributes)):
+        part[array_name(number, "order")] = order_of(part[array_name(number, "values")])
+    points = points_of(arrays, manifest.dims)
+    if isinstance(points, SparseRows):
+        points = points[rows]
+        part |= _sparse(points)
+    else:
+        points = part["vectors"]
+    part |= _codes(manifest, arrays, rows)
+    nonzeros = len(points.indices) if isinstance(points, SparseRows) else points.size
+    whole = {**shared, **{name: read_only(array) for name, array in part.items()}}
+    return Generation(replace(manifest, rows=len(rows), nonzeros=nonzeros), whole)
+
+
+def _sparse(points: SparseRows) -> dict[str, Array]:
+    """Return the arrays of sparse points, and of their inverted lists."""
+    arrays: dict[str, Array] = with_points({}, points)
+
+    def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        arrays[name] = np.zeros(shape, dtype)
+        return arrays[name]
+
+    if len(points):
+        create_lists(blocks_of(points), len(points), points.dims, create)
+    return arrays
+
+
+def _codes(manifest: Manifest, arrays: Mapping[str, Array], rows: IntArray) -> dict[str, Array]:
+    """Return the codes of the points in `rows` (m,), and the tables or cells that hold them."""
+    part: dict[str, Array] = {}
+    places = rows.astype(np.int32)
+    if "cell_rows" in arrays:
+        # With cells, codes are in the order of places.
+        new_rows = np.full(manifest.rows, -1, np.int32)
+        new_rows[rows] = np.arange(len(rows), dtype=np.int32)
+        numbers = new_rows[arrays["cell_rows"]]
+        places = np.flatnonzero(numbers >= 0).astype(np.int32)
+        part["cell_rows"] = numbers[places]
+        part["cell_starts"] = np.searchsorted(places, arrays["cell_starts"]).astype(np.int64)
+    codes = np.zeros(tiles_shape(len(rows), manifest.code_bits), np.uint8)
+    copy_codes(arrays["codes"], places, codes)
+    part["codes"] = codes
+    if "scan_terms" in arrays:
+        part["scan_terms"] = arrays["scan_terms"][places]
+    if "table_rows" in arrays and len(rows):
+
+        def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+            part[name] = np.zeros(shape, dtype)
+            return part[name]
+
+        sizes = (manifest.parameters.n_tables or 0, manifest.parameters.n_bits or 0)
+        create_tables(codes, np.ones(len(rows), np.bool_), sizes, create)
+    return part
+
+
+def columns_of_rows(
+    attributes: Sequence[Attribute], arrays: Mapping[str, Array], rows: IntArray
+) -> dict[str, Array]:
+    """Return the text ids, attributes and payloads of the points in `rows` (m,).
+
+    The arrays have the names of `divgrpc.columns.writer`. The words of an attribute are in `shared`
+    of a `Cut`, so their numbers are the same on all shards.
+    """
+    part: dict[str, Array] = {}
+    for name in (ID_TEXTS, PAYLOAD):
+        if name + ENDS in arrays:
+            part[name + BYTES], part[name + ENDS] = _take_spans(
+                arrays[name + BYTES], arrays[name + ENDS], rows
+            )
+    for number, attribute in enumerate(attributes):
+        values, ends = array_name(number, "values"), array_name(number, "ends")
+        if attribute.multi:
+            part[values], part[ends] = _take_spans(arrays[values], arrays[ends], rows)
+        else:
+            part[values] = arrays[values][rows]
+    return part
+
+
+def _take_spans(values: Array, ends: IntArray, rows: IntArray) -> tuple[Array, IntArray]:
+    """Return the values of some rows, one row after another, and where each row ends."""
+    starts = np.where(rows > 0, ends[rows - 1], 0)
+    sizes = ends[rows] - starts
+    return values[spans(starts, sizes)], np.cumsum(sizes, dtype=np.int64)

@@ -1,0 +1,97 @@
+"""The layouts of the messages between a router and shards."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from divgrpc.columns.ids import ID_TEXTS
+from divgrpc.columns.reader import PAYLOAD, array_name
+from divgrpc.columns.texts import BYTES, ENDS
+from divgrpc.columns.values import DTYPES
+from divgrpc.sharding.messages import Column, Layout
+from divgrpc.types.records import Attribute
+
+# How a shard finds points (`FIND_REQUEST`).
+ALL = 0  # the nearest of all points that pass
+CELLS = 1  # the nearest of all points of some cells
+CELLS_BY_CODE = 2  # the points of some cells that are nearest by code
+SCAN = 3  # the points that are nearest by code
+TABLES = 4  # the points of the probed buckets
+
+# Places of the numbers of `FIND_REQUEST`.
+HOW = 0
+HAMMING = 1  # 1 if a scan compares the signs of the margins only
+PROBES = 2  # the least number of buckets to probe
+MIN_POINTS = 3  # the least number of points to find in buckets
+ENOUGH = 4  # the number of points after which no further bucket is probed; 0 for no limit
+ROWS = 5  # the maximum number of points to return, except with TABLES
+VECTORS = 6  # the maximum number of points whose vectors are returned
+UNIFORM = 7  # 1 if ties of a scan are broken by priorities, 0 if they are broken by distances
+SEED = 8  # the seed of the priorities, as a signed number
+REQUEST_NUMBERS: Final = 9
+
+# Places of the numbers of `FIND_REPLY`.
+FOUND = 0  # the number of points that were found, of which at most ROWS are returned
+SCORED = 1  # the number of points whose distances were computed
+PROBED = 2  # with TABLES, the number of buckets that were probed
+REPLY_NUMBERS: Final = 3
+
+FIND_REQUEST: Final = Layout(
+    2,
+    (
+        Column("numbers", np.int64),
+        Column("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
+        Column("margins", np.float32),  # empty with ALL
+        Column("cells", np.int32),
+        Column("bases", np.float32),  # distances of the centres of these cells
+        Column("dense", np.float32),  # the query, unless it is sparse
+        Column("indices", np.int32),
+        Column("values", np.float32),
+    ),
+)
+# Points are in the order of the search: by distance with ALL and CELLS, by probe with TABLES,
+# otherwise by code.
+FIND_REPLY: Final = Layout(
+    3,
+    (
+        Column("numbers", np.int64),
+        Column("ids", np.int64),
+        Column("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
+        Column("distances", np.float32),
+        Column("tags", np.int32),  # number of the probe that found each point; only with TABLES
+        Column("nearest", np.int32),  # places of the points whose vectors are returned
+        Column("vectors", np.float32, 2),
+        Column("indptr", np.int64),
+        Column("indices", np.int32),
+        Column("values", np.float32),
+        Column("squares", np.float64),
+        Column("inverse_lengths", np.float32),
+    ),
+)
+# The vectors of points that have been found.
+FETCH_REQUEST: Final = Layout(4, (Column("ids", np.int64),))
+FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[6:])
+# How many points pass a filter.
+COUNT_REQUEST: Final = Layout(6, (Column("filter", np.uint8),))
+COUNT_REPLY: Final = Layout(7, (Column("count", np.int64), Column("cells", np.int32)))
+# The ids, attributes and payloads of those points of a shard that have some ids.
+DESCRIBE_REQUEST: Final = Layout(8, (Column("ids", np.int64),))
+
+
+def describe_reply(
+    attributes: Sequence[Attribute], *, has_texts: bool, has_payloads: bool
+) -> Layout:
+    """Return the layout of replies to `DESCRIBE_REQUEST`: `ids`, and the arrays of columns.
+
+    has_texts, has_payloads: whether the index has text ids, and whether points have payloads.
+    """
+    columns = [Column("ids", np.int64)]
+    for name, is_there in ((ID_TEXTS, has_texts), (PAYLOAD, has_payloads)):
+        if is_there:
+            columns += [Column(name + BYTES, np.uint8), Column(name + ENDS, np.int64)]
+    for number, attribute in enumerate(attributes):
+        columns.append(Column(array_name(number, "values"), DTYPES[attribute.type]))
+        if attribute.multi:
+            columns.append(Column(array_name(number, "ends"), np.int64))
+    return Layout(9, tuple(columns))

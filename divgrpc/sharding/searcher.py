@@ -1,0 +1,201 @@
+"""Finds the points of one shard, as a router asks for them."""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.kernels import records, shards
+from divgrpc.kernels.records import NO_COPIES, Plan
+from divgrpc.search.arrays import NO_FILTER, empty_answers, pack_queries
+from divgrpc.search.code_order import CodeOrder
+from divgrpc.search.dials import METRICS
+from divgrpc.search.memory import Memory
+from divgrpc.search.passing import PassingRows
+from divgrpc.search.plan import QueryPlan
+from divgrpc.search.searcher import Searcher
+from divgrpc.sharding.hashed_query import HashedQuery
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray
+from divgrpc.vectors import Rows
+
+_NO_CODES: Final = np.empty(0, np.float32)
+_NO_TAGS: Final = np.empty(0, np.int32)
+# What the kernel of a whole query needs to know beside its plan.
+_PARAMETERS: Final = EffectiveParameters(
+    k=1, diversity=0.0, selector="nearest", variant="corrected", search="exact", hash_limit=0,
+    candidates_limit=0, max_distance=None, sampling="uniform", seed=0, rounding="exchange",
+    n_probes=0,
+)  # fmt: skip
+
+
+class Found(NamedTuple):
+    """Points of a shard, the best in the order of the search first.
+
+    rows: (m,) int32 rows.
+    distances: (m,) float32 distances from the query.
+    codes: (m,) float32 distances by code; empty if the search did not compare codes.
+    tags: (m,) int32 numbers of the probes that found the points; empty without tables.
+    total: number of points that were found, of which the search returns the best.
+    n_probes: number of buckets that were probed.
+    """
+
+    rows: npt.NDArray[np.int32]
+    distances: FloatArray
+    codes: FloatArray
+    tags: npt.NDArray[np.int32]
+    total: int
+    n_probes: int = 0
+
+
+class ShardSearcher(Searcher):
+    """Searches the arrays of a shard, given the margins of a query and the cells to read."""
+
+    @property
+    def order(self) -> CodeOrder:
+        """The order of the codes."""
+        return self._order
+
+    def _plan(self, **fields: Any) -> QueryPlan:  # noqa: ANN401  # of a plan
+        """Return a plan that only finds points."""
+        kernel = Plan(
+            search=records.EXACT, n_probes=0, min_points=0, k=1, hash_limit=0, candidates_limit=0,
+            max_distance=np.float32(np.inf), step=records.CANDIDATES, relevance=np.float32(1),
+            rule=records.CORRECTED_RULE, uniform=True, seed=np.uint64(0),
+            product=self.metric == "inner_product", metric=METRICS[self.metric],
+            copy_limit=NO_COPIES, pool_limit=0, dial_choice=records.BY_CALLER, dial_factor=0.0,
+            n_points=self._n_points, dial=0.0,
+        )._replace(**fields)  # fmt: skip
+        return QueryPlan(_PARAMETERS, kernel, tuple(kernel), kernel.candidates_limit, True)
+
+    def nearest(self, query: Rows, passing: PassingRows | None, most: int) -> Found:
+        """Find the nearest points, at most `most`.
+
+        passing: the points that pass a filter; None stands for all points.
+        """
+        open_points = self._n_points if passing is None else passing.count
+        plan = self._plan(candidates_limit=min(most, open_points))
+        single = empty_answers(1, 1)
+        self._run(query, plan, single, passing)
+        candidates = self._local.memory.scratch.candidates
+        count = int(single.counts[0])
+        rows, distances = candidates.rows[:count].copy(), candidates.distances[:count].copy()
+        return Found(rows, distances, _NO_CODES, _NO_TAGS, open_points)
+
+    def in_cells(
+        self,
+        query: HashedQuery,
+        passing: PassingRows | None,
+        most: int,
+        *,
+        by_code: bool,
+        hamming: bool,
+    ) -> Found:
+        """Find the points of the cells of a query that are nearest, by code or by distance.
+
+        If the query has all cells, they are in the order of their numbers.
+        """
+        by_place = NO_FILTER if passing is None else passing.by_code(self._order)
+        sizes = by_place.cells if passing else np.diff(self._index.cells.starts)
+        count = int(sizes[query.cells].sum())
+        most = min(most, count)
+        if not count:
+            return _nothing()
+        search = records.SCAN_HAMMING if hamming else records.SCAN
+        plan = self._plan(search=records.TABLES, hash_limit=most)
+        memory = self._fit(plan, by_place)
+        fields = tuple(plan.kernel._replace(search=search))
+        shards.find_by_cells(
+            self._register, memory.register, fields, query.margins, query.cells, query.bases,
+            by_code,
+        )  # fmt: skip
+        if by_code:
+            return self._scored(query.row, plan, most, most)._replace(total=count)
+        found = self._scored(query.row, plan, count, count)
+        return _nearest(found, self.keys_of(found.rows), most, count)
+
+    def by_scan(
+        self,
+        query: HashedQuery,
+        passing: PassingRows | None,
+        most: int,
+        *,
+        hamming: bool,
+        uniform: bool,
+        seed: int,
+    ) -> Found:
+        """Find the points that are nearest by code.
+
+        uniform: whether points at the same distance by code are ordered by priorities with `seed`;
+        otherwise they are ordered by their distances.
+        """
+        by_row = NO_FILTER if passing is None else passing.by_code(self._order)
+        open_points = self._n_points if passing is None else passing.count
+        most = min(most, open_points)
+        search = records.SCAN_HAMMING if hamming else records.SCAN
+        plan = self._plan(
+            search=search, hash_limit=most, uniform=uniform, seed=np.uint64(seed & (2**64 - 1))
+        )
+        memory = self._fit(plan, by_row)
+        tie_start, count = shards.find_by_scan(
+            self._register, memory.register, plan.fields, query.margins
+        )
+        found = self._scored(query.row, plan, most, count, tie_start)
+        return found._replace(total=open_points)
+
+    def in_tables(
+        self,
+        query: HashedQuery,
+        passing: PassingRows | None,
+        probes: int,
+        *,
+        least: int,
+        enough: int,
+    ) -> Found:
+        """Find the points of the probed buckets, in the order of the probes.
+
+        probes: the least number of buckets. More are probed until `least` points are found; none
+        are probed after `enough` points have been found, if it is above 0.
+        """
+        by_row = NO_FILTER if passing is None else passing.by_code(self._order)
+        plan = self._plan(search=records.TABLES, n_probes=probes, min_points=least)
+        memory = self._fit(plan, by_row)
+        memory.fit_tags()
+        count, n_probes = shards.find_by_tables(
+            self._register, memory.register, plan.fields, query.margins, enough
+        )
+        found = self._scored(query.row, plan, count, count)
+        tags = memory.scratch.probes.tags[:count].copy()
+        return found._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
+
+    def _fit(self, plan: QueryPlan, passing: records.Passing) -> Memory:
+        memory = self._memory(plan, self._n_points, self._n_points)
+        memory.set_passing(passing)
+        return memory
+
+    def _scored(
+        self, query: Rows, plan: QueryPlan, most: int, count: int, tie_start: int = 0
+    ) -> Found:
+        """Score the first `count` points in scratch memory, and return `most` of them.
+
+        tie_start: if there are more than `most`, the place of the first of those that tie for the
+            last places.
+        """
+        memory: Memory = self._local.memory
+        distances = np.empty(max(1, count), np.float32)
+        shards.score_found(
+            self._register, memory.register, plan.fields, pack_queries(query), tie_start, count,
+            most, distances,
+        )  # fmt: skip
+        candidates = memory.scratch.candidates
+        rows, codes = candidates.rows[:most].copy(), candidates.distances[:most].copy()
+        return Found(rows, distances[:most], codes, _NO_TAGS, count)
+
+
+def _nearest(found: Found, ids: IntArray, most: int, count: int) -> Found:
+    """Return the `most` nearest points, nearest first."""
+    order = np.lexsort((ids, found.distances))[:most]
+    return Found(found.rows[order], found.distances[order], _NO_CODES, _NO_TAGS, count)
+
+
+def _nothing() -> Found:
+    return Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)

@@ -1,0 +1,124 @@
+"""A shard refuses messages that do not fit it."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.sharding import layouts
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.rounds import Round
+from divgrpc.sharding.router import Request
+from divgrpc.types import HashFamily, Points
+from support.data.divided_indexes import DividedIndex
+from support.data.mixed_indexes import an_index, queries
+
+
+def a_shard(family: HashFamily = "lsh_div", kind: Points = "dense") -> ShardCore:
+    return DividedIndex(an_index(family, "cosine", kind).engine, 2).shards[0]
+
+
+def request(**changes: Any) -> bytes:  # noqa: ANN401  # columns of any type
+    numbers = np.zeros(layouts.REQUEST_NUMBERS, np.int64)
+    numbers[layouts.HOW], numbers[layouts.ROWS], numbers[layouts.VECTORS] = layouts.SCAN, 5, 5
+    columns: dict[str, Any] = {
+        "numbers": numbers,
+        "margins": np.ones(256, np.float32),
+        "dense": np.ones(20, np.float32),
+    }
+    return join([layouts.FIND_REQUEST.pack(columns | changes)])
+
+
+def test_a_request_is_answered() -> None:
+    shard = a_shard()
+    (reply,) = divide(shard.ask("find", request()))
+    columns = layouts.FIND_REPLY.unpack(reply)
+    assert columns["vectors"].shape == (5, 20)
+    assert columns["numbers"].tolist() == [shard.rows, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"margins": np.ones(255, np.float32)}, "margin for each hyperplane"),
+        ({"dense": np.ones(21, np.float32)}, "20 numbers, got 21"),
+        ({"numbers": np.zeros(3, np.int64)}, "must have 9 numbers"),
+        ({"numbers": np.full(layouts.REQUEST_NUMBERS, layouts.CELLS)}, "another search"),
+        ({"numbers": np.full(layouts.REQUEST_NUMBERS, 77)}, "another search"),
+        ({"numbers": np.full(layouts.REQUEST_NUMBERS, -1)}, "negative"),
+        ({"dense": np.full(20, np.nan, np.float32)}, "dense that are not finite"),
+        ({"filter": np.frombuffer(b"{", np.uint8)}, "cannot be read"),
+        ({"filter": np.frombuffer(b'["filter", [["exists", "a"]], [], []]', np.uint8)}, "'a'"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        a_shard().ask("find", request(**changes))
+
+
+def test_cells_must_exist() -> None:
+    numbers = np.full(layouts.REQUEST_NUMBERS, 5)
+    numbers[layouts.HOW] = layouts.CELLS
+    shard = a_shard("cells")
+    margins = np.ones(
+        DividedIndex(an_index("cells", "cosine", "dense").engine, 1)
+        .pieces.shared["hyperplanes"]
+        .shape[1],
+        np.float32,
+    )
+    for cells, sentence in (
+        ([0, 10_000], "cell that does not exist"),
+        ([-1, 0], "cell that does not exist"),
+        ([0, 0], "a cell twice"),
+        ([0, 1, 2], "distance for each cell"),
+    ):
+        columns = {"cells": np.array(cells, np.int32), "bases": np.zeros(2, np.float32)}
+        message = request(numbers=numbers, margins=margins, **columns)
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            shard.ask("find", message)
+
+
+@pytest.mark.parametrize("columns", [[3, 3], [4, 2], [-1, 3], [3, 20]])
+def test_columns_of_a_sparse_query_must_ascend(columns: list[int]) -> None:
+    sparse = {"dense": np.empty(0, np.float32), "indices": np.array(columns, np.int32)}
+    with pytest.raises(InvalidArgumentError, match="ascending columns"):
+        a_shard(kind="sparse").ask("find", request(values=np.ones(2, np.float32), **sparse))
+
+
+def test_an_unknown_operation_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="find, more, fetch, count, describe, got 'drop'"):
+        a_shard().ask("drop", join([]))
+
+
+def test_only_points_of_the_shard_are_fetched() -> None:
+    with pytest.raises(InvalidArgumentError, match="no point of the shard"):
+        a_shard().ask("fetch", join([layouts.FETCH_REQUEST.pack({"ids": np.array([-5])})]))
+
+
+@given(st.data())
+def test_changed_messages_never_crash_a_shard(data: st.DataObject) -> None:
+    """A message of a query with a filter, with up to three changed bytes."""
+    name, message, shard = _A_MESSAGE
+    changed = bytearray(message)
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DivgrpcError):
+        shard.ask(name, bytes(changed))
+
+
+def _message_of(index: Index) -> tuple[str, bytes, ShardCore]:
+    pieces = DividedIndex(index.engine, 2)
+    parameters = QueryParameters(k=5, search="tables", hash_limit=50)
+    step = pieces.router.begin(Request(queries(1, "cosine"), parameters))
+    assert isinstance(step, Round)
+    return step.name, step.messages[0], pieces.shards[0]
+
+
+_A_MESSAGE = _message_of(an_index("lsh_div", "cosine", "dense"))

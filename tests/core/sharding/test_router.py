@@ -1,0 +1,228 @@
+"""A router over shards gives the answers of one index, byte for byte."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.columns.filters import as_filter
+from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.sharding.router import Request
+from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search
+from divgrpc.types.filters import Condition, Field, HasId
+from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, differences
+from support.data.mixed_indexes import (
+    FAMILIES,
+    KINDS,
+    METRICS,
+    SAMPLINGS,
+    SEARCHES,
+    SELECTIONS,
+    an_index,
+    every_index,
+    every_search,
+    queries,
+    stored_as,
+    taking,
+)
+
+_LIMITS: list[dict[str, Any]] = [
+    {},
+    {"hash_limit": 40, "candidates_limit": 25},
+    {"hash_limit": 0, "candidates_limit": 60},
+    {"hash_limit": 300, "candidates_limit": 0, "max_distance": 1.0},
+    {"epsilon": 0.5},
+]
+_MORE: list[dict[str, Any]] = [
+    {},
+    {"diversity": "auto", "explain": True, "with_report": True},
+    {"lose_at_most": 0.05},
+    {"duplicate_threshold": None},
+    {"duplicate_threshold": 0.9, "list_collapsed": True},
+]
+
+
+@cache
+def divided(index: Index, shards: int, division: str) -> DividedIndex:
+    return DividedIndex(index.engine, shards, division)
+
+
+def check(index: Index, pieces: DividedIndex, request: Request) -> None:
+    """Compare an answer, or an error, with that of the whole index."""
+    engine = index.engine
+
+    def answer_whole() -> QueryResult:
+        passing = engine.passing(request.condition, request.exclude_ids)
+        return engine.answer(request.queries, request.parameters, passing)
+
+    whole, answer = (outcome_of(call) for call in (answer_whole, lambda: pieces.answer(request)))
+    if isinstance(whole, str) or isinstance(answer, str):
+        assert answer == whole
+    else:
+        assert differences(answer, whole) == []
+
+
+def outcome_of(answer: Callable[[], QueryResult]) -> QueryResult | str:
+    try:
+        return answer()
+    except DivgrpcError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@every_search
+@every_index
+def test_each_search_and_selector_on_four_shards(
+    family: HashFamily, metric: Metric, kind: Points, search: Search
+) -> None:
+    index = an_index(family, metric, kind)
+    pieces = divided(index, 4, "hash")
+    for number, (selector, variant) in enumerate(SELECTIONS):
+        options: dict[str, Any] = {"k": 6, "search": search, "diversity": 0.35, "seed": number}
+        options |= {"selector": selector, "variant": variant, "sampling": SAMPLINGS[number % 2]}
+        options |= _LIMITS[number % 3]
+        form = stored_as(queries(3, metric), KINDS[number % 2])
+        check(index, pieces, Request(form, QueryParameters(**options)))
+
+
+# The first of the queries, their number, and the number of ids that are excluded.
+_ROWS = (range(20), [1, 1, 4], [0, 1, 200, 240])
+_OPTIONS = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from([1, 7, 30, 500]),
+        "sampling": st.sampled_from(SAMPLINGS),
+        "n_probes": st.sampled_from([None, 1, 5, 60]),
+        "seed": st.sampled_from([0, 3, 2**64 - 1]),
+    }
+)
+
+
+@settings(max_examples=400)
+@given(
+    place=st.tuples(*(st.sampled_from(names) for names in (FAMILIES, METRICS, KINDS))),
+    division=st.tuples(st.sampled_from(COUNTS), st.sampled_from(sorted(DIVISIONS))),
+    searches=st.tuples(st.sampled_from([*SEARCHES, "auto"]), st.sampled_from(SEARCHES)),
+    options=st.tuples(_OPTIONS, *(st.sampled_from(more) for more in (SELECTIONS, _LIMITS, _MORE))),
+    rows=st.tuples(st.sampled_from(KINDS), *(st.sampled_from(numbers) for numbers in _ROWS)),
+)
+def test_any_query_on_any_shards(
+    place: tuple[HashFamily, Metric, Points],
+    division: tuple[int, str],
+    searches: tuple[Any, Search],
+    options: tuple[dict[str, Any], ...],
+    rows: tuple[Points, int, int, int],
+) -> None:
+    search, auto = searches
+    index = an_index(*place) if search != "auto" else taken(an_index(*place), auto)
+    basics, (selector, variant), limits, more = options
+    words = basics | limits | more | {"selector": selector, "variant": variant, "search": search}
+    try:
+        parameters = QueryParameters(**words)
+    except InvalidArgumentError:
+        # Some options do not go together.
+        return
+    kind, first, count, excluded = rows
+    form = stored_as(queries(24, place[1])[first : first + count], kind)
+    ids = index.engine.searcher.ids[:excluded]
+    check(index, divided(index, *division), Request(form, parameters, None, ids))
+
+
+@cache
+def taken(index: Index, search: Search) -> Index:
+    return taking(index, search)
+
+
+@cache
+def with_attributes(*, texts: bool, family: HashFamily = "auto") -> Index:
+    rng = np.random.default_rng(1)
+    rows = 400
+    brands = rng.integers(10, size=rows)
+    numbers = rng.permutation(10**6)[:rows]
+    return Index.build(
+        rng.standard_normal((rows, 16)).astype(np.float32),
+        ids=[f"item {number:x}" for number in numbers] if texts else numbers,
+        hash_family=family,
+        attributes={
+            "brand": [f"brand {number}" if number < 9 else None for number in brands],
+            "price": rng.random(rows),
+            "tags": [["red", "blue"][: number % 3] for number in range(rows)],
+            "new": [number % 5 == 0 for number in range(rows)],
+        },
+        payloads=[b"x" * (number % 7) if number % 4 else None for number in range(rows)],
+    )
+
+
+_FILTERS: list[Condition | None] = [
+    None,
+    Field("brand") == "brand 3",
+    (Field("price") < 0.2) & Field("tags").exists(),
+    Field("tags").is_in(["blue", "green"]) | ~Field("new"),
+    Field("price") > 2,
+]
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("number", range(len(_FILTERS)))
+def test_filters_and_stored_columns(family: HashFamily, texts: bool, number: int) -> None:
+    index, condition = with_attributes(texts=texts, family=family), as_filter(_FILTERS[number])
+    pieces = divided(index, 3, "hash")
+    vectors = np.random.default_rng(2).standard_normal((2, 16)).astype(np.float32)
+    ids = index.query(vectors, k=3).ids[0].tolist()
+    for search in [*SEARCHES, "auto"]:
+        for more in _MORE:
+            options: dict[str, Any] = {"k": 9, "search": search, "hash_limit": 60} | more
+            options |= {"with_attributes": True, "with_payload": True}
+            parameters = QueryParameters(**options)
+            check(index, pieces, Request(vectors, parameters, condition, ids))
+            check(index, pieces, Request(vectors[:1], parameters, condition))
+
+
+def test_ids_that_pass() -> None:
+    for texts in (False, True):
+        index = with_attributes(texts=texts)
+        ids = next(index.scroll()).ids[:50].tolist()
+        condition = as_filter(HasId(tuple(ids)) & ~(Field("brand") == "brand 1"))
+        request = Request(np.ones((1, 16), np.float32), QueryParameters(k=70), condition)
+        check(index, divided(index, 4, "hash"), request)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_points_that_all_tie(metric: Metric) -> None:
+    """Only ids and priorities tell the points apart."""
+    rows = np.ones((300, 8), np.float32)
+    ids = np.random.default_rng(4).permutation(10**5)[:300] * 9973
+    for family in FAMILIES:
+        index = Index.build(rows, ids=ids, metric=metric, hash_family=family)
+        for search in SEARCHES:
+            for sampling in SAMPLINGS:
+                options: dict[str, Any] = {"k": 5, "search": search, "sampling": sampling}
+                options |= {"hash_limit": 30, "candidates_limit": 12, "diversity": 0.5}
+                parameters = QueryParameters(**options)
+                for shards in (2, 7):
+                    check(index, divided(index, shards, "hash"), Request(rows[:1], parameters))
+
+
+def test_a_shard_with_more_than_its_share_is_asked_again() -> None:
+    index = an_index("lsh_div", "cosine", "dense")
+    pieces = divided(index, 4, "skewed")
+    rows = queries(24, "cosine")
+    for search in ("exact", "scan"):
+        parameters = QueryParameters(k=5, search=search, hash_limit=90, candidates_limit=80)
+        for row in range(len(rows)):
+            check(index, pieces, Request(rows[row : row + 1], parameters))
+            assert pieces.rounds[:2] == ["find", "more"]
+
+
+def test_candidates_beyond_the_memory_of_a_router_are_refused() -> None:
+    rows = np.random.default_rng(0).standard_normal((2_100, 8_192)).astype(np.float32)
+    index = Index.build(rows, hash_family="lsh_div", n_tables=1, n_bits=8)
+    pieces = DividedIndex(index.engine, 2)
+    options: dict[str, Any] = {"k": 5, "search": "exact", "hash_limit": 0, "candidates_limit": 0}
+    with pytest.raises(LimitExceededError, match="candidates_limit must be at most 2,048"):
+        pieces.answer(Request(rows[:1], QueryParameters(**options)))
