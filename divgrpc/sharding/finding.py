@@ -51,7 +51,8 @@ class Candidates(NamedTuple):
     """The candidates of one query.
 
     ids, distances: (m,) of the candidates, nearest first.
-    points: their vectors, and what selectors read beside them, by the names of `FETCH_REPLY`.
+    points: the vectors of the first of them, and what selectors read beside vectors, by the names
+        of `FETCH_REPLY`.
     n_hashed, n_probes, n_scored: as in `divgrpc.types.QueryStats`.
     """
 
@@ -146,13 +147,17 @@ class Finder:
         self._transcript, self._has_terms = transcript, has_terms
         self._plan = plan.kernel
         self._open = sum(rows) if passing is None else passing.count
-        self._condition = b""
+        self._condition, self._vectors = b"", self.first_vectors
         if passing is not None:
             assert isinstance(passing, PassingSomewhere)  # noqa: S101  # no other kind is made here
             self._condition = passing.condition
 
-    def find(self, query: HashedQuery) -> Candidates | None:
-        """Return the candidates of a query, or None if replies are missing."""
+    def find(self, query: HashedQuery, vectors: int) -> Candidates | None:
+        """Return the candidates of a query, or None if replies are missing.
+
+        vectors: the number of candidates whose vectors are wanted, the nearest ones.
+        """
+        self._vectors = vectors
         search, limit = self._plan.search, self._plan.hash_limit
         if query.in_cells >= 0:
             if 0 < limit < query.in_cells:
@@ -173,6 +178,16 @@ class Finder:
         else:
             candidates = self._nearest(query, ALL, min(self._open, limit or self._open))
         return candidates and candidates._replace(n_probes=n_probes)
+
+    @property
+    def first_vectors(self) -> int:
+        """The number of candidates whose vectors the selector reads, unless near-copies crowd them.
+
+        A selector that is run outside the kernel reads all.
+        """
+        plan = self._plan
+        is_growing = plan.step == records.GREEDY and plan.candidates_limit > 0
+        return plan.candidates_limit if is_growing else self._open
 
     def _widest(self, n_hashed: int) -> int:
         """Return the number of candidates that the selector needs."""
@@ -226,7 +241,7 @@ class Finder:
         """Return the nearest of all points, or of all points of the cells."""
         most = self._widest(n_hashed)
         self._check_bytes(query, most)
-        amounts = _Amounts(most, most)
+        amounts = _Amounts(most, min(most, self.first_vectors))
         replies = self._ask(query, how, amounts)
         if replies is None:
             return None
@@ -243,7 +258,7 @@ class Finder:
         """Return the nearest of the points that are within the limit by code."""
         most = self._widest(limit)
         self._check_bytes(query, most)
-        amounts = _Amounts(limit, most)
+        amounts = _Amounts(limit, min(most, self.first_vectors))
         replies = self._ask(query, how, amounts)
         if replies is None:
             return None
@@ -266,7 +281,7 @@ class Finder:
         enough = 0 if plan.uniform else plan.hash_limit
         most = self._widest(min(plan.hash_limit or self._open, self._open))
         self._check_bytes(query, most)
-        amounts = _Amounts(most, most, plan.min_points, enough)
+        amounts = _Amounts(most, min(most, self.first_vectors), plan.min_points, enough)
         replies = self._ask(query, TABLES, amounts)
         if replies is None:
             return None
@@ -369,7 +384,8 @@ class Finder:
         self, query: HashedQuery, replies: _Replies, selection: IntArray, n_hashed: int
     ) -> Candidates | None:
         """Return the selected points with their vectors; None if vectors must be fetched first."""
-        points = replies.points.take(selection)
+        candidates = replies.points.take(selection)
+        points = candidates.take(np.arange(min(self._vectors, len(selection))))
         parts: list[tuple[IntArray, Mapping[str, Array]]] = []
         missing: dict[int, IntArray] = {}
         for shard, reply in replies.columns.items():
@@ -391,7 +407,7 @@ class Finder:
             parts.append((members, layouts.FETCH_REPLY.unpack(fetched[shard])))
         scored = replies.sum_of(layouts.SCORED)
         joined = _joined(parts, query.row.shape[1])
-        return Candidates(points.ids, points.distances, joined, n_hashed, 0, scored)
+        return Candidates(candidates.ids, candidates.distances, joined, n_hashed, 0, scored)
 
 
 def _unpacked(replies: Mapping[int, bytes]) -> dict[int, dict[str, Array]]:

@@ -1,6 +1,7 @@
 """Searches shards as `Searcher` searches one index: gathers candidates, and selects from them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -8,6 +9,8 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import records, shards
+from divgrpc.kernels.dials import DIAL_STEPS
+from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import NO_FILTER, Answers, pack_queries
 from divgrpc.search.memory import Memory
@@ -17,6 +20,7 @@ from divgrpc.search.searcher import Searcher
 from divgrpc.sharding.finding import Candidates, Finder, PassingSomewhere
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.rounds import Transcript
+from divgrpc.types import IntArray
 from divgrpc.vectors import Rows
 
 # Number of points and of sparse values that a searcher can gather at first.
@@ -52,10 +56,10 @@ class _Buffers:
         """Read-only views, for kernels."""
         return {name: read_only(array) for name, array in self._arrays.items()}
 
-    def put(self, candidates: Candidates) -> None:
-        """Write candidates into the first rows."""
-        self._arrays["ids"][: len(candidates.ids)] = candidates.ids
-        for name, column in candidates.points.items():
+    def put(self, ids: IntArray, points: Mapping[str, Array]) -> None:
+        """Write points into the first rows."""
+        self._arrays["ids"][: len(ids)] = ids
+        for name, column in points.items():
             self._arrays[name][: len(column)] = column
 
 
@@ -94,13 +98,18 @@ class GatheringSearcher(Searcher):
         Raises `UnansweredError` if replies of shards are missing.
         """
         finder = Finder(self._rows, self.transcript, plan, passing, has_terms=self._has_terms)
-        found = [
-            finder.find(self._hash(queries, row, plan, passing)) for row in range(len(queries))
-        ]
+        hashed = [self._hash(queries, row, plan, passing) for row in range(len(queries))]
+        found = [finder.find(query, finder.first_vectors) for query in hashed]
         self.transcript.check()
         for row, candidates in enumerate(found):
             assert candidates is not None  # noqa: S101  # no reply is missing
-            self._select_from(candidates, row, plan, answers)
+            self._select_from(candidates, row, plan, answers, finder.first_vectors)
+            while wider := _wider_pool(candidates, row, plan, answers):
+                grown = finder.find(hashed[row], wider)
+                if grown is None:
+                    break
+                self._select_from(grown, row, _with_pool(plan, row, answers, wider), answers, wider)
+        self.transcript.check()
 
     def _hash(
         self, queries: Rows, row: int, plan: QueryPlan, passing: PassingRows | None
@@ -141,21 +150,45 @@ class GatheringSearcher(Searcher):
         return memory
 
     def _select_from(
-        self, candidates: Candidates, row: int, plan: QueryPlan, answers: Answers
+        self, candidates: Candidates, row: int, plan: QueryPlan, answers: Answers, most: int
     ) -> None:
-        """Select from candidates, and write the answer to a query row."""
-        count, values = len(candidates.ids), len(candidates.points.get("values", ()))
+        """Select from the nearest `most` candidates, and write the answer to a query row."""
+        count = min(most, len(candidates.ids))
+        values = len(candidates.points.get("values", ()))
         if count > self._buffers.points or values > self._buffers.values:
             points, values = max(2 * count, _ROOM_POINTS), max(2 * values, _ROOM_VALUES)
             self._fit(self.dims, points, values)
-        self._buffers.put(candidates)
+        self._buffers.put(candidates.ids[:count], candidates.points)
         memory = self._own_memory(plan)
         scratch = memory.scratch.candidates
         scratch.rows[:count] = np.arange(count)
-        scratch.distances[:count] = candidates.distances
+        scratch.distances[:count] = candidates.distances[:count]
         shards.select_gathered(
             self._register, memory.register, plan.fields, row, count, candidates.n_hashed,
             answers.results,
         )  # fmt: skip
         answers.stats[records.BUCKETS_PROBED, row] = candidates.n_probes
         answers.stats[records.POINTS_SCORED, row] = candidates.n_scored
+
+
+def _wider_pool(candidates: Candidates, row: int, plan: QueryPlan, answers: Answers) -> int:
+    """Return the size to which near-copies make the pool of a query row grow, 0 if it stays.
+
+    `kernels.greedy.pick` has the same rule.
+    """
+    size, copies = answers.stats[[records.POOL_SIZE, records.COPIES_COLLAPSED], row].tolist()
+    if plan.kernel.step != records.GREEDY or CROWDED_RATIO * copies < size:
+        return 0
+    widest = int(np.count_nonzero(candidates.distances <= plan.kernel.max_distance))
+    return min(2 * size, widest) if 0 < size < widest else 0
+
+
+def _with_pool(plan: QueryPlan, row: int, answers: Answers, size: int) -> QueryPlan:
+    """Return the plan with a pool of `size` candidates, and with the dial that was chosen."""
+    kernel = plan.kernel._replace(candidates_limit=size, pool_limit=size)
+    if kernel.dial_choice == records.BY_FALL_OFF:
+        dial = np.float32(round(answers.dials[row] * DIAL_STEPS)) / np.float32(DIAL_STEPS)
+        kernel = kernel._replace(
+            dial_choice=records.BY_CALLER, relevance=np.float32(np.float32(1) - dial)
+        )
+    return replace(plan, kernel=kernel, fields=tuple(kernel))

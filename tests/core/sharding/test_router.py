@@ -219,6 +219,26 @@ def test_a_shard_with_more_than_its_share_is_asked_again() -> None:
             assert pieces.rounds[:2] == ["find", "more"]
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_pools_that_near_copies_crowd(metric: Metric) -> None:
+    """A pool grows, and the vectors of the further candidates are fetched."""
+    rng = np.random.default_rng(7)
+    points = np.repeat(rng.standard_normal((40, 12)), 50, axis=0)
+    points += 1e-3 * rng.standard_normal(points.shape)
+    index = Index.build(points.astype(np.float32), metric=metric, hash_family="lsh_div")
+    pieces, has_grown = divided(index, 4, "hash"), False
+    options: dict[str, Any] = {"k": 8, "candidates_limit": 60, "duplicate_threshold": 0.01}
+    if metric != "euclidean":
+        options["duplicate_threshold"] = 0.99
+    for search in ("exact", "scan", "tables"):
+        for more in ({}, {"diversity": "auto", "with_report": True}, {"explain": True}):
+            parameters = QueryParameters(search=search, hash_limit=1_500, **options, **more)
+            request = Request(points[::500].astype(np.float32), parameters)
+            check(index, pieces, request)
+            has_grown |= "fetch" in pieces.rounds
+    assert has_grown
+
+
 def test_candidates_beyond_the_memory_of_a_router_are_refused() -> None:
     rows = np.random.default_rng(0).standard_normal((2_100, 8_192)).astype(np.float32)
     index = Index.build(rows, hash_family="lsh_div", n_tables=1, n_bits=8)
