@@ -40,14 +40,14 @@ REPLY_NUMBERS: Final = 3
 FIND_REQUEST: Final = Layout(
     2,
     (
-        Column("numbers", np.int64),
-        Column("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
-        Column("margins", np.float32),  # empty with ALL
-        Column("cells", np.int32),
-        Column("bases", np.float32),  # distances of the centres of these cells
-        Column("dense", np.float32),  # the query, unless it is sparse
-        Column("indices", np.int32),
-        Column("values", np.float32),
+        Column.of("numbers", np.int64),
+        Column.of("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
+        Column.of("margins", np.float32),  # empty with ALL
+        Column.of("cells", np.int32),
+        Column.of("bases", np.float32),  # distances of the centres of these cells
+        Column.of("dense", np.float32),  # the query, unless it is sparse
+        Column.of("indices", np.int32),
+        Column.of("values", np.float32),
     ),
 )
 # Points are in the order of the search: by distance with ALL and CELLS, by probe with TABLES,
@@ -55,28 +55,28 @@ FIND_REQUEST: Final = Layout(
 FIND_REPLY: Final = Layout(
     3,
     (
-        Column("numbers", np.int64),
-        Column("ids", np.int64),
-        Column("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
-        Column("distances", np.float32),
-        Column("tags", np.int32),  # number of the probe that found each point; only with TABLES
-        Column("nearest", np.int32),  # places of the points whose vectors are returned
-        Column("vectors", np.float32, 2),
-        Column("indptr", np.int64),
-        Column("indices", np.int32),
-        Column("values", np.float32),
-        Column("squares", np.float64),
-        Column("inverse_lengths", np.float32),
+        Column.of("numbers", np.int64),
+        Column.of("ids", np.int64),
+        Column.of("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
+        Column.of("distances", np.float32),
+        Column.of("tags", np.int32),  # number of the probe that found each point; only with TABLES
+        Column.of("nearest", np.int32),  # places of the points whose vectors are returned
+        Column.of("vectors", np.float32, 2),
+        Column.of("indptr", np.int64),
+        Column.of("indices", np.int32),
+        Column.of("values", np.float32),
+        Column.of("squares", np.float64),
+        Column.of("inverse_lengths", np.float32),
     ),
 )
 # The vectors of points that have been found.
-FETCH_REQUEST: Final = Layout(4, (Column("ids", np.int64),))
+FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
 FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[6:])
 # How many points pass a filter.
-COUNT_REQUEST: Final = Layout(6, (Column("filter", np.uint8),))
-COUNT_REPLY: Final = Layout(7, (Column("count", np.int64), Column("cells", np.int32)))
+COUNT_REQUEST: Final = Layout(6, (Column.of("filter", np.uint8),))
+COUNT_REPLY: Final = Layout(7, (Column.of("count", np.int64), Column.of("cells", np.int32)))
 # The ids, attributes and payloads of those points of a shard that have some ids.
-DESCRIBE_REQUEST: Final = Layout(8, (Column("ids", np.int64),))
+DESCRIBE_REQUEST: Final = Layout(8, (Column.of("ids", np.int64),))
 
 
 def describe_reply(
@@ -86,12 +86,12 @@ def describe_reply(
 
     has_texts, has_payloads: whether the index has text ids, and whether points have payloads.
     """
-    columns = [Column("ids", np.int64)]
+    columns = [Column.of("ids", np.int64)]
     for name, is_there in ((ID_TEXTS, has_texts), (PAYLOAD, has_payloads)):
         if is_there:
-            columns += [Column(name + BYTES, np.uint8), Column(name + ENDS, np.int64)]
+            columns += [Column.of(name + BYTES, np.uint8), Column.of(name + ENDS, np.int64)]
     for number, attribute in enumerate(attributes):
-        columns.append(Column(array_name(number, "values"), DTYPES[attribute.type]))
+        columns.append(Column.of(array_name(number, "values"), DTYPES[attribute.type]))
         if attribute.multi:
-            columns.append(Column(array_name(number, "ends"), np.int64))
+            columns.append(Column.of(array_name(number, "ends"), np.int64))
     return Layout(9, tuple(columns))

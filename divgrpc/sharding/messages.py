@@ -8,7 +8,8 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +18,21 @@ from divgrpc.arrays import Array
 from divgrpc.errors import invalid
 
 VERSION: Final = 1
-_HEAD: Final = struct.Struct("<HHI")
-_SIZE: Final = struct.Struct("<q")
 _ALIGNMENT_BYTES: Final = 8
 _FIELD: Final = "message"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of a message: its name, its dtype and its number of dimensions."""
 
     name: str
-    dtype: npt.DTypeLike
-    dimensions: int = 1
+    dtype: np.dtype[Any]
+    dimensions: int
+
+    @classmethod
+    def of(cls, name: str, dtype: npt.DTypeLike, dimensions: int = 1) -> "Column":
+        """Return a column."""
+        return cls(name, np.dtype(dtype), dimensions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +44,18 @@ class Layout:
 
     def pack(self, columns: Mapping[str, Array]) -> bytes:
         """Return a message; a column that `columns` does not have is empty."""
-        parts: list[bytes] = [_HEAD.pack(VERSION, self.number, len(self.columns))]
-        arrays = []
-        for column in self.columns:
-            array = columns.get(column.name)
+        sizes: list[int] = []
+        parts: list[bytes] = []
+        for name, dtype, dimensions in self.columns:
+            array = columns.get(name)
             if array is None:
-                array = np.empty((0,) * column.dimensions, column.dtype)
-            assert array.dtype == column.dtype and array.ndim == column.dimensions  # noqa: S101, PT018  # a mistake of the caller
-            parts += [_SIZE.pack(size) for size in array.shape]
-            arrays.append(array)
-        for array in arrays:
+                sizes += [0] * dimensions
+                continue
+            assert array.dtype == dtype and array.ndim == dimensions  # noqa: S101, PT018  # a mistake of the caller
+            sizes += array.shape
             parts += [array.tobytes(), bytes(-array.nbytes % _ALIGNMENT_BYTES)]
-        return b"".join(parts)
+        head = _head(len(sizes)).pack(VERSION, self.number, len(self.columns), *sizes)
+        return b"".join([head, *parts])
 
     def unpack(self, message: bytes) -> dict[str, Array]:
         """Return the columns of a message, read-only.
@@ -60,45 +63,38 @@ class Layout:
         Raises `InvalidArgumentError` with the field `message` for anything else than a whole
         message of this layout and version.
         """
-        if len(message) < _HEAD.size:
-            raise invalid(_FIELD, "is too short")
-        version, number, count = _HEAD.unpack_from(message)
+        head = _head(sum(dimensions for _, _, dimensions in self.columns))
+        if len(message) < head.size:
+            raise invalid(_FIELD, "ends before its columns")
+        version, number, count, *sizes = head.unpack_from(message)
         if version != VERSION:
             raise invalid(_FIELD, f"must be of version {VERSION}, got {version}")
         if number != self.number or count != len(self.columns):
             raise invalid(_FIELD, f"must have the layout {self.number}, got {number}")
-        shapes, start = self._shapes(message)
-        arrays = {}
-        for column, shape in zip(self.columns, shapes, strict=True):
-            dtype = np.dtype(column.dtype)
-            values, size = math.prod(shape), math.prod(shape) * dtype.itemsize
+        if min(sizes) < 0 or max(sizes) > len(message):
+            raise invalid(_FIELD, "has a column with an impossible size")
+        start, place, arrays = head.size, 0, {}
+        for name, dtype, dimensions in self.columns:
+            shape = sizes[place : place + dimensions]
+            values, place = math.prod(shape), place + dimensions
+            size = values * dtype.itemsize
             if start + size > len(message):
-                raise invalid(_FIELD, f"ends within the column {column.name}")
-            arrays[column.name] = np.frombuffer(message, dtype, values, start).reshape(shape)
+                raise invalid(_FIELD, f"ends within the column {name}")
+            array = np.frombuffer(message, dtype, values, start)
+            arrays[name] = array if dimensions == 1 else array.reshape(shape)
             start += size + -size % _ALIGNMENT_BYTES
         if start != len(message):
             raise invalid(_FIELD, f"must have {start} bytes, got {len(message)}")
         return arrays
 
-    def _shapes(self, message: bytes) -> tuple[list[tuple[int, ...]], int]:
-        """Return the shape of each column, and where the first one begins."""
-        count = sum(column.dimensions for column in self.columns)
-        start = _HEAD.size + count * _SIZE.size
-        if len(message) < start:
-            raise invalid(_FIELD, "ends before its columns")
-        sizes = [
-            _SIZE.unpack_from(message, _HEAD.size + place * _SIZE.size)[0] for place in range(count)
-        ]
-        if any(not 0 <= size <= len(message) for size in sizes):
-            raise invalid(_FIELD, "has a column with an impossible size")
-        remaining = iter(sizes)
-        shapes = [
-            tuple(next(remaining) for _ in range(column.dimensions)) for column in self.columns
-        ]
-        return shapes, start
+
+@cache
+def _head(sizes: int) -> struct.Struct:
+    """Return the form of what precedes the columns: three numbers, and so many sizes."""
+    return struct.Struct(f"<HHI{sizes}q")
 
 
-_ENVELOPE: Final = Layout(1, (Column("ends", np.int64), Column("bytes", np.uint8)))
+_ENVELOPE: Final = Layout(1, (Column.of("ends", np.int64), Column.of("bytes", np.uint8)))
 
 
 def join(messages: Sequence[bytes]) -> bytes:

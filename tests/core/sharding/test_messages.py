@@ -17,9 +17,9 @@ from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
 _LAYOUT = Layout(
     7,
     (
-        Column("numbers", np.int64),
-        Column("vectors", np.float32, 2),
-        Column("text", np.uint8),
+        Column.of("numbers", np.int64),
+        Column.of("vectors", np.float32, 2),
+        Column.of("text", np.uint8),
     ),
 )
 
