@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from divgrpc.columns.filters import as_filter
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
 
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
@@ -13,10 +14,10 @@ _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 
 def encode(condition: Filter | None, exclude_ids: Sequence[int] | Sequence[str] = ()) -> bytes:
     """Return a checked filter and ids of points that do not pass as bytes; b"" if there is none."""
-    if len(exclude_ids):
-        must = () if condition is None else (condition,)
-        condition = Filter(must=must, must_not=(HasId(tuple(exclude_ids)),))
-    return b"" if condition is None else json.dumps(_listed(condition)).encode()
+    if condition is None and not len(exclude_ids):
+        return b""
+    listed = None if condition is None else _listed(condition)
+    return json.dumps([listed, list(exclude_ids)]).encode()
 
 
 def decode(message: bytes) -> Filter | None:
@@ -27,15 +28,18 @@ def decode(message: bytes) -> Filter | None:
     if not message:
         return None
     try:
-        condition = _condition(json.loads(message))
+        listed, ids = json.loads(message)
+        condition = None if listed is None else as_filter(_condition(listed))
+    except InvalidArgumentError:
+        raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise invalid("filter", "cannot be read") from error
-    if not isinstance(condition, Filter):
-        raise invalid("filter", "cannot be read")
-    # Whatever the bytes hold, the values are of the types that filters have.
-    for part in condition:
-        as_filter(part)
-    return condition
+    kinds = {type(item) for item in ids} if isinstance(ids, list) else {list}
+    if kinds not in (set(), {int}, {str}) or len(ids) > LIMITS["exclude_ids_max"]:
+        raise invalid("exclude_ids", "cannot be read")
+    if not ids:
+        return Filter() if condition is None else condition
+    return Filter(must=() if condition is None else (condition,), must_not=(HasId(tuple(ids)),))
 
 
 def _listed(condition: Condition) -> list[Any]:

@@ -15,15 +15,22 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import conditions, layouts
 from divgrpc.sharding.cutting import columns_of_rows
 from divgrpc.sharding.hashed_query import HashedQuery
-from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES
+from divgrpc.sharding.layouts import (
+    ALL,
+    CELLS,
+    CELLS_BY_CODE,
+    SCAN,
+    TABLES,
+    VECTOR_BYTES_MAX,
+)
 from divgrpc.sharding.messages import divide, join
-from divgrpc.sharding.searcher import Found, ShardSearcher
+from divgrpc.sharding.searcher import NOTHING, Found, ShardSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, SparseRows
 
-# Maximum number of filters whose rows are kept.
-_FILTERS_MAX: Final = 64
+# Maximum number of bytes of filters and of the rows that pass them, which are kept.
+_FILTER_BYTES_MAX: Final = 64 << 20
 
 
 class ShardCore:
@@ -91,9 +98,13 @@ class ShardCore:
         """Find points as a request says."""
         numbers = [int(number) for number in request["numbers"]]
         how, most = numbers[layouts.HOW], numbers[layouts.ROWS]
+        if how != ALL:
+            self._check_hashed(request, how)
+        if not (self.rows if passing is None else passing.count):
+            # Kernels need a point that may be found.
+            return NOTHING
         if how == ALL:
             return self._searcher.nearest(query, passing, most)
-        self._check_hashed(request, how)
         hashed = HashedQuery(query, request["margins"], request["cells"], request["bases"], -1)
         hamming = bool(numbers[layouts.HAMMING])
         if how == SCAN:
@@ -114,8 +125,9 @@ class ShardCore:
         cells, has_cells = request["cells"], "cell_starts" in self._arrays
         if len(request["margins"]) != self._arrays["hyperplanes"].shape[1]:
             raise invalid("message", "must have a margin for each hyperplane")
-        searches = (CELLS, CELLS_BY_CODE) if has_cells else (SCAN, TABLES)
-        if how not in searches:
+        searches = (CELLS, CELLS_BY_CODE) if has_cells else (SCAN,)
+        has_tables = "table_starts" in self._arrays or not self.rows
+        if how not in searches and not (how == TABLES and has_tables and not has_cells):
             raise invalid("message", f"must ask for another search than {how}")
         if len(cells) != len(request["bases"]):
             raise invalid("message", "must have a distance for each cell")
@@ -135,10 +147,9 @@ class ShardCore:
             # Kernels are compiled for writable queries, and a message is read-only.
             row: Rows = dense.reshape(1, -1).copy()
             return row
-        fits = len(indices) == len(values) and (
-            not len(indices) or (indices[0] >= 0 and indices[-1] < self._dims)
-        )
-        if not fits or (np.diff(indices) <= 0).any():
+        # Differences of columns could overflow.
+        fits = len(indices) == len(values) and (indices[1:] > indices[:-1]).all()
+        if not fits or (len(indices) and (indices[0] < 0 or indices[-1] >= self._dims)):
             raise invalid("message", "must have ascending columns of the index")
         indptr = np.array([0, len(indices)], np.int64)
         return SparseRows(indptr, indices.copy(), values.copy(), self._dims)
@@ -152,7 +163,8 @@ class ShardCore:
             decoded = conditions.decode(condition)
             assert decoded is not None  # noqa: S101  # only no bytes are no filter
             passing = PassingRows(self._filters.flags(decoded))
-            if len(self._passing) >= _FILTERS_MAX:
+            kept = sum(len(key) + rows.bytes_max for key, rows in self._passing.items())
+            if kept + len(condition) + passing.bytes_max > _FILTER_BYTES_MAX:
                 self._passing.clear()
             self._passing[condition] = passing
         return passing
@@ -168,6 +180,10 @@ class ShardCore:
         """Return the vectors of points and what selectors read beside them."""
         points, records = self._searcher.points, self._searcher.point_records
         columns: dict[str, Array] = {}
+        if not isinstance(points, SparseRows) and len(rows) * points[:1].nbytes > VECTOR_BYTES_MAX:
+            raise invalid(
+                "message", f"asks for the vectors of {len(rows)} points, which are too many"
+            )
         if isinstance(points, SparseRows):
             part = points[rows]
             columns |= {"indptr": part.indptr, "indices": part.indices, "values": part.values}
@@ -180,10 +196,16 @@ class ShardCore:
 
     def _fetch(self, message: bytes) -> bytes:
         ids: IntArray = layouts.FETCH_REQUEST.unpack(message)["ids"]
-        rows = self._reader.ids.rows_of_keys(ids)
+        rows = self._rows_of(ids)
         if (rows < 0).any():
             raise invalid("message", "has an id that no point of the shard has")
         return layouts.FETCH_REPLY.pack(self._vectors(rows.astype(np.int32)))
+
+    def _rows_of(self, ids: IntArray) -> IntArray:
+        """Return the row of each id, -1 for an id that no point of the shard has."""
+        if len(np.unique(ids)) < len(ids):
+            raise invalid("message", "has an id twice")
+        return self._reader.ids.rows_of_keys(ids)
 
     def _count(self, message: bytes) -> bytes:
         condition = layouts.COUNT_REQUEST.unpack(message)["filter"].tobytes()
@@ -196,7 +218,7 @@ class ShardCore:
 
     def _describe(self, message: bytes) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]
-        rows = self._reader.ids.rows_of_keys(ids)
+        rows = self._rows_of(ids)
         found = rows >= 0
         columns = columns_of_rows(self._reader.attributes, self._arrays, rows[found])
         return self._description.pack(columns | {"ids": ids[found]})

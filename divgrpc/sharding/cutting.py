@@ -124,7 +124,7 @@ def _codes(manifest: Manifest, arrays: Mapping[str, Array], rows: IntArray) -> d
     part["codes"] = codes
     if "scan_terms" in arrays:
         part["scan_terms"] = arrays["scan_terms"][places]
-    if "table_rows" in arrays and len(rows):
+    if manifest.parameters.n_tables and len(rows):
 
         def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
             part[name] = np.zeros(shape, dtype)

@@ -29,10 +29,7 @@ from divgrpc.sharding.rounds import Transcript
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, concatenate_rows
 
-# Maximum number of bytes of the vectors of the candidates of one query.
-_CANDIDATE_BYTES_MAX: Final = 64 << 20
 _SIGNED: Final = 2**63
-_FLOAT32_BYTES: Final = 4
 
 
 class PassingSomewhere(PassingRows):
@@ -132,6 +129,7 @@ class Finder:
 
     rows: number of points of each shard.
     has_terms: whether codes estimate distances (`Hashing.terms`).
+    row_bytes: number of bytes of the vector of a dense point, or of the mean sparse point.
     """
 
     def __init__(
@@ -142,9 +140,10 @@ class Finder:
         passing: PassingRows | None,
         *,
         has_terms: bool,
+        row_bytes: int,
     ) -> None:
         self._shards = [shard for shard, count in enumerate(rows) if count]
-        self._transcript, self._has_terms = transcript, has_terms
+        self._transcript, self._has_terms, self._row_bytes = transcript, has_terms, row_bytes
         self._plan = plan.kernel
         self._open = sum(rows) if passing is None else passing.count
         self._condition, self._vectors = b"", self.first_vectors
@@ -159,7 +158,10 @@ class Finder:
         """
         self._vectors = vectors
         search, limit = self._plan.search, self._plan.hash_limit
-        if query.in_cells >= 0:
+        if query.in_cells == 0:
+            n_probes = len(query.cells) if search == records.TABLES else 0
+            return Candidates(np.empty(0, np.int64), np.empty(0, np.float32), {}, 0, n_probes, 0)
+        if query.in_cells > 0:
             if 0 < limit < query.in_cells:
                 candidates = self._by_code(query, CELLS_BY_CODE, limit)
             else:
@@ -240,13 +242,13 @@ class Finder:
     def _nearest(self, query: HashedQuery, how: int, n_hashed: int) -> Candidates | None:
         """Return the nearest of all points, or of all points of the cells."""
         most = self._widest(n_hashed)
-        self._check_bytes(query, most)
+        self._check_bytes(min(most, self._vectors), self._row_bytes)
         amounts = _Amounts(most, min(most, self.first_vectors))
         replies = self._ask(query, how, amounts)
         if replies is None:
             return None
         selection = _nearest_of(replies.points, most)
-        short = self._short(replies, selection)
+        short = self._short(replies, selection, most)
         if short:
             again = self._ask_again(replies, short, self._message(query, how, amounts))
             if again is None:
@@ -257,13 +259,13 @@ class Finder:
     def _by_code(self, query: HashedQuery, how: int, limit: int) -> Candidates | None:
         """Return the nearest of the points that are within the limit by code."""
         most = self._widest(limit)
-        self._check_bytes(query, most)
+        self._check_bytes(min(most, self._vectors), self._row_bytes)
         amounts = _Amounts(limit, min(most, self.first_vectors))
         replies = self._ask(query, how, amounts)
         if replies is None:
             return None
         within = self._within(replies.points, how, limit)
-        short = self._short(replies, within)
+        short = self._short(replies, within, limit)
         if short:
             again = self._ask_again(replies, short, self._message(query, how, amounts))
             if again is None:
@@ -280,7 +282,6 @@ class Finder:
         plan = self._plan
         enough = 0 if plan.uniform else plan.hash_limit
         most = self._widest(min(plan.hash_limit or self._open, self._open))
-        self._check_bytes(query, most)
         amounts = _Amounts(most, min(most, self.first_vectors), plan.min_points, enough)
         replies = self._ask(query, TABLES, amounts)
         if replies is None:
@@ -319,7 +320,7 @@ class Finder:
             ends |= found >= enough
         if ends.any():
             return int(ends.argmax()) + 1, []
-        return known, [shard for shard in stopped if probed[shard] == known]
+        return known, stopped
 
     def _of_probes(self, points: _Merged, stop: int, enough: int) -> IntArray:
         """Return the places of the points of the first `stop` probes, within the limit."""
@@ -355,29 +356,26 @@ class Finder:
         return np.concatenate((below, ties[order[: limit - len(below)]]))
 
     @staticmethod
-    def _short(replies: _Replies, within: IntArray) -> list[int]:
+    def _short(replies: _Replies, within: IntArray, limit: int) -> list[int]:
         """Return the shards whose next point, which they did not send, may be within the limit."""
         kept = np.bincount(replies.points.owners[within], minlength=1)
         return [
             shard
             for shard, reply in replies.columns.items()
-            if len(reply["ids"]) < reply["numbers"][layouts.FOUND]
+            if len(reply["ids"]) < min(limit, reply["numbers"][layouts.FOUND])
             and (shard < len(kept) and kept[shard] == len(reply["ids"]))
         ]
 
     # Vectors.
 
-    def _check_bytes(self, query: HashedQuery, candidates: int) -> None:
+    def _check_bytes(self, candidates: int, row_bytes: int) -> None:
         """Raise `LimitExceededError` if the vectors of the candidates take too much memory."""
-        dims = query.row.shape[1]
-        if isinstance(query.row, SparseRows) or candidates * dims * _FLOAT32_BYTES <= (
-            _CANDIDATE_BYTES_MAX
-        ):
+        if candidates * row_bytes <= layouts.VECTOR_BYTES_MAX:
             return
-        most = _CANDIDATE_BYTES_MAX // (dims * _FLOAT32_BYTES)
+        most = layouts.VECTOR_BYTES_MAX // row_bytes
         raise LimitExceededError(
             f"candidates_limit must be at most {most:,} on several shards, because the vectors of"
-            f" {candidates:,} candidates take more than {_CANDIDATE_BYTES_MAX >> 20} MiB"
+            f" {candidates:,} candidates take more than {layouts.VECTOR_BYTES_MAX >> 20} MiB"
         )
 
     def _with_points(
@@ -385,6 +383,7 @@ class Finder:
     ) -> Candidates | None:
         """Return the selected points with their vectors; None if vectors must be fetched first."""
         candidates = replies.points.take(selection)
+        self._check_bytes(min(self._vectors, len(selection)), self._row_bytes)
         points = candidates.take(np.arange(min(self._vectors, len(selection))))
         parts: list[tuple[IntArray, Mapping[str, Array]]] = []
         missing: dict[int, IntArray] = {}
@@ -450,7 +449,7 @@ def _joined(parts: Sequence[tuple[IntArray, Mapping[str, Array]]], dims: int) ->
     places = np.concatenate([part for part, _ in parts])
     order = np.argsort(places)
     columns: dict[str, Array] = {}
-    if any(len(reply.get("indptr", ())) for _, reply in parts):
+    if any(len(part) and len(reply.get("indptr", ())) for part, reply in parts):
         rows = concatenate_rows([_sparse(reply, dims) for part, reply in parts if len(part)])
         assert isinstance(rows, SparseRows)  # noqa: S101  # all parts are
         rows = rows[order]

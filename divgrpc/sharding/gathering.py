@@ -73,15 +73,19 @@ class GatheringSearcher(Searcher):
         dims: int,
         rows: Sequence[int],
         names: Sequence[str],
+        *,
+        row_bytes: int,
     ) -> None:
         """Take what all shards share.
 
         rows: number of points of each shard.
         names: names of the arrays of the points, such as "vectors", and of their codes.
+        row_bytes: as in `Finder`.
         """
         self._shared, self._rows, self._build = dict(shared), tuple(rows), parameters
         self._point_names = [name for name in _POINT_ARRAYS if name in names]
         self._has_terms, self._has_lists = "scan_terms" in names, "list_starts" in names
+        self._row_bytes = row_bytes
         self.transcript = Transcript()
         self._fit(dims, _ROOM_POINTS, _ROOM_VALUES)
 
@@ -97,7 +101,10 @@ class GatheringSearcher(Searcher):
 
         Raises `UnansweredError` if replies of shards are missing.
         """
-        finder = Finder(self._rows, self.transcript, plan, passing, has_terms=self._has_terms)
+        finder = Finder(
+            self._rows, self.transcript, plan, passing, has_terms=self._has_terms,
+            row_bytes=self._row_bytes,
+        )  # fmt: skip
         hashed = [self._hash(queries, row, plan, passing) for row in range(len(queries))]
         found = [finder.find(query, finder.first_vectors) for query in hashed]
         self.transcript.check()

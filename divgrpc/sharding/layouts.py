@@ -12,6 +12,9 @@ from divgrpc.columns.values import DTYPES
 from divgrpc.sharding.messages import Column, Layout
 from divgrpc.types.records import Attribute
 
+# Maximum number of bytes of the vectors of the candidates of one query.
+VECTOR_BYTES_MAX: Final = 64 << 20
+
 # How a shard finds points (`FIND_REQUEST`).
 ALL = 0  # the nearest of all points that pass
 CELLS = 1  # the nearest of all points of some cells

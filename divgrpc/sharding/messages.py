@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array
 from divgrpc.errors import invalid
+from divgrpc.parameters.limits import LIMITS
 
 VERSION: Final = 1
 _ALIGNMENT_BYTES: Final = 8
@@ -106,6 +107,8 @@ def join(messages: Sequence[bytes]) -> bytes:
 def divide(message: bytes) -> list[bytes]:
     """Return the messages that `join` has joined; raises `InvalidArgumentError`."""
     columns = _ENVELOPE.unpack(message)
+    if len(columns["ends"]) > LIMITS["query_rows_max"]:
+        raise invalid(_FIELD, f"must hold at most {LIMITS['query_rows_max']} messages")
     ends, body = columns["ends"].tolist(), columns["bytes"].tobytes()
     starts = [0, *ends]
     ascends = all(start <= end for start, end in zip(starts, ends, strict=False))

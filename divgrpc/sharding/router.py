@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.ids import as_integers, encode_texts, is_texts
 from divgrpc.columns.reader import RowReader
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
@@ -114,9 +115,12 @@ class _GatheringEngine(Engine):
 
     def _make_searcher(self, generation: Generation) -> GatheringSearcher:
         manifest = generation.manifest
+        # A sparse value has a column too.
+        value_bytes = 4 if manifest.points == "dense" else 8
         self._gathering = GatheringSearcher(
             generation.arrays, manifest.parameters, manifest.dims, self._shard_rows,
             tuple(manifest.arrays),
+            row_bytes=value_bytes * -(-manifest.nonzeros // max(1, manifest.rows)),
         )  # fmt: skip
         return self._gathering
 
@@ -141,8 +145,7 @@ class _GatheringEngine(Engine):
         most = LIMITS["exclude_ids_max"]
         if len(exclude_ids) > most:
             raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
-        ids = exclude_ids.tolist() if isinstance(exclude_ids, np.ndarray) else exclude_ids
-        encoded = conditions.encode(condition, ids)
+        encoded = conditions.encode(condition, self._plain_ids(exclude_ids))
         if not encoded:
             return None
         message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(encoded, np.uint8)})
@@ -151,6 +154,17 @@ class _GatheringEngine(Engine):
         total = sum(int(reply["count"][0]) for reply in counts)
         cells: Any = np.sum([reply["cells"] for reply in counts], axis=0, dtype=np.int32)
         return PassingSomewhere(encoded, total, cells)
+
+    def _plain_ids(self, ids: Sequence[int] | Sequence[str] | IdArray) -> list[int] | list[str]:
+        """Return excluded ids as integers or texts, checked as one index checks them."""
+        if not len(ids):
+            return []
+        if not self._has_texts:
+            integers: list[int] = as_integers(ids, "exclude_ids").tolist()
+            return integers
+        if not is_texts(ids):
+            raise invalid("exclude_ids", "must be texts, as the ids of this index are")
+        return [text.decode() for text in encode_texts(ids, "exclude_ids")]
 
     def _ask_all(self, name: str, message: bytes) -> Mapping[int, bytes]:
         """Return the replies of all shards that have points; raises `UnansweredError`."""

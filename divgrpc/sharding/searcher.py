@@ -99,7 +99,7 @@ class ShardSearcher(Searcher):
         count = int(sizes[query.cells].sum())
         most = min(most, count)
         if not count:
-            return _nothing()
+            return NOTHING
         search = records.SCAN_HAMMING if hamming else records.SCAN
         plan = self._plan(search=records.TABLES, hash_limit=most)
         memory = self._fit(plan, by_place)
@@ -157,6 +157,8 @@ class ShardSearcher(Searcher):
         are probed after `enough` points have been found, if it is above 0.
         """
         by_row = NO_FILTER if passing is None else passing.by_code(self._order)
+        # No further bucket has a point when all have been found.
+        least = min(least, self._n_points if passing is None else passing.count)
         plan = self._plan(search=records.TABLES, n_probes=probes, min_points=least)
         memory = self._fit(plan, by_row)
         memory.fit_tags()
@@ -197,5 +199,5 @@ def _nearest(found: Found, ids: IntArray, most: int, count: int) -> Found:
     return Found(found.rows[order], found.distances[order], _NO_CODES, _NO_TAGS, count)
 
 
-def _nothing() -> Found:
-    return Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)
+# What a search finds if no point passes.
+NOTHING: Final = Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)

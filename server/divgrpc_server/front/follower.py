@@ -47,5 +47,5 @@ def _stamp(index: IndexFolder) -> object:
     try:
         layout = layout_stamp(index.path / str(index.current()) / WRITES)
         return index.pointer_stamp(), layout
-    except DivgrpcError:
-        return None  # the next request reports the damage
+    except (DivgrpcError, OSError):
+        return None  # the next request reports the damage, and other indexes go on

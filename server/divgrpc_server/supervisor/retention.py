@@ -24,6 +24,7 @@ def remove_retired(root: Path, seconds: float) -> None:
     """Remove what was replaced more than `seconds` ago."""
     latest = time.time_ns() - int(seconds * 1e9)
     for entry in (root / RETIRED).iterdir():
-        with suppress(ValueError):  # somebody else's file
+        # Somebody else's file, or one that a network file system still has open.
+        with suppress(ValueError, OSError):
             if int(entry.name.partition("-")[0]) < latest:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)

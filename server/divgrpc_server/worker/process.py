@@ -151,6 +151,9 @@ class FrontLink:
 
     def _send(self, packet: bytes, memfd: int) -> None:
         self._send_time = time.monotonic()
+        if self.is_gone:
+            # Each try would wait for as long again, and other fronts would get no sign of life.
+            return
         try:
             self.link.send_waiting(packet, memfd, packets.SEND_SECONDS)
         except OSError:

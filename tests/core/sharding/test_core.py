@@ -55,7 +55,7 @@ def test_a_request_is_answered() -> None:
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, -1)}, "negative"),
         ({"dense": np.full(20, np.nan, np.float32)}, "dense that are not finite"),
         ({"filter": np.frombuffer(b"{", np.uint8)}, "cannot be read"),
-        ({"filter": np.frombuffer(b'["filter", [["exists", "a"]], [], []]', np.uint8)}, "'a'"),
+        ({"filter": np.frombuffer(b'[["exists", "a"], []]', np.uint8)}, "'a'"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -85,11 +85,37 @@ def test_cells_must_exist() -> None:
             shard.ask("find", message)
 
 
-@pytest.mark.parametrize("columns", [[3, 3], [4, 2], [-1, 3], [3, 20]])
+# The differences of the last columns overflow int32.
+@pytest.mark.parametrize(
+    "columns",
+    [[3, 3], [4, 2], [-1, 3], [3, 20], [0, 2**31 - 1, -(2**31), -1, 5]],
+)
 def test_columns_of_a_sparse_query_must_ascend(columns: list[int]) -> None:
     sparse = {"dense": np.empty(0, np.float32), "indices": np.array(columns, np.int32)}
     with pytest.raises(InvalidArgumentError, match="ascending columns"):
         a_shard(kind="sparse").ask("find", request(values=np.ones(2, np.float32), **sparse))
+
+
+def test_an_empty_shard_finds_nothing() -> None:
+    for family in ("lsh_div", "cells"):
+        engine = an_index(family, "cosine", "dense").engine
+        shard = DividedIndex(engine, 7, "on two").shards[3]
+        assert shard.rows == 0
+        width = engine.arrays["hyperplanes"].shape[1]
+        searches = (layouts.SCAN, layouts.TABLES) if family == "lsh_div" else (layouts.CELLS,)
+        for how in (layouts.ALL, *searches):
+            numbers = np.full(layouts.REQUEST_NUMBERS, 5)
+            numbers[layouts.HOW] = how
+            message = request(numbers=numbers, margins=np.ones(width, np.float32))
+            (reply,) = divide(shard.ask("find", message))
+            assert len(layouts.FIND_REPLY.unpack(reply)["ids"]) == 0
+
+
+def test_an_id_is_fetched_once() -> None:
+    shard = a_shard()
+    for name, layout in (("fetch", layouts.FETCH_REQUEST), ("describe", layouts.DESCRIBE_REQUEST)):
+        with pytest.raises(InvalidArgumentError, match="an id twice"):
+            shard.ask(name, join([layout.pack({"ids": np.array([4, 4])})]))
 
 
 def test_an_unknown_operation_is_refused() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from divgrpc.columns.filters import as_filter
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.sharding import conditions
 from divgrpc.sharding.messages import Column, Layout, divide, join
@@ -119,20 +120,40 @@ def filters(parts: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]
 @given(filters(st.recursive(leaves, filters, max_leaves=6)))
 def test_filters_survive(condition: Condition) -> None:
     assert isinstance(condition, Filter)
-    decoded = conditions.decode(conditions.encode(condition))
+    try:
+        checked = as_filter(condition)
+    except InvalidArgumentError:
+        with pytest.raises(InvalidArgumentError):
+            conditions.decode(conditions.encode(condition))
+        return
+    expected = Filter() if checked is None else checked
     # True equals 1, so the texts are compared.
-    assert repr(decoded) == repr(condition)
+    assert repr(conditions.decode(conditions.encode(condition))) == repr(expected)
+
+
+def test_as_many_ids_as_a_query_excludes_survive() -> None:
+    condition = as_filter(Exists("a"))
+    assert condition is not None
+    for ids in (list(range(100_000)), ["a", "b"]):
+        decoded = conditions.decode(conditions.encode(condition, ids))
+        assert decoded == Filter(must=(condition,), must_not=(HasId(tuple(ids)),))
+        assert conditions.decode(conditions.encode(None, ids)) == Filter(
+            must_not=(HasId(tuple(ids)),)
+        )
+    with pytest.raises(InvalidArgumentError, match="exclude_ids"):
+        conditions.decode(conditions.encode(None, list(range(100_001))))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        b"{", b"[]", b"3", b'["match", "a", [1]]', b'["filter", [], []]', b"\xff",
-        b'["filter", [["match", "a"]], [], []]', b'["filter", [["run", "a"]], [], []]',
-        b'["filter", [["range", "a", [1]]], [], []]', b'["filter", [["match", 3, [1]]], [], []]',
-        b'["filter", [["match", "a", [[]]]], [], []]', b'["filter", [["ids", [1.5]]], [], []]',
+        b"{", b"[]", b"3", b'[["match", "a", [1]]]', b'[["filter", [], []], []]', b"\xff",
+        b"[1, []]", b'[null, [1, "a"]]',
+        b'[["filter", [["match", "a"]], [], []], []]', b'[["filter", [["run", "a"]], [], []], []]',
+        b'[["range", "a", [1]], []]', b'[["match", 3, [1]], []]', b'[["match", "a", [[]]], []]',
+        b'[["ids", [1.5]], []]', b"[null, 3]", b"[null, [1.5]]", b"[null, [true]]",
     ],
 )  # fmt: skip
 def test_other_bytes_are_no_filter(text: bytes) -> None:
-    with pytest.raises(InvalidArgumentError, match="filter"):
+    with pytest.raises(InvalidArgumentError, match=r"filter|exclude_ids"):
         conditions.decode(text)

@@ -219,6 +219,36 @@ def test_a_shard_with_more_than_its_share_is_asked_again() -> None:
             assert pieces.rounds[:2] == ["find", "more"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+def test_buckets_and_cells_without_points(family: HashFamily, kind: Points) -> None:
+    """Most buckets of few points are empty."""
+    index = Index.build(stored_as(queries(9, "euclidean"), kind), hash_family=family, seed=1)
+    pieces = DividedIndex(index.engine, 3)
+    rows = stored_as(-queries(24, "euclidean"), kind)
+    for probes in (1, 2):
+        parameters = QueryParameters(k=4, search="tables", n_probes=probes)
+        check(index, pieces, Request(rows, parameters))
+
+
+def test_one_shard_is_never_asked_again() -> None:
+    index = an_index("lsh_div", "cosine", "dense")
+    pieces = divided(index, 1, "hash")
+    for search in SEARCHES:
+        parameters = QueryParameters(k=1, search=search, hash_limit=50, candidates_limit=20)
+        check(index, pieces, Request(queries(1, "cosine"), parameters))
+        assert pieces.rounds == ["find"]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_ids_of_another_kind_are_refused(texts: bool) -> None:
+    index = with_attributes(texts=texts)
+    rows, parameters = np.ones((1, 16), np.float32), QueryParameters(k=3)
+    kinds: list[Any] = [[1], ["a"], np.array([3, 4]), [1.5], [2**63]]
+    for ids in kinds:
+        check(index, divided(index, 2, "hash"), Request(rows, parameters, None, ids))
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_pools_that_near_copies_crowd(metric: Metric) -> None:
     """A pool grows, and the vectors of the further candidates are fetched."""

@@ -213,8 +213,11 @@ def test_merges_keep_the_records_that_a_new_generation_follows(
             upsert(collection, {number: LATER[number]})
         collection.compact()
 
+    before = collection.sequence
     assert collection.retrain(write_and_merge)
-    assert 0 < collection.committer._target.log_bytes <= LIMITS["unmerged_bytes_max"]
+    assert collection.sequence == before + 4 * 30
+    # The generation before has merged them, so the new one has too (`WriteTarget.has_merged_like`).
+    assert collection.committer._target.log_bytes <= LIMITS["unmerged_bytes_max"]
     check_points(collection, model)
     check_exact(collection, model, "cosine", QUERIES)
     upsert(collection, {5: LATER[8]})

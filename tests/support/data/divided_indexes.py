@@ -13,34 +13,47 @@ from divgrpc.sharding.placement import shard_of
 from divgrpc.sharding.router import Request, Router
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray, QueryResult, QueryStats
+from divgrpc.vectors import SparseRows
 
 # Numbers of shards, and ways to divide points among them.
 COUNTS = (1, 2, 3, 4, 7, 16)
 _SKEWED_SHARE = 0.97
 
 
-def _by_hash(ids: IntArray, shards: int) -> IntArray:
+def _by_hash(engine: Engine, shards: int) -> IntArray:
+    ids = engine.arrays.get("ids", np.arange(engine.rows))
     return shard_of(ids, shards)
 
 
-def _in_runs(ids: IntArray, shards: int) -> IntArray:
-    return np.arange(len(ids)) * shards // len(ids)
+def _in_runs(engine: Engine, shards: int) -> IntArray:
+    return np.arange(engine.rows) * shards // engine.rows
 
 
-def _skewed(ids: IntArray, shards: int) -> IntArray:
-    homes = np.arange(len(ids)) % shards
-    homes[: int(_SKEWED_SHARE * len(ids))] = shards // 2
+def _by_direction(engine: Engine, shards: int) -> IntArray:
+    """Put points that are near each other on the same shard, as a division by category does."""
+    points = engine.searcher.points
+    matrix: Any = points.matrix if isinstance(points, SparseRows) else points
+    products = matrix @ np.random.default_rng(0).standard_normal(engine.dims)
+    homes = np.empty(engine.rows, np.int64)
+    homes[np.argsort(products)] = _in_runs(engine, shards)
     return homes
 
 
-def _on_two(ids: IntArray, shards: int) -> IntArray:
+def _skewed(engine: Engine, shards: int) -> IntArray:
+    homes = np.arange(engine.rows) % shards
+    homes[: int(_SKEWED_SHARE * engine.rows)] = shards // 2
+    return homes
+
+
+def _on_two(engine: Engine, shards: int) -> IntArray:
     """Leave all but two shards empty."""
-    return np.where(np.arange(len(ids)) % 2, shards - 1, 0)
+    return np.where(np.arange(engine.rows) % 2, shards - 1, 0)
 
 
-DIVISIONS: dict[str, Callable[[IntArray, int], IntArray]] = {
+DIVISIONS: dict[str, Callable[[Engine, int], IntArray]] = {
     "hash": _by_hash,
     "runs": _in_runs,
+    "direction": _by_direction,
     "skewed": _skewed,
     "on two": _on_two,
 }
@@ -54,10 +67,8 @@ class DividedIndex:
     """
 
     def __init__(self, engine: Engine, shards: int, division: str = "hash") -> None:
-        manifest, arrays = engine.manifest, engine.arrays
-        ids = arrays.get("ids", np.arange(manifest.rows))
-        homes = DIVISIONS[division](ids, shards)
-        self.pieces = cut(Generation(manifest, arrays), shards, homes)
+        homes = DIVISIONS[division](engine, shards)
+        self.pieces = cut(Generation(engine.manifest, engine.arrays), shards, homes)
         self.shards = [ShardCore(part) for part in self.pieces.parts]
         rows = [shard.rows for shard in self.shards]
         self.router = Router(self.pieces.manifest, self.pieces.shared, rows)
