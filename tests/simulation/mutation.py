@@ -1,15 +1,17 @@
 """Gives a module of the project a defect: functions get the code of a source with other lines."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import dedent, indent
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from simulation.failpoints import SOURCES, source_of
 
+# Names and values of options of a run.
+Changes: TypeAlias = Mapping[str, Any]
 # Indentations, in units of four spaces, that lines may have.
 _DEPTH_MAX: Final = 8
 
@@ -20,6 +22,8 @@ class Mutant:
 
     old, new: the lines; the smallest indentation is 0, wherever they are.
     reason: what is wrong with it.
+    changes: options of a run that every seed has instead of those that it draws. Only a defect of
+        an earlier release has some, so that a situation which few seeds draw occurs in many.
     """
 
     name: str
@@ -27,6 +31,7 @@ class Mutant:
     old: str
     new: str
     reason: str
+    changes: Changes = field(default_factory=dict)
 
     def change(self, source: str) -> str:
         """Return the source with the defect; raises `ValueError` if the lines do not occur once."""

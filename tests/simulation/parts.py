@@ -9,7 +9,7 @@ from typing import Final
 from simulation import runs
 from simulation.failpoints import FailpointMap
 from simulation.mutants import MUTANTS
-from simulation.mutation import Mutant
+from simulation.mutation import Changes, Mutant
 from simulation.runs import Outcome
 from simulation.serving import runs as serving
 from simulation.serving.faults import failpoints
@@ -26,21 +26,24 @@ class Part:
     mutants: its known defects, by name.
     failpoints: returns the names of the failpoints in the code as it is loaded.
     make_templates: fills a folder with what runs begin with.
-    prepare: returns what runs a seed in the code as it is loaded.
+    prepare: returns what runs a seed in the code as it is loaded, given options that every seed has
+        instead of those it draws.
     """
 
     name: str
     mutants: Mapping[str, Mutant]
     failpoints: Callable[[], list[str]]
     make_templates: Callable[[Path], None]
-    prepare: Callable[[], Run]
+    prepare: Callable[[Changes], Run]
 
 
-def _prepare(run_seed: Callable[[int, Path, Path, FailpointMap], Outcome]) -> Run:
+def _prepare(
+    run_seed: Callable[[int, Path, Path, FailpointMap, Changes], Outcome], changes: Changes
+) -> Run:
     places = FailpointMap()
 
     def run(seed: int, templates: Path, folder: Path) -> Outcome:
-        return run_seed(seed, templates, folder, places)
+        return run_seed(seed, templates, folder, places, changes)
 
     return run
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Final
 
 from divgrpc import parallel
-from simulation.mutation import Mutant
+from simulation.mutation import Changes, Mutant
 from simulation.parts import PARTS, Part
 from simulation.runs import Outcome
 
@@ -78,7 +78,7 @@ def run_seeds(
     mutant: a defect that the code has.
     """
     with _warm_folder(part) as folder, mutant.applied() if mutant else nullcontext():
-        runner = _Runner(folder, part)
+        runner = _Runner(folder, part, mutant.changes if mutant else {})
         end_time = time.monotonic() + seconds
         yield from _run_in_processes(runner, iter(seeds), processes, end_time)
 
@@ -98,7 +98,7 @@ def find_mutants(part: Part, seeds: int, processes: int) -> Iterator[tuple[Mutan
 
 def _find(part: str, mutant: Mutant, folder: Path, seeds: int) -> Outcome:
     with mutant.applied():
-        runner = _Runner(folder, PARTS[part])
+        runner = _Runner(folder, PARTS[part], mutant.changes)
         for seed in range(seeds):
             outcome = runner(seed)
             if outcome.failure:
@@ -115,7 +115,7 @@ def _warm_folder(part: Part) -> Iterator[Path]:
     try:
         part.make_templates(folder / "templates")
         for seed in _FIRST_RUNS:
-            _Runner(folder, part)(seed)
+            _Runner(folder, part, {})(seed)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -124,8 +124,8 @@ def _warm_folder(part: Part) -> Iterator[Path]:
 class _Runner:
     """Runs one seed; an object of this class is copied to each process."""
 
-    def __init__(self, folder: Path, part: Part) -> None:
-        self._folder, self._run = folder, part.prepare()
+    def __init__(self, folder: Path, part: Part, changes: Changes) -> None:
+        self._folder, self._run = folder, part.prepare(changes)
 
     def __call__(self, seed: int) -> Outcome:
         """Run a seed in a new folder, and remove it."""

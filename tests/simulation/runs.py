@@ -5,7 +5,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from simulation.actors import attempt, send, serve
 from simulation.failpoints import FailpointMap
 from simulation.faults import draw_errors, draw_errors_of_syncs, draw_faults
 from simulation.history import Op, Version, ViolationError
+from simulation.mutation import Changes
 from simulation.promises import POINTER_RENAME, doubtful_events
 from simulation.repairs import check_repair
 from simulation.scheduler import DeadlockError, Process
@@ -118,11 +119,20 @@ def _draw_ops(rng: random.Random, options: Options) -> list[Op]:
     return ops
 
 
-def run_seed(seed: int, templates: Path, folder: Path, failpoints: FailpointMap) -> Outcome:
-    """Run a seed in an empty folder."""
+def run_seed(
+    seed: int,
+    templates: Path,
+    folder: Path,
+    failpoints: FailpointMap,
+    changes: Changes,
+) -> Outcome:
+    """Run a seed in an empty folder.
+
+    changes: options that replace those of the seed.
+    """
     outcome = Outcome(seed)
     start = time.process_time()
-    options = draw_options(seed, failpoints.names)
+    options = replace(draw_options(seed, failpoints.names), **changes)
     shutil.copytree(templates / options.kind.name, folder / "life-0")
     world = World(seed, options, folder / "life-0", failpoints)
     world.ops.extend(_draw_ops(world.rng, options))

@@ -87,6 +87,8 @@ _MUTANTS: Final = (
         """,
         new="",
         reason="a front that a worker has not taken yet reports the worker as silent",
+        # A worker opens an index for longer than a front waits, and fronts are replaced meanwhile.
+        changes={"open_seconds": 6.0, "poison_share": 0.2, "kills": 5, "kill_seconds": 0.5},
     ),
     Mutant(
         name="start-not-announced",

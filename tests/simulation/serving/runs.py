@@ -4,6 +4,7 @@ import random
 import shutil
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ import pytest
 from divgrpc_server.config import Config
 from simulation.failpoints import FailpointMap
 from simulation.history import ViolationError
+from simulation.mutation import Changes
 from simulation.runs import Outcome
 from simulation.scheduler import DeadlockError
 from simulation.serving.faults import draw_faults, draw_stop, failpoints
@@ -85,12 +87,21 @@ def _draw_actions(rng: random.Random, later: random.Random, options: Options) ->
     return [(name, number) for number, name in enumerate(names, 1)]
 
 
-def run_seed(seed: int, templates: Path, folder: Path, places: FailpointMap) -> Outcome:
-    """Run a seed in an empty folder; `places` are the calls of the code that change the disk."""
+def run_seed(
+    seed: int,
+    templates: Path,
+    folder: Path,
+    places: FailpointMap,
+    changes: Changes,
+) -> Outcome:
+    """Run a seed in an empty folder; `places` are the calls of the code that change the disk.
+
+    changes: options that replace those of the seed.
+    """
     outcome = Outcome(seed)
     start = time.process_time()
     names = failpoints()
-    options = draw_options(seed, names)
+    options = replace(draw_options(seed, names), **changes)
     root = folder / "root"
     shutil.copytree(templates / "0", root / INDEX)
     if options.fatal_calls:
