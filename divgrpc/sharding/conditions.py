@@ -16,8 +16,8 @@ def encode(condition: Filter | None, exclude_ids: Sequence[int] | Sequence[str] 
     """Return a checked filter and ids of points that do not pass as bytes; b"" if there is none."""
     if condition is None and not len(exclude_ids):
         return b""
-    listed = None if condition is None else _listed(condition)
-    return json.dumps([listed, list(exclude_ids)]).encode()
+    parts = None if condition is None else _listed(condition)
+    return json.dumps([parts, list(exclude_ids)]).encode()
 
 
 def decode(message: bytes) -> Filter | None:
@@ -28,8 +28,8 @@ def decode(message: bytes) -> Filter | None:
     if not message:
         return None
     try:
-        listed, ids = json.loads(message)
-        condition = None if listed is None else as_filter(_condition(listed))
+        parts, ids = json.loads(message)
+        condition = None if parts is None else as_filter(_condition(parts))
     except InvalidArgumentError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:

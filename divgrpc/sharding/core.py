@@ -24,7 +24,7 @@ from divgrpc.sharding.layouts import (
     VECTOR_BYTES_MAX,
 )
 from divgrpc.sharding.messages import divide, join
-from divgrpc.sharding.searcher import NOTHING, Found, ShardSearcher
+from divgrpc.sharding.searcher import NO_POINTS, Found, ShardSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, SparseRows
@@ -102,7 +102,7 @@ class ShardCore:
             self._check_hashed(request, how)
         if not (self.rows if passing is None else passing.count):
             # Kernels need a point that may be found.
-            return NOTHING
+            return NO_POINTS
         if how == ALL:
             return self._searcher.nearest(query, passing, most)
         hashed = HashedQuery(query, request["margins"], request["cells"], request["bases"], -1)

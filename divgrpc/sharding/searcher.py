@@ -99,7 +99,7 @@ class ShardSearcher(Searcher):
         count = int(sizes[query.cells].sum())
         most = min(most, count)
         if not count:
-            return NOTHING
+            return NO_POINTS
         search = records.SCAN_HAMMING if hamming else records.SCAN
         plan = self._plan(search=records.TABLES, hash_limit=most)
         memory = self._fit(plan, by_place)
@@ -200,4 +200,4 @@ def _nearest(found: Found, ids: IntArray, most: int, count: int) -> Found:
 
 
 # What a search finds if no point passes.
-NOTHING: Final = Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)
+NO_POINTS: Final = Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)
