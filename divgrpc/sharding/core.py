@@ -24,7 +24,7 @@ from divgrpc.sharding.layouts import (
     VECTOR_BYTES_MAX,
 )
 from divgrpc.sharding.messages import divide, join
-from divgrpc.sharding.searcher import NO_POINTS, Found, ShardSearcher
+from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, SparseRows
@@ -79,29 +79,29 @@ class ShardCore:
         _check_numbers(request)
         query = self._query(request)
         passing = self._rows_that_pass(request["filter"].tobytes())
-        found = self._search(request, query, passing)
-        vectors = min(int(numbers[layouts.VECTORS]), len(found.rows))
-        nearest = self._nearest(found, vectors)
+        hits = self._search(request, query, passing)
+        vectors = min(int(numbers[layouts.VECTORS]), len(hits.rows))
+        nearest = self._nearest(hits, vectors)
         columns: dict[str, Array] = {
-            "numbers": np.array([found.total, len(found.rows), found.n_probes], np.int64),
-            "ids": self._searcher.keys_of(found.rows),
-            "codes": found.codes,
-            "distances": found.distances,
-            "tags": found.tags,
+            "numbers": np.array([hits.total, len(hits.rows), hits.n_probes], np.int64),
+            "ids": self._searcher.keys_of(hits.rows),
+            "codes": hits.codes,
+            "distances": hits.distances,
+            "tags": hits.tags,
             "nearest": nearest,
         }
-        return layouts.FIND_REPLY.pack(columns | self._vectors(found.rows[nearest]))
+        return layouts.FIND_REPLY.pack(columns | self._vectors(hits.rows[nearest]))
 
     def _search(
         self, request: Mapping[str, Array], query: Rows, passing: PassingRows | None
-    ) -> Found:
+    ) -> ShardHits:
         """Find points as a request says."""
         numbers = [int(number) for number in request["numbers"]]
         how, most = numbers[layouts.HOW], numbers[layouts.ROWS]
         if how != ALL:
             self._check_hashed(request, how)
         if not (self.rows if passing is None else passing.count):
-            # Kernels need a point that may be found.
+            # Kernels need a point that may be hits.
             return NO_POINTS
         if how == ALL:
             return self._searcher.nearest(query, passing, most)
@@ -169,11 +169,11 @@ class ShardCore:
             self._passing[condition] = passing
         return passing
 
-    def _nearest(self, found: Found, count: int) -> npt.NDArray[np.int32]:
+    def _nearest(self, hits: ShardHits, count: int) -> npt.NDArray[np.int32]:
         """Return the places of the `count` nearest points."""
-        if count == len(found.rows):
+        if count == len(hits.rows):
             return np.arange(count, dtype=np.int32)
-        order = np.lexsort((self._searcher.keys_of(found.rows), found.distances))
+        order = np.lexsort((self._searcher.keys_of(hits.rows), hits.distances))
         return order[:count].astype(np.int32)
 
     def _vectors(self, rows: npt.NDArray[np.int32]) -> dict[str, Array]:
@@ -219,9 +219,9 @@ class ShardCore:
     def _describe(self, message: bytes) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]
         rows = self._rows_of(ids)
-        found = rows >= 0
-        columns = columns_of_rows(self._reader.attributes, self._arrays, rows[found])
-        return self._description.pack(columns | {"ids": ids[found]})
+        is_here = rows >= 0
+        columns = columns_of_rows(self._reader.attributes, self._arrays, rows[is_here])
+        return self._description.pack(columns | {"ids": ids[is_here]})
 
 
 def _check_numbers(request: Mapping[str, Array]) -> None:

@@ -314,10 +314,10 @@ class Finder:
             if has_least or 0 < amounts.enough <= count:
                 stopped.append(shard)
         known = min((probed[shard] for shard in stopped), default=max(probed.values()))
-        found = np.cumsum(np.bincount(replies.points.tags, minlength=known)[:known])
-        ends = (np.arange(1, known + 1) >= plan.n_probes) & (found >= plan.min_points)
+        counts = np.cumsum(np.bincount(replies.points.tags, minlength=known)[:known])
+        ends = (np.arange(1, known + 1) >= plan.n_probes) & (counts >= plan.min_points)
         if enough:
-            ends |= found >= enough
+            ends |= counts >= enough
         if ends.any():
             return int(ends.argmax()) + 1, []
         return known, stopped
@@ -362,7 +362,7 @@ class Finder:
         return [
             shard
             for shard, reply in replies.columns.items()
-            if len(reply["ids"]) < min(limit, reply["numbers"][layouts.FOUND])
+            if len(reply["ids"]) < min(limit, reply["numbers"][layouts.TOTAL])
             and (shard < len(kept) and kept[shard] == len(reply["ids"]))
         ]
 

@@ -106,9 +106,9 @@ class GatheringSearcher(Searcher):
             row_bytes=self._row_bytes,
         )  # fmt: skip
         hashed = [self._hash(queries, row, plan, passing) for row in range(len(queries))]
-        found = [finder.find(query, finder.first_vectors) for query in hashed]
+        candidate_sets = [finder.find(query, finder.first_vectors) for query in hashed]
         self.transcript.check()
-        for row, candidates in enumerate(found):
+        for row, candidates in enumerate(candidate_sets):
             assert candidates is not None  # noqa: S101  # no reply is missing
             self._select_from(candidates, row, plan, answers, finder.first_vectors)
             while wider := _wider_pool(candidates, row, plan, answers):

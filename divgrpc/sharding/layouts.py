@@ -35,7 +35,7 @@ SEED = 8  # the seed of the priorities, as a signed number
 REQUEST_NUMBERS: Final = 9
 
 # Places of the numbers of `FIND_REPLY`.
-FOUND = 0  # the number of points that were found, of which at most ROWS are returned
+TOTAL = 0  # the number of points that the search finds; the reply has at most ROWS of them
 SCORED = 1  # the number of points whose distances were computed
 PROBED = 2  # with TABLES, the number of buckets that were probed
 REPLY_NUMBERS: Final = 3
@@ -72,7 +72,7 @@ FIND_REPLY: Final = Layout(
         Column.of("inverse_lengths", np.float32),
     ),
 )
-# The vectors of points that have been found.
+# The vectors of candidates whose ids the router knows.
 FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
 FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[6:])
 # How many points pass a filter.

@@ -28,14 +28,14 @@ _PARAMETERS: Final = EffectiveParameters(
 )  # fmt: skip
 
 
-class Found(NamedTuple):
+class ShardHits(NamedTuple):
     """Points of a shard, the best in the order of the search first.
 
     rows: (m,) int32 rows.
     distances: (m,) float32 distances from the query.
     codes: (m,) float32 distances by code; empty if the search did not compare codes.
     tags: (m,) int32 numbers of the probes that found the points; empty without tables.
-    total: number of points that were found, of which the search returns the best.
+    total: number of points that the search finds. It returns only the best of them.
     n_probes: number of buckets that were probed.
     """
 
@@ -67,7 +67,7 @@ class ShardSearcher(Searcher):
         )._replace(**fields)  # fmt: skip
         return QueryPlan(_PARAMETERS, kernel, tuple(kernel), kernel.candidates_limit, True)
 
-    def nearest(self, query: Rows, passing: PassingRows | None, most: int) -> Found:
+    def nearest(self, query: Rows, passing: PassingRows | None, most: int) -> ShardHits:
         """Find the nearest points, at most `most`.
 
         passing: the points that pass a filter; None stands for all points.
@@ -79,7 +79,7 @@ class ShardSearcher(Searcher):
         candidates = self._local.memory.scratch.candidates
         count = int(single.counts[0])
         rows, distances = candidates.rows[:count].copy(), candidates.distances[:count].copy()
-        return Found(rows, distances, _NO_CODES, _NO_TAGS, open_points)
+        return ShardHits(rows, distances, _NO_CODES, _NO_TAGS, open_points)
 
     def in_cells(
         self,
@@ -89,7 +89,7 @@ class ShardSearcher(Searcher):
         *,
         by_code: bool,
         hamming: bool,
-    ) -> Found:
+    ) -> ShardHits:
         """Find the points of the cells of a query that are nearest, by code or by distance.
 
         If the query has all cells, they are in the order of their numbers.
@@ -110,8 +110,8 @@ class ShardSearcher(Searcher):
         )  # fmt: skip
         if by_code:
             return self._scored(query.row, plan, most, most)._replace(total=count)
-        found = self._scored(query.row, plan, count, count)
-        return _nearest(found, self.keys_of(found.rows), most, count)
+        hits = self._scored(query.row, plan, count, count)
+        return _nearest(hits, self.keys_of(hits.rows), most, count)
 
     def by_scan(
         self,
@@ -122,7 +122,7 @@ class ShardSearcher(Searcher):
         hamming: bool,
         uniform: bool,
         seed: int,
-    ) -> Found:
+    ) -> ShardHits:
         """Find the points that are nearest by code.
 
         uniform: whether points at the same distance by code are ordered by priorities with `seed`;
@@ -139,8 +139,8 @@ class ShardSearcher(Searcher):
         tie_start, count = shards.find_by_scan(
             self._register, memory.register, plan.fields, query.margins
         )
-        found = self._scored(query.row, plan, most, count, tie_start)
-        return found._replace(total=open_points)
+        hits = self._scored(query.row, plan, most, count, tie_start)
+        return hits._replace(total=open_points)
 
     def in_tables(
         self,
@@ -150,14 +150,14 @@ class ShardSearcher(Searcher):
         *,
         least: int,
         enough: int,
-    ) -> Found:
+    ) -> ShardHits:
         """Find the points of the probed buckets, in the order of the probes.
 
         probes: the least number of buckets. More are probed until `least` points are found; none
         are probed after `enough` points have been found, if it is above 0.
         """
         by_row = NO_FILTER if passing is None else passing.by_code(self._order)
-        # No further bucket has a point when all have been found.
+        # No further bucket has a point when all have been hits.
         least = min(least, self._n_points if passing is None else passing.count)
         plan = self._plan(search=records.TABLES, n_probes=probes, min_points=least)
         memory = self._fit(plan, by_row)
@@ -165,9 +165,9 @@ class ShardSearcher(Searcher):
         count, n_probes = shards.find_by_tables(
             self._register, memory.register, plan.fields, query.margins, enough
         )
-        found = self._scored(query.row, plan, count, count)
+        hits = self._scored(query.row, plan, count, count)
         tags = memory.scratch.probes.tags[:count].copy()
-        return found._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
+        return hits._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
 
     def _fit(self, plan: QueryPlan, passing: records.Passing) -> Memory:
         memory = self._memory(plan, self._n_points, self._n_points)
@@ -176,7 +176,7 @@ class ShardSearcher(Searcher):
 
     def _scored(
         self, query: Rows, plan: QueryPlan, most: int, count: int, tie_start: int = 0
-    ) -> Found:
+    ) -> ShardHits:
         """Score the first `count` points in scratch memory, and return `most` of them.
 
         tie_start: if there are more than `most`, the place of the first of those that tie for the
@@ -190,14 +190,14 @@ class ShardSearcher(Searcher):
         )  # fmt: skip
         candidates = memory.scratch.candidates
         rows, codes = candidates.rows[:most].copy(), candidates.distances[:most].copy()
-        return Found(rows, distances[:most], codes, _NO_TAGS, count)
+        return ShardHits(rows, distances[:most], codes, _NO_TAGS, count)
 
 
-def _nearest(found: Found, ids: IntArray, most: int, count: int) -> Found:
+def _nearest(hits: ShardHits, ids: IntArray, most: int, count: int) -> ShardHits:
     """Return the `most` nearest points, nearest first."""
-    order = np.lexsort((ids, found.distances))[:most]
-    return Found(found.rows[order], found.distances[order], _NO_CODES, _NO_TAGS, count)
+    order = np.lexsort((ids, hits.distances))[:most]
+    return ShardHits(hits.rows[order], hits.distances[order], _NO_CODES, _NO_TAGS, count)
 
 
 # What a search finds if no point passes.
-NO_POINTS: Final = Found(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)
+NO_POINTS: Final = ShardHits(_NO_TAGS, _NO_CODES, _NO_CODES, _NO_TAGS, 0)

@@ -1,4 +1,4 @@
-"""Messages between a router and shards: what is packed is unpacked, and nothing else is."""
+"""Columns and filters survive packing, and malformed messages are refused."""
 
 from typing import Any
 
