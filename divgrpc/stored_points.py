@@ -129,7 +129,7 @@ class StoredPoints:
         most = LIMITS["query_rows_max"]
         if not 1 <= len(ids) <= most:
             raise invalid("like", f"must be 1 to {most} ids, got {len(ids)}")
-        rows = self._reader.ids.rows_of(ids, "like")
+        rows = self.rows_of_ids(ids, "like")
         for place in np.flatnonzero(rows < 0)[:1].tolist():
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
@@ -142,7 +142,7 @@ class StoredPoints:
         """
         if len(ids) > LIMITS["get_rows_max"]:
             raise invalid("ids", f"must be at most {LIMITS['get_rows_max']}, got {len(ids)}")
-        rows = self._reader.ids.rows_of(ids)
+        rows = self.rows_of_ids(ids, "ids")
         return rows[rows >= 0]
 
     def vectors_of(self, ids: Sequence[int] | Sequence[str] | IdArray) -> Rows:
@@ -154,7 +154,7 @@ class StoredPoints:
         most = LIMITS["get_rows_max"]
         if len(ids) > most:
             raise invalid("ids", f"must be at most {most}, got {len(ids)}")
-        rows = self._reader.ids.rows_of(ids)
+        rows = self.rows_of_ids(ids, "ids")
         for place in np.flatnonzero(rows < 0)[:1].tolist():
             raise invalid("ids", f"has {ids[place]!r}, which is no id of the index")
         has_vector = self._has_vector(rows)
@@ -206,7 +206,7 @@ class StoredPoints:
         """Return an upper bound of the bytes that the record of each row takes in a message."""
         sizes = self._reader.bytes_of_rows(rows, attributes=parts.attributes, payload=parts.payload)
         if parts.vectors:
-            points = self._searcher.points
+            points = self._points
             if isinstance(points, SparseRows):
                 sizes += 8 * (points.indptr[rows + 1] - points.indptr[rows]) + 8
             else:
@@ -263,7 +263,7 @@ class StoredPoints:
         return None
 
     def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
-        points = self._searcher.points
+        points = self._points
         if isinstance(points, SparseRows):
             part = points[rows]
             return SparseVectors(part.indptr, part.indices, part.values, self.dims)

@@ -24,6 +24,7 @@ from divgrpc.sharding.layouts import (
     VECTOR_BYTES_MAX,
 )
 from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
@@ -46,6 +47,7 @@ class ShardCore:
         self._filters = FilterReader(
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
+        self._stored = PartPoints(manifest, generation.arrays, self.rows)
         self._passing: dict[bytes, PassingRows] = {}
         self._description = layouts.describe_reply(
             manifest.attributes,
@@ -59,6 +61,8 @@ class ShardCore:
             "fetch": self._fetch,
             "count": self._count,
             "describe": self._describe,
+            "get": self._stored.get,
+            "scroll": self._scroll,
         }
 
     def ask(self, name: str, message: bytes) -> bytes:
@@ -215,6 +219,10 @@ class ShardCore:
         cells = passing.by_code(self._searcher.order).cells
         count = np.array([passing.count], np.int64)
         return layouts.COUNT_REPLY.pack({"count": count, "cells": cells})
+
+    def _scroll(self, message: bytes) -> bytes:
+        condition = layouts.SCROLL_REQUEST.unpack(message)["filter"].tobytes()
+        return self._stored.scroll(message, self._rows_that_pass(condition))
 
     def _describe(self, message: bytes) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]

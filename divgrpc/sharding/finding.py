@@ -44,6 +44,12 @@ class PassingSomewhere(PassingRows):
         self.condition, self.count, self.cells = condition, count, cells
 
 
+def condition_of(passing: PassingRows) -> bytes:
+    """Return the encoded filter of points on shards."""
+    assert isinstance(passing, PassingSomewhere)  # noqa: S101  # routers make no other kind
+    return passing.condition
+
+
 class Candidates(NamedTuple):
     """The candidates of one query.
 
@@ -148,8 +154,7 @@ class Finder:
         self._open = sum(rows) if passing is None else passing.count
         self._condition, self._vectors = b"", self.first_vectors
         if passing is not None:
-            assert isinstance(passing, PassingSomewhere)  # noqa: S101  # no other kind is made here
-            self._condition = passing.condition
+            self._condition = condition_of(passing)
 
     def find(self, query: HashedQuery, vectors: int) -> Candidates | None:
         """Return the candidates of a query, or None if replies are missing.

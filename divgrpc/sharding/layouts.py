@@ -1,10 +1,11 @@
 """The layouts of the messages between a router and shards."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 
+from divgrpc.columns.annotations import INDICES, INDPTR
 from divgrpc.columns.ids import ID_TEXTS
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS
@@ -82,6 +83,30 @@ COUNT_REPLY: Final = Layout(7, (Column.of("count", np.int64), Column.of("cells",
 DESCRIBE_REQUEST: Final = Layout(8, (Column.of("ids", np.int64),))
 
 
+# The points that have some ids: integers or keys in `ids`, or else texts.
+GET_REQUEST: Final = Layout(
+    10,
+    (
+        Column.of("parts", np.uint8),  # 1 for each of `Parts` that is wanted
+        Column.of("ids", np.int64),
+        Column.of("texts", np.uint8),  # the texts, one after another
+        Column.of("ends", np.int64),  # the end of each text
+    ),
+)
+# The next points that pass a filter, in the order of their keys.
+SCROLL_REQUEST: Final = Layout(
+    11,
+    (
+        Column.of("after", np.int64),  # the key after which the points begin
+        Column.of("count", np.int64),  # the maximum number of points
+        Column.of("filter", np.uint8),
+    ),
+)
+# Columns of `sizes`: bounds of the bytes that a point takes in a message to a caller, by itself and
+# with each of `Parts`.
+SCROLL_REPLY: Final = Layout(12, (Column.of("ids", np.int64), Column.of("sizes", np.int64, 2)))
+
+
 def describe_reply(
     attributes: Sequence[Attribute], *, has_texts: bool, has_payloads: bool
 ) -> Layout:
@@ -98,3 +123,25 @@ def describe_reply(
         if attribute.multi:
             columns.append(Column.of(array_name(number, "ends"), np.int64))
     return Layout(9, tuple(columns))
+
+
+def get_reply(description: Layout, names: Collection[str]) -> Layout:
+    """Return the layout of replies to `GET_REQUEST`.
+
+    description: what `describe_reply` returns. names: names of the arrays of the index.
+
+    `places` are those of the ids in the request that points of the shard have.
+    """
+    parts = (
+        Column.of("vectors", np.float32, 2),
+        Column.of("indptr", np.int64),
+        Column.of("indices", np.int32),
+        Column.of("values", np.float32),
+        Column.of(INDPTR, np.int64),
+        Column.of(INDICES, np.int32),
+        Column.of("categories", np.int32),
+        Column.of("subtopics", np.int32),
+    )
+    places = Column.of("places", np.int32), Column.of("sizes", np.int64, 2)
+    present = (column for column in parts if column.name in names)
+    return Layout(13, (*description.columns, *places, *present))

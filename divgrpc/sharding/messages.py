@@ -53,7 +53,8 @@ class Layout:
                 sizes += [0] * dimensions
                 continue
             assert array.dtype == dtype and array.ndim == dimensions  # noqa: S101, PT018  # a mistake of the caller
-            sizes += array.shape
+            # The width of a matrix without rows says nothing, and may exceed the message.
+            sizes += array.shape if array.size else [0] * dimensions
             parts += [array.tobytes(), bytes(-array.nbytes % _ALIGNMENT_BYTES)]
         head = _head(len(sizes)).pack(VERSION, self.number, len(self.columns), *sizes)
         return b"".join([head, *parts])

@@ -119,7 +119,9 @@ def test_an_id_is_fetched_once() -> None:
 
 
 def test_an_unknown_operation_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="find, more, fetch, count, describe, got 'drop'"):
+    with pytest.raises(
+        UnsupportedError, match="find, more, fetch, count, describe, get, scroll, got 'drop'"
+    ):
         a_shard().ask("drop", join([]))
 
 

@@ -10,9 +10,10 @@ from divgrpc.engine import Engine
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.cutting import cut
 from divgrpc.sharding.placement import shard_of
-from divgrpc.sharding.router import Request, Router
+from divgrpc.sharding.router import Call, ResultT, Router
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray, QueryResult, QueryStats
+from divgrpc.types.records import Records
 from divgrpc.vectors import SparseRows
 
 # Numbers of shards, and ways to divide points among them.
@@ -75,8 +76,8 @@ class DividedIndex:
         self.rounds: list[str] = []
         self.reply_bytes = 0
 
-    def answer(self, request: Request) -> QueryResult:
-        """Answer a query by as many rounds as it takes."""
+    def answer(self, call: Call[ResultT]) -> ResultT:
+        """Answer a call by as many rounds as it takes."""
         rounds: dict[str, None] = {}
         self.reply_bytes = 0
 
@@ -86,7 +87,7 @@ class DividedIndex:
             self.reply_bytes += len(reply)
             return reply
 
-        result = self.router.answer(request, ask)
+        result = self.router.answer(call, ask)
         self.rounds = list(rounds)
         return result
 
@@ -101,6 +102,12 @@ def differences(a: QueryResult, b: QueryResult) -> list[str]:
     }
     pairs.pop("points_scored")
     return [name for name, pair in pairs.items() if not _are_equal(*pair)]
+
+
+def record_differences(a: Records, b: Records) -> list[str]:
+    """Return the names of the fields that differ in any byte."""
+    names = [field.name for field in fields(a)]
+    return [name for name in names if not _are_equal(getattr(a, name), getattr(b, name))]
 
 
 def _are_equal(a: Any, b: Any) -> bool:  # noqa: ANN401  # any field

@@ -1,0 +1,224 @@
+"""An engine whose points are on shards, and whose methods raise where replies are missing.
+
+A row is the key of a point here: its integer id, or the key of its text id. A searcher numbers the
+points that it has gathered.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from divgrpc.arrays import Array
+from divgrpc.columns.annotations import INDPTR
+from divgrpc.columns.ids import as_integers, encode_texts, is_texts
+from divgrpc.columns.reader import RowReader
+from divgrpc.engine import Engine
+from divgrpc.errors import invalid
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.search.arrays import Answers
+from divgrpc.search.passing import PassingRows
+from divgrpc.search.reports import ids_of
+from divgrpc.sharding import conditions, layouts
+from divgrpc.sharding.finding import PassingSomewhere, condition_of
+from divgrpc.sharding.gathering import GatheringSearcher
+from divgrpc.sharding.messages import Layout
+from divgrpc.sharding.part_points import PartPoints
+from divgrpc.sharding.rounds import Transcript
+from divgrpc.storage.generations import Generation
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.filters import Filter
+from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
+
+Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
+# Columns of replies that say where the values of each point begin, and where those of the last end.
+_STARTS: Final = ("indptr", INDPTR)
+
+
+class GatheringEngine(Engine):
+    """An engine whose points are on shards."""
+
+    def __init__(self, generation: Generation, rows: Sequence[int]) -> None:
+        self._shard_rows = rows
+        super().__init__(generation)
+        self._description = layouts.describe_reply(
+            self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
+        )
+        self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
+        # The sizes of points by their keys, as far as replies to the current call have them.
+        self._sizes: dict[int, list[int]] = {}
+
+    def _make_searcher(self, generation: Generation) -> GatheringSearcher:
+        manifest = generation.manifest
+        # A sparse value has a column too.
+        value_bytes = 4 if manifest.points == "dense" else 8
+        self._gathering = GatheringSearcher(
+            generation.arrays, manifest.parameters, manifest.dims, self._shard_rows,
+            tuple(manifest.arrays),
+            row_bytes=value_bytes * -(-manifest.nonzeros // max(1, manifest.rows)),
+        )  # fmt: skip
+        return self._gathering
+
+    @property
+    def transcript(self) -> Transcript:
+        """The replies that are known for the current call."""
+        return self._gathering.transcript
+
+    @transcript.setter
+    def transcript(self, transcript: Transcript) -> None:
+        """Begin a call, or begin it anew, with these replies."""
+        self._gathering.transcript = transcript
+        self._sizes = {}
+
+    def passing(
+        self,
+        condition: Filter | None,
+        exclude_ids: Ids = (),
+    ) -> PassingRows | None:
+        """Return the points that pass a filter and have none of `exclude_ids`.
+
+        Raises `UnansweredError` if the shards have not yet counted them.
+        """
+        most = LIMITS["exclude_ids_max"]
+        if len(exclude_ids) > most:
+            raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
+        encoded = conditions.encode(condition, self._plain_ids(exclude_ids, "exclude_ids"))
+        if not encoded:
+            return None
+        message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(encoded, np.uint8)})
+        replies = self._ask_all("count", message)
+        counts = [layouts.COUNT_REPLY.unpack(reply) for reply in replies.values()]
+        total = sum(int(reply["count"][0]) for reply in counts)
+        cells: Any = np.sum([reply["cells"] for reply in counts], axis=0, dtype=np.int32)
+        return PassingSomewhere(encoded, total, cells)
+
+    def _plain_ids(self, ids: Ids, field: str) -> list[int] | list[str]:
+        """Return ids as integers or texts, checked as one index checks them."""
+        if not len(ids):
+            return []
+        if not self._has_texts:
+            integers: list[int] = as_integers(ids, field).tolist()
+            return integers
+        if not is_texts(ids):
+            raise invalid(field, "must be texts, as the ids of this index are")
+        return [text.decode() for text in encode_texts(ids, field)]
+
+    def _ask_all(self, name: str, message: bytes) -> Mapping[int, bytes]:
+        """Return the replies of all shards that have points; raises `UnansweredError`."""
+        shards = [shard for shard, rows in enumerate(self._shard_rows) if rows]
+        replies = self.transcript.ask(name, dict.fromkeys(shards, message))
+        self.transcript.check()
+        assert replies is not None  # noqa: S101  # no reply is missing
+        return replies
+
+    # Points by their ids, or in the order of their keys.
+
+    def rows_of_ids(self, ids: Ids, field: str) -> IntArray:
+        """Return the key (m,) of each id, -1 for an id that no point has."""
+        plain = self._plain_ids(ids, field)
+        columns: dict[str, Array] = {"parts": np.zeros(len(Parts._fields), np.uint8)}
+        if self._has_texts:
+            texts = [str(text).encode() for text in plain]
+            columns["texts"] = np.frombuffer(b"".join(texts), np.uint8)
+            columns["ends"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        else:
+            columns["ids"] = np.array(plain, np.int64)
+        keys = np.full(len(plain), -1)
+        if len(plain):
+            for reply in self._replies("get", columns, layouts.GET_REQUEST, self._stored):
+                keys[reply["places"]] = reply["ids"]
+                self._note(reply)
+        return keys
+
+    def following(
+        self, key: int, count: int, passing: PassingRows | None = None
+    ) -> tuple[IntArray, IntArray]:
+        """Return the keys of the next points, twice, as `StoredPoints.following` returns rows."""
+        columns: dict[str, Array] = {"after": np.array([key]), "count": np.array([count])}
+        if passing is not None:
+            columns["filter"] = np.frombuffer(condition_of(passing), np.uint8)
+        replies = self._replies("scroll", columns, layouts.SCROLL_REQUEST, layouts.SCROLL_REPLY)
+        for reply in replies:
+            self._note(reply)
+        keys = np.sort(np.concatenate([reply["ids"] for reply in replies]))[:count]
+        return keys, keys
+
+    def _note(self, reply: Mapping[str, Array]) -> None:
+        """Note the sizes of the points in a reply."""
+        self._sizes.update(zip(reply["ids"].tolist(), reply["sizes"].tolist(), strict=True))
+
+    def bytes_of_rows(self, rows: IntArray, parts: Parts) -> IntArray:
+        """Return an upper bound of the bytes that the record of each point takes in a message.
+
+        rows: (m,) keys that a method of this engine has returned.
+        """
+        sizes = np.array([self._sizes[key] for key in rows.tolist()], np.int64)
+        totals: IntArray = sizes.reshape(-1, 1 + len(parts)) @ np.array([True, *parts])
+        return totals
+
+    def records(self, rows: IntArray, parts: Parts) -> Records:
+        """Return the points with these keys (m,)."""
+        columns: dict[str, Array] = {"parts": np.array(parts, np.uint8), "ids": np.unique(rows)}
+        replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
+        arrays = self._joined(self._stored, replies)
+        points = PartPoints(self.manifest, arrays, len(arrays["ids"]))
+        return points.records(points.rows_of_keys(rows), parts)
+
+    def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
+        vectors = self.records(rows, Parts(vectors=True, attributes=False, payload=False)).vectors
+        assert vectors is not None  # noqa: S101  # the parts have them
+        return vectors
+
+    def _replies(
+        self, name: str, columns: Mapping[str, Array], request: Layout, reply: Layout
+    ) -> list[dict[str, Array]]:
+        """Return the columns of the replies of all shards; raises `UnansweredError`."""
+        return [reply.unpack(part) for part in self._ask_all(name, request.pack(columns)).values()]
+
+    # What results have beside ids.
+
+    def _columns_of(self, answers: Answers, parameters: QueryParameters) -> dict[str, Any]:
+        """Return the columns of a result that have ids, and those that stored values fill."""
+        keys = [answers.ids.ravel()]
+        if self._has_texts:
+            keys += answers.copies
+            keys += [ids for one in answers.explanations for ids in ids_of(one)]
+        keys += [answers.plain_ids.ravel()]
+        has_columns = self._has_texts or parameters.with_payload
+        has_values = parameters.with_attributes or parameters.with_report
+        if has_columns or (has_values and self.manifest.attributes):
+            self._reader = self._reader_of(np.concatenate(keys))
+        return super()._columns_of(answers, parameters)
+
+    def _reader_of(self, keys: IntArray) -> RowReader:
+        """Return a reader of the points with these keys; negative ones are padding."""
+        columns = {"ids": np.unique(keys[keys >= 0])}
+        replies = self._replies("describe", columns, layouts.DESCRIBE_REQUEST, self._description)
+        arrays = self._joined(self._description, replies)
+        return RowReader(arrays, len(arrays["ids"]), self.manifest.attributes)
+
+    def _joined(self, layout: Layout, replies: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        """Return the columns of the points in replies, beside the arrays of the router."""
+        arrays = dict(self.arrays)
+        for name, dtype, dimensions in layout.columns:
+            parts = [reply[name] for reply in replies]
+            if name in _STARTS:
+                sizes = [np.diff(starts) for starts in parts]
+                parts = [np.cumsum(np.concatenate((np.zeros(1, dtype), *sizes)))]
+            elif name.endswith("ends"):
+                starts = np.cumsum([0, *(int(ends[-1]) if len(ends) else 0 for ends in parts)])
+                parts = [ends + start for ends, start in zip(parts, starts, strict=False)]
+            elif dimensions > 1:
+                # A matrix without rows loses its width in a message.
+                parts = [part for part in parts if len(part)] or [np.empty((0, self.dims), dtype)]
+            arrays[name] = np.concatenate(parts)
+        return arrays
+
+    def _ids_of(self, keys: IntArray) -> IdArray:
+        if not self._has_texts:
+            return keys
+        rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
+        return self._reader.ids.of_results(rows)
+
+    def _rows_of_keys(self, keys: IntArray) -> IntArray:
+        return self._reader.ids.rows_of_keys(keys)
