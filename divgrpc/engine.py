@@ -378,13 +378,15 @@ class Engine(LabelledPoints):
 
         A query does not return its own point.
         """
-        points, visible = self._searcher.points, self.searched_rows(passing)
-        results = []
-        for row in rows.tolist():
-            vector, others_pass = points[row : row + 1], visible.without(np.array([row]))
-            result = self.answer(vector, parameters, others_pass, quotas, as_points=True)
-            results.append(result)
-        return joined(results)
+        visible = self.searched_rows(passing)
+
+        def answer_one(row: IntArray) -> QueryResult:
+            others_pass = visible.without(row)
+            return self.answer(
+                self.vectors_at(row), parameters, others_pass, quotas, as_points=True
+            )
+
+        return joined(self.answer_each(answer_one, rows))
 
     def searched_rows(self, passing: PassingRows | None) -> PassingRows:
         """Return the points in `passing`, None for all, that have a vector."""

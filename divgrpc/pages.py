@@ -121,14 +121,14 @@ def answer_continued(
         rows = engine.rows_like(continuation.like)
         call = _Call(engine, parameters, passing, continuation)
         continuation.check_rows("like", len(rows))
-        return joined([call.answer_like(row) for row in rows.tolist()])
+        return joined(engine.answer_each(call.answer_like, rows))
     matrix = query_rows("queries", queries, engine.dims, engine.searcher.metric)
     if not 1 <= len(matrix) <= LIMITS["query_rows_max"]:
         most = LIMITS["query_rows_max"]
         raise invalid("queries", f"must have 1 to {most} rows, got {len(matrix)}")
     call = _Call(engine, parameters, passing, continuation)
     continuation.check_rows("queries", len(matrix))
-    return joined([call.answer_row(matrix[row : row + 1]) for row in range(len(matrix))])
+    return joined(engine.answer_each(call.answer_row, matrix))
 
 
 class _Call:
@@ -184,13 +184,11 @@ class _Call:
         """Answer one query row, scaled for the metric."""
         return self._answer(query, self._passing, dense=not isinstance(query, SparseRows))
 
-    def answer_like(self, row: int) -> QueryResult:
-        """Answer with the vector of a stored point, which is not among the results."""
+    def answer_like(self, row: IntArray) -> QueryResult:
+        """Answer with the vector of the point in `row` (1,), which is not among the results."""
         engine = self._engine
-        points = engine.searcher.points[row : row + 1]
-        # A copy, because kernels would be compiled anew for read-only queries.
-        query = query_rows("like", points, engine.dims, engine.searcher.metric)
-        passing = self._engine.without(self._passing, np.array([row]))
+        query = query_rows("like", engine.vectors_at(row), engine.dims, engine.searcher.metric)
+        passing = engine.without(self._passing, row)
         return self._answer(query, passing, dense=False)
 
     def _answer(self, query: Rows, passing: PassingRows | None, *, dense: bool) -> QueryResult:

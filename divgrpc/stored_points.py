@@ -4,8 +4,8 @@ It also reads what evaluations need of stored points.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from divgrpc.search.quota_candidates import QuotaValues
 from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import FloatArray, IntArray, QueryResult
 from divgrpc.types.quotas import Quotas
 from divgrpc.types.records import (
     AttributeValue,
@@ -36,6 +36,8 @@ from divgrpc.types.records import (
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
+# Row numbers, or vectors.
+RowsT = TypeVar("RowsT", IntArray, Rows)
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
 
@@ -134,6 +136,10 @@ class StoredPoints:
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
 
+    def answer_each(self, answer: Callable[[RowsT], QueryResult], rows: RowsT) -> list[QueryResult]:
+        """Return the answer for each of some rows, which are passed on one at a time."""
+        return [answer(rows[place : place + 1]) for place in range(len(rows))]
+
     def find(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
         """Return the rows of the points with these ids, in the order of `ids`, for `records`.
 
@@ -161,6 +167,10 @@ class StoredPoints:
         if has_vector is not None:
             for place in np.flatnonzero(~has_vector)[:1].tolist():
                 raise invalid("ids", f"has {ids[place]!r}, whose point has no vector")
+        return self.vectors_at(rows)
+
+    def vectors_at(self, rows: IntArray) -> Rows:
+        """Return the vectors of the points in `rows` (m,), all of which have one."""
         vectors = self._vectors(rows)
         if isinstance(vectors, SparseVectors):
             return SparseRows(vectors.indptr, vectors.indices, vectors.values, vectors.dims)

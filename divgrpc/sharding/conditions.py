@@ -12,24 +12,26 @@ from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 
 
-def encode(condition: Filter | None, exclude_ids: Sequence[int] | Sequence[str] = ()) -> bytes:
-    """Return a checked filter and ids of points that do not pass as bytes; b"" if there is none."""
-    if condition is None and not len(exclude_ids):
+def encode(filters: Sequence[Filter], exclude_ids: Sequence[int] | Sequence[str] = ()) -> bytes:
+    """Return checked filters, and ids of points that do not pass, as bytes; b"" if there are none.
+
+    Points must pass all filters.
+    """
+    if not filters and not len(exclude_ids):
         return b""
-    parts = None if condition is None else _listed(condition)
-    return json.dumps([parts, list(exclude_ids)]).encode()
+    return json.dumps([list(map(_listed, filters)), list(exclude_ids)]).encode()
 
 
-def decode(message: bytes) -> Filter | None:
-    """Return the filter that `encode` has encoded, None for b"".
+def decode(message: bytes) -> list[Filter]:
+    """Return the filters that `encode` has encoded; ids are those of a further one.
 
     Raises `InvalidArgumentError` for other bytes.
     """
     if not message:
-        return None
+        return []
     try:
-        parts, ids = json.loads(message)
-        condition = None if parts is None else as_filter(_condition(parts))
+        conditions, ids = json.loads(message)
+        filters = [as_filter(_condition(parts)) for parts in conditions]
     except InvalidArgumentError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -37,9 +39,9 @@ def decode(message: bytes) -> Filter | None:
     kinds = {type(item) for item in ids} if isinstance(ids, list) else {list}
     if kinds not in (set(), {int}, {str}) or len(ids) > LIMITS["exclude_ids_max"]:
         raise invalid("exclude_ids", "cannot be read")
-    if not ids:
-        return Filter() if condition is None else condition
-    return Filter(must=() if condition is None else (condition,), must_not=(HasId(tuple(ids)),))
+    if ids:
+        filters.append(Filter(must_not=(HasId(tuple(ids)),)))
+    return [condition for condition in filters if condition is not None]
 
 
 def _listed(condition: Condition) -> list[Any]:

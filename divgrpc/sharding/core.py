@@ -28,6 +28,7 @@ from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
+from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 
 # Maximum number of bytes of filters and of the rows that pass them, which are kept.
@@ -48,7 +49,9 @@ class ShardCore:
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
         self._stored = PartPoints(manifest, generation.arrays, self.rows)
-        self._passing: dict[bytes, PassingRows] = {}
+        self._passing: dict[str, PassingRows] = {}
+        # The last restriction, and the points that meet it.
+        self._last: tuple[tuple[bytes, bytes], PassingRows | None] | None = None
         self._description = layouts.describe_reply(
             manifest.attributes,
             has_texts=manifest.id_kind == "string",
@@ -82,7 +85,7 @@ class ShardCore:
         numbers = request["numbers"]
         _check_numbers(request)
         query = self._query(request)
-        passing = self._rows_that_pass(request["filter"].tobytes())
+        passing = self._rows_that_pass(request)
         hits = self._search(request, query, passing)
         vectors = min(int(numbers[layouts.VECTORS]), len(hits.rows))
         nearest = self._nearest(hits, vectors)
@@ -158,19 +161,34 @@ class ShardCore:
         indptr = np.array([0, len(indices)], np.int64)
         return SparseRows(indptr, indices.copy(), values.copy(), self._dims)
 
-    def _rows_that_pass(self, condition: bytes) -> PassingRows | None:
-        """Return the points that pass an encoded filter, kept for the next query with it."""
-        if not condition:
-            return None
-        passing = self._passing.get(condition)
+    def _rows_that_pass(self, request: Mapping[str, Array]) -> PassingRows | None:
+        """Return the points that meet the restriction of a request, kept for the next one."""
+        condition, excluded = request["filter"].tobytes(), request["exclude"]
+        key = condition, excluded.tobytes()
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        passing: PassingRows | None = None
+        for part in conditions.decode(condition):
+            rows = self._rows_that_pass_filter(part)
+            passing = rows if passing is None else rows.within(passing)
+        if len(excluded):
+            every = PassingRows(np.ones(self.rows, np.bool_)) if passing is None else passing
+            removed = self._reader.ids.rows_of_keys(excluded)
+            passing = every.without(removed[removed >= 0])
+        self._last = key, passing
+        return passing
+
+    def _rows_that_pass_filter(self, condition: Filter) -> PassingRows:
+        """Return the points that pass a filter, kept because many requests repeat a filter."""
+        # A text, because equal filters may have values of different types: True equals 1.
+        key = repr(condition)
+        passing = self._passing.get(key)
         if passing is None:
-            decoded = conditions.decode(condition)
-            assert decoded is not None  # noqa: S101  # only no bytes are no filter
-            passing = PassingRows(self._filters.flags(decoded))
+            passing = PassingRows(self._filters.flags(condition))
             kept = sum(len(key) + rows.bytes_max for key, rows in self._passing.items())
-            if kept + len(condition) + passing.bytes_max > _FILTER_BYTES_MAX:
+            if kept + len(key) + passing.bytes_max > _FILTER_BYTES_MAX:
                 self._passing.clear()
-            self._passing[condition] = passing
+            self._passing[key] = passing
         return passing
 
     def _nearest(self, hits: ShardHits, count: int) -> npt.NDArray[np.int32]:
@@ -212,8 +230,7 @@ class ShardCore:
         return self._reader.ids.rows_of_keys(ids)
 
     def _count(self, message: bytes) -> bytes:
-        condition = layouts.COUNT_REQUEST.unpack(message)["filter"].tobytes()
-        passing = self._rows_that_pass(condition)
+        passing = self._rows_that_pass(layouts.COUNT_REQUEST.unpack(message))
         if passing is None:
             raise invalid("message", "must have a filter")
         cells = passing.by_code(self._searcher.order).cells
@@ -221,8 +238,8 @@ class ShardCore:
         return layouts.COUNT_REPLY.pack({"count": count, "cells": cells})
 
     def _scroll(self, message: bytes) -> bytes:
-        condition = layouts.SCROLL_REQUEST.unpack(message)["filter"].tobytes()
-        return self._stored.scroll(message, self._rows_that_pass(condition))
+        passing = self._rows_that_pass(layouts.SCROLL_REQUEST.unpack(message))
+        return self._stored.scroll(message, passing)
 
     def _describe(self, message: bytes) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]

@@ -10,7 +10,7 @@ if all that it sent are within the limit, it is asked again for as many as the l
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,33 +21,79 @@ from divgrpc.errors import LimitExceededError
 from divgrpc.kernels import records
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
-from divgrpc.sharding import layouts
+from divgrpc.sharding import conditions, layouts
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES
 from divgrpc.sharding.placement import priorities
 from divgrpc.sharding.rounds import Transcript
 from divgrpc.types import FloatArray, IntArray
+from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows, concatenate_rows
 
 _SIGNED: Final = 2**63
+_NO_KEYS: Final = np.empty(0, np.int64)
+
+
+class Restriction(NamedTuple):
+    """What points must meet.
+
+    filters: they pass all these filters.
+    exclude_ids: they have none of these ids.
+    exclude_keys: (m,) they have none of these keys, which ascend.
+    """
+
+    filters: tuple[Filter, ...] = ()
+    exclude_ids: Sequence[int] | Sequence[str] = ()
+    exclude_keys: IntArray = _NO_KEYS
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """The columns of requests that say this."""
+        encoded = conditions.encode(self.filters, self.exclude_ids)
+        return {"filter": np.frombuffer(encoded, np.uint8), "exclude": self.exclude_keys}
 
 
 class PassingSomewhere(PassingRows):
     """The points of all shards that pass a filter; only the shards know which ones.
 
-    condition: the filter, encoded.
+    restriction: what these points meet.
+    columns: the columns of requests that say this.
     count: number of points that pass.
     cells: (C,) int32 number of these points in each cell; empty without cells.
     """
 
-    def __init__(self, condition: bytes, count: int, cells: npt.NDArray[np.int32]) -> None:
-        self.condition, self.count, self.cells = condition, count, cells
+    def __init__(
+        self,
+        restriction: Restriction,
+        count: int,
+        cells: npt.NDArray[np.int32],
+        count_points: "Callable[[Restriction], PassingSomewhere]",
+    ) -> None:
+        """Take what the points meet and how many there are.
+
+        count_points: returns the points that meet another restriction.
+        """
+        self.restriction, self.columns = restriction, restriction.columns
+        self.count, self.cells = count, cells
+        self._count_points = count_points
+
+    def without(self, rows: IntArray) -> PassingRows:
+        """Return the points that pass, except the points with the keys `rows` (m,)."""
+        keys = np.union1d(self.restriction.exclude_keys, rows)
+        return self._count_points(self.restriction._replace(exclude_keys=keys))
+
+    def that_pass(self, condition: Filter) -> "PassingSomewhere":
+        """Return those of the points that also pass a filter."""
+        filters = (*self.restriction.filters, condition)
+        return self._count_points(self.restriction._replace(filters=filters))
 
 
-def condition_of(passing: PassingRows) -> bytes:
-    """Return the encoded filter of points on shards."""
+def columns_of(passing: PassingRows | None) -> dict[str, Array]:
+    """Return the columns of requests about points on shards; None stands for all points."""
+    if passing is None:
+        return {}
     assert isinstance(passing, PassingSomewhere)  # noqa: S101  # routers make no other kind
-    return passing.condition
+    return passing.columns
 
 
 class Candidates(NamedTuple):
@@ -152,9 +198,7 @@ class Finder:
         self._transcript, self._has_terms, self._row_bytes = transcript, has_terms, row_bytes
         self._plan = plan.kernel
         self._open = sum(rows) if passing is None else passing.count
-        self._condition, self._vectors = b"", self.first_vectors
-        if passing is not None:
-            self._condition = condition_of(passing)
+        self._restriction, self._vectors = columns_of(passing), self.first_vectors
 
     def find(self, query: HashedQuery, vectors: int) -> Candidates | None:
         """Return the candidates of a query, or None if replies are missing.
@@ -228,10 +272,7 @@ class Finder:
         numbers[layouts.HAMMING] = plan.search == records.SCAN_HAMMING
         numbers[layouts.PROBES], numbers[layouts.UNIFORM] = plan.n_probes, plan.uniform
         numbers[layouts.SEED] = seed - 2 * _SIGNED if seed >= _SIGNED else seed
-        columns: dict[str, Array] = {
-            "numbers": numbers,
-            "filter": np.frombuffer(self._condition, np.uint8),
-        }
+        columns: dict[str, Array] = {"numbers": numbers, **self._restriction}
         if how != ALL:
             columns["margins"] = query.margins
         if how in {CELLS, CELLS_BY_CODE}:

@@ -4,7 +4,7 @@ A row is the key of a point here: its integer id, or the key of its text id. A s
 points that it has gathered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -14,19 +14,20 @@ from divgrpc.columns.annotations import INDPTR
 from divgrpc.columns.ids import as_integers, encode_texts, is_texts
 from divgrpc.columns.reader import RowReader
 from divgrpc.engine import Engine
-from divgrpc.errors import invalid
+from divgrpc.errors import DivgrpcError, invalid
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.reports import ids_of
-from divgrpc.sharding import conditions, layouts
-from divgrpc.sharding.finding import PassingSomewhere, condition_of
+from divgrpc.sharding import layouts
+from divgrpc.sharding.finding import PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathering import GatheringSearcher
 from divgrpc.sharding.messages import Layout
 from divgrpc.sharding.part_points import PartPoints
-from divgrpc.sharding.rounds import Transcript
+from divgrpc.sharding.rounds import Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.stored_points import RowsT
+from divgrpc.types import FloatArray, IntArray, QueryResult
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 
@@ -82,15 +83,25 @@ class GatheringEngine(Engine):
         most = LIMITS["exclude_ids_max"]
         if len(exclude_ids) > most:
             raise invalid("exclude_ids", f"must be at most {most}, got {len(exclude_ids)}")
-        encoded = conditions.encode(condition, self._plain_ids(exclude_ids, "exclude_ids"))
-        if not encoded:
+        excluded = self._plain_ids(exclude_ids, "exclude_ids")
+        if condition is None and not excluded:
             return None
-        message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(encoded, np.uint8)})
-        replies = self._ask_all("count", message)
-        counts = [layouts.COUNT_REPLY.unpack(reply) for reply in replies.values()]
+        filters = () if condition is None else (condition,)
+        return self._count_points(Restriction(filters, excluded))
+
+    def _count_points(self, restriction: Restriction) -> PassingSomewhere:
+        """Return the points that meet a restriction; raises `UnansweredError`."""
+        columns = restriction.columns
+        counts = self._replies("count", columns, layouts.COUNT_REQUEST, layouts.COUNT_REPLY)
         total = sum(int(reply["count"][0]) for reply in counts)
         cells: Any = np.sum([reply["cells"] for reply in counts], axis=0, dtype=np.int32)
-        return PassingSomewhere(encoded, total, cells)
+        return PassingSomewhere(restriction, total, cells, self._count_points)
+
+    @property
+    def _all_rows(self) -> PassingSomewhere:
+        cells = np.diff(self.arrays.get("cell_starts", np.zeros(1, np.int64)))
+        counts = cells.astype(np.int32)
+        return PassingSomewhere(Restriction(), self.rows, counts, self._count_points)
 
     def _plain_ids(self, ids: Ids, field: str) -> list[int] | list[str]:
         """Return ids as integers or texts, checked as one index checks them."""
@@ -110,6 +121,26 @@ class GatheringEngine(Engine):
         self.transcript.check()
         assert replies is not None  # noqa: S101  # no reply is missing
         return replies
+
+    def answer_each(self, answer: Callable[[RowsT], QueryResult], rows: RowsT) -> list[QueryResult]:
+        """Return the answer for each of some rows; each round has the messages about all rows."""
+        whole, results = self.transcript, []
+        for place in range(len(rows)):
+            self.transcript = part = whole.part()
+            try:
+                results.append(answer(rows[place : place + 1]))
+            except UnansweredError:
+                continue
+            except DivgrpcError:
+                # An earlier row may raise another error first.
+                if whole.is_complete:
+                    raise
+                break
+            finally:
+                whole.add(part)
+        self.transcript = whole
+        whole.check()
+        return results
 
     # Points by their ids, or in the order of their keys.
 
@@ -135,8 +166,7 @@ class GatheringEngine(Engine):
     ) -> tuple[IntArray, IntArray]:
         """Return the keys of the next points, twice, as `StoredPoints.following` returns rows."""
         columns: dict[str, Array] = {"after": np.array([key]), "count": np.array([count])}
-        if passing is not None:
-            columns["filter"] = np.frombuffer(condition_of(passing), np.uint8)
+        columns |= columns_of(passing)
         replies = self._replies("scroll", columns, layouts.SCROLL_REQUEST, layouts.SCROLL_REPLY)
         for reply in replies:
             self._note(reply)

@@ -41,11 +41,16 @@ SCORED = 1  # the number of points whose distances were computed
 PROBED = 2  # with TABLES, the number of buckets that were probed
 REPLY_NUMBERS: Final = 3
 
+# What points must meet.
+_RESTRICTION: Final = (
+    Column.of("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
+    Column.of("exclude", np.int64),  # keys of points that do not pass
+)
 FIND_REQUEST: Final = Layout(
     2,
     (
         Column.of("numbers", np.int64),
-        Column.of("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
+        *_RESTRICTION,
         Column.of("margins", np.float32),  # empty with ALL
         Column.of("cells", np.int32),
         Column.of("bases", np.float32),  # distances of the centres of these cells
@@ -77,7 +82,7 @@ FIND_REPLY: Final = Layout(
 FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
 FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[6:])
 # How many points pass a filter.
-COUNT_REQUEST: Final = Layout(6, (Column.of("filter", np.uint8),))
+COUNT_REQUEST: Final = Layout(6, _RESTRICTION)
 COUNT_REPLY: Final = Layout(7, (Column.of("count", np.int64), Column.of("cells", np.int32)))
 # The ids, attributes and payloads of those points of a shard that have some ids.
 DESCRIBE_REQUEST: Final = Layout(8, (Column.of("ids", np.int64),))
@@ -99,7 +104,7 @@ SCROLL_REQUEST: Final = Layout(
     (
         Column.of("after", np.int64),  # the key after which the points begin
         Column.of("count", np.int64),  # the maximum number of points
-        Column.of("filter", np.uint8),
+        *_RESTRICTION,
     ),
 )
 # Columns of `sizes`: bounds of the bytes that a point takes in a message to a caller, by itself and

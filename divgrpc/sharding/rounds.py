@@ -60,6 +60,23 @@ class Transcript:
                 replies[shard] = reply
         return replies if is_complete else None
 
+    def part(self) -> "Transcript":
+        """Return a transcript with the same replies for a part of the computation."""
+        part = Transcript()
+        part._replies = self._replies
+        return part
+
+    def add(self, part: "Transcript") -> None:
+        """Add the messages that a part lacks replies to."""
+        for name, messages in part._missing.items():  # noqa: SLF001  # of this class
+            for shard, parts in messages.items():
+                self._missing.setdefault(name, {}).setdefault(shard, []).extend(parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no reply is missing."""
+        return not self._missing
+
     def check(self) -> None:
         """Raise `UnansweredError` if replies are missing."""
         for name, messages in self._missing.items():

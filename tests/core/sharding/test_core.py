@@ -55,7 +55,7 @@ def test_a_request_is_answered() -> None:
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, -1)}, "negative"),
         ({"dense": np.full(20, np.nan, np.float32)}, "dense that are not finite"),
         ({"filter": np.frombuffer(b"{", np.uint8)}, "cannot be read"),
-        ({"filter": np.frombuffer(b'[["exists", "a"], []]', np.uint8)}, "'a'"),
+        ({"filter": np.frombuffer(b'[[["exists", "a"]], []]', np.uint8)}, "'a'"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused(changes: dict[str, Any], sentence: str) -> None:

@@ -16,6 +16,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.sharding.router import Request
 from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search
 from divgrpc.types.filters import Condition, Field, HasId
+from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, differences
 from support.data.mixed_indexes import (
     FAMILIES,
@@ -135,26 +136,6 @@ def test_any_query_on_any_shards(
 @cache
 def taken(index: Index, search: Search) -> Index:
     return taking(index, search)
-
-
-@cache
-def with_attributes(*, texts: bool, family: HashFamily = "auto") -> Index:
-    rng = np.random.default_rng(1)
-    rows = 400
-    brands = rng.integers(10, size=rows)
-    numbers = rng.permutation(10**6)[:rows]
-    return Index.build(
-        rng.standard_normal((rows, 16)).astype(np.float32),
-        ids=[f"item {number:x}" for number in numbers] if texts else numbers,
-        hash_family=family,
-        attributes={
-            "brand": [f"brand {number}" if number < 9 else None for number in brands],
-            "price": rng.random(rows),
-            "tags": [["red", "blue"][: number % 3] for number in range(rows)],
-            "new": [number % 5 == 0 for number in range(rows)],
-        },
-        payloads=[b"x" * (number % 7) if number % 4 else None for number in range(rows)],
-    )
 
 
 _FILTERS: list[Condition | None] = [

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from divgrpc.engine import Engine
+from divgrpc.errors import DivgrpcError
+from divgrpc.index import Index
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.cutting import cut
 from divgrpc.sharding.placement import shard_of
@@ -64,7 +66,7 @@ class DividedIndex:
     """A router and its shards.
 
     rounds: the names of the operations of the last answer.
-    reply_bytes: the size of all replies to the last answer.
+    messages, reply_bytes: the number of its messages, and the size of all replies.
     """
 
     def __init__(self, engine: Engine, shards: int, division: str = "hash") -> None:
@@ -74,15 +76,16 @@ class DividedIndex:
         rows = [shard.rows for shard in self.shards]
         self.router = Router(self.pieces.manifest, self.pieces.shared, rows)
         self.rounds: list[str] = []
-        self.reply_bytes = 0
+        self.messages = self.reply_bytes = 0
 
     def answer(self, call: Call[ResultT]) -> ResultT:
         """Answer a call by as many rounds as it takes."""
         rounds: dict[str, None] = {}
-        self.reply_bytes = 0
+        self.messages = self.reply_bytes = 0
 
         def ask(name: str, shard: int, message: bytes) -> bytes:
             rounds[name] = None
+            self.messages += 1
             reply = self.shards[shard].ask(name, message)
             self.reply_bytes += len(reply)
             return reply
@@ -90,6 +93,35 @@ class DividedIndex:
         result = self.router.answer(call, ask)
         self.rounds = list(rounds)
         return result
+
+
+def outcomes(
+    index: Index, pieces: DividedIndex, call: Callable[[Index], QueryResult]
+) -> tuple[QueryResult | str, QueryResult | str]:
+    """Return the result of a call, or its error, from shards and from the whole index."""
+
+    def outcome(answer: Callable[[], QueryResult]) -> QueryResult | str:
+        try:
+            return answer()
+        except DivgrpcError as error:
+            return f"{type(error).__name__}: {error}"
+
+    def call_engine(engine: Engine) -> QueryResult:
+        return call(Index(engine))
+
+    return outcome(lambda: pieces.answer(call_engine)), outcome(lambda: call(index))
+
+
+def check_call(
+    index: Index, pieces: DividedIndex, call: Callable[[Index], QueryResult]
+) -> QueryResult | str:
+    """Compare the result of a call, or its error, with that of the whole index; return it."""
+    answer, whole = outcomes(index, pieces, call)
+    if isinstance(answer, str) or isinstance(whole, str):
+        assert answer == whole
+    else:
+        assert differences(answer, whole) == []
+    return answer
 
 
 def differences(a: QueryResult, b: QueryResult) -> list[str]:
