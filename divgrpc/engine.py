@@ -85,7 +85,10 @@ class Engine(LabelledPoints):
     widest_row: maximum number of values that a point stores; `dims` for dense points.
     defaults: values of parameters that calls leave out. `set_default` and `set_threshold` set them.
     labels: the object that predicts labels; None if the index has no labels.
+    is_divided: whether the points are on shards, which are asked for them.
     """
+
+    is_divided = False
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
         """Serve `generation`; `folder` is the folder of the index, None for an index in memory."""

@@ -1,6 +1,6 @@
 """Divides a generation of one index among shards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -20,15 +20,11 @@ from divgrpc.search.arrays import points_of, with_points, with_tiles
 from divgrpc.sharding.placement import shard_of
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.shards import is_shared
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import SparseRows
 
-# What all shards and the router have: the hash functions and the centres of the cells.
-_SHARED: Final[Sequence[str]] = (
-    *("hyperplanes", "thresholds", "sketch"),
-    *("cell_codes", "cell_terms", "cell_centres", "cell_squares", "cell_reaches"),
-)
 # Arrays with an entry for each row.
 _BY_ROW: Final[Sequence[str]] = ("vectors", "inverse_lengths", "squares", "ids")
 
@@ -39,12 +35,13 @@ class Cut(NamedTuple):
     manifest: the manifest of the whole generation.
     shared: the arrays that the router and all shards have. `cell_starts` counts the points of all
         shards.
-    parts: the generation of each shard. Its manifest has the number of its rows.
+    parts: yields the generation of one shard after another. Its manifest has the number of its
+        rows.
     """
 
     manifest: Manifest
     shared: dict[str, Array]
-    parts: tuple[Generation, ...]
+    parts: Iterator[Generation]
 
 
 def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> Cut:
@@ -59,16 +56,12 @@ def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> C
         arrays["ids"] = np.arange(manifest.rows, dtype=np.int64)
     if homes is None:
         homes = shard_of(arrays["ids"], shards)
-    shared = {name: arrays[name] for name in _SHARED if name in arrays}
-    for number in range(len(manifest.attributes)):
-        words = array_name(number, "words")
-        shared |= {name: array for name, array in arrays.items() if name.startswith(words)}
-    parts = [
+    shared = {name: array for name, array in arrays.items() if is_shared(name)}
+    # One after another, because their arrays are copies.
+    parts = (
         _part(manifest, arrays, shared, np.flatnonzero(homes == shard)) for shard in range(shards)
-    ]
-    if "cell_starts" in arrays:
-        shared["cell_starts"] = arrays["cell_starts"]
-    return Cut(manifest, shared, tuple(parts))
+    )
+    return Cut(manifest, shared, parts)
 
 
 def _part(

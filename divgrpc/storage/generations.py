@@ -235,10 +235,16 @@ def read_manifest(folder: Path) -> Manifest:
 def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     """Map the arrays of a generation, and compare their headers and lengths with the manifest.
 
-    If `verify` is true, their checksums are compared too. Raises `IndexDamagedError` and
-    `OtherFormatError`.
+    If `verify` is true, their checksums are compared too. Raises `IndexDamagedError`,
+    `OtherFormatError`, and `UnsupportedError` for a generation that is divided among shards.
     """
     manifest = read_manifest(folder)
+    if manifest.shards:
+        raise UnsupportedError(
+            "index",
+            f"the index is divided among {len(manifest.shards)} shards, which only a server with"
+            " --shards reads: start one, and ask it",
+        )
     arrays = {
         name: open_array_of(folder, name, entry, verify=verify)
         for name, entry in manifest.arrays.items()
@@ -303,6 +309,9 @@ class Staging(ArrayFolder):
         # becomes current, so that readers can open it in advance. If it raises an error, the build
         # fails.
         self.on_whole: Callable[[Path], None] | None = None
+        # A callback that `publish` calls with the complete arrays and their manifest, to divide
+        # them among shards. It returns the manifest of the divided generation.
+        self.divide: Callable[[Path, Manifest], Manifest] | None = None
         self._shared: dict[str, ArrayEntry] = {}
         self._scratch: list[ArrayFolder] = []
         self._defaults = Defaults()
@@ -344,15 +353,24 @@ class Staging(ArrayFolder):
         super().discard()
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Make this generation the current one; complete `manifest` with its number and arrays."""
+        """Make this generation the current one; complete `manifest` with its number and arrays.
+
+        Returns the generation, without arrays if it was divided among shards.
+        """
         entries = self._shared | self.close()
         number = self._next_number()
         manifest = replace(manifest, generation=number, arrays=entries)
+        if self.divide is not None:
+            manifest = self.divide(self.folder, manifest)
         write_synced(self.folder / MANIFEST, manifest.to_json())
         sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
-        self.generation = open_generation(self._make_current(self.folder, number), verify=False)
+        final = self._make_current(self.folder, number)
+        if manifest.shards:
+            self.generation = Generation(manifest, {}, self._defaults)
+        else:
+            self.generation = open_generation(final, verify=False)
         self._remove_stale(number)
         return self.generation
 

@@ -25,6 +25,7 @@ from divgrpc.types import (
     PoolCost,
     Search,
     SearchCost,
+    ShardInfo,
     WarningInfo,
 )
 from divgrpc.types.records import Attribute, IdKind
@@ -38,10 +39,12 @@ FORMAT: Final = "divgrpc-index"
 # that turn its score into a distance) are packed into one number. Since version 6, codes in cells
 # may have more than one bit per hyperplane. Since version 7, codes are stored in tiles
 # (`divgrpc.kernels.tiles`); older codes are converted when an index is opened. Since version 8,
-# ids may be texts, and points may have attributes and payloads (`divgrpc.columns.writer`). Indexes
-# of older versions can still be opened, except indexes before version 5 that have cells or scan
-# terms.
-FORMAT_VERSION: Final = 8
+# ids may be texts, and points may have attributes and payloads (`divgrpc.columns.writer`). Since
+# version 9, the arrays of points may be on shards (`divgrpc.storage.shards`); other indexes still
+# have version 8. Indexes of older versions can still be opened, except indexes before version 5
+# that have cells or scan terms.
+FORMAT_VERSION: Final = 9
+_WHOLE_VERSION: Final = 8
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
 # Errors that parsing a damaged document can raise.
@@ -79,6 +82,15 @@ class LabelSection:
     choices: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard: its number of points, the bytes of its arrays, and the CRC-32 of its manifest."""
+
+    rows: int
+    bytes: int
+    crc32: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One generation: its parameters with defaults filled in, its measurements, and its arrays.
@@ -86,8 +98,9 @@ class Manifest:
     `nonzeros` is the total number of stored values of all points. `widest_row` is the maximum
     number of values that one point stores (`dims` for dense points). `auto_search_dense` is the
     search that `auto` uses for dense queries on sparse points, None if Build did not measure such
-    queries. `duplicate_threshold` is the default of queries. `divgrpc.types.IndexInfo` describes
-    the other fields.
+    queries. `duplicate_threshold` is the default of queries. `shards` has an entry for each shard;
+    it is empty for an index that is whole. The arrays of an index with shards are described as they
+    were before it was divided. `divgrpc.types.IndexInfo` describes the other fields.
     """
 
     generation: int
@@ -110,10 +123,15 @@ class Manifest:
     duplicate_threshold: float | None = None
     id_kind: IdKind = "int64"
     attributes: tuple[Attribute, ...] = ()
+    shards: tuple[ShardEntry, ...] = ()
 
     def to_json(self) -> str:
         """Return the manifest as the text of its file."""
-        return with_checksum({"format": FORMAT, "format_version": FORMAT_VERSION} | asdict(self))
+        document = asdict(self)
+        version = FORMAT_VERSION if self.shards else _WHOLE_VERSION
+        if not self.shards:
+            del document["shards"]
+        return with_checksum({"format": FORMAT, "format_version": version} | document)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
@@ -160,6 +178,7 @@ class Manifest:
             "duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None,
             "id_kind": "int64",
             "attributes": (),
+            "shards": (),
         }
         document = later | document
         values = {field.name: document[field.name] for field in fields(cls)}
@@ -177,6 +196,7 @@ class Manifest:
                 },
                 "labels": _labels(document["labels"]),
                 "attributes": tuple(Attribute(**values) for values in document["attributes"]),
+                "shards": tuple(ShardEntry(**entry) for entry in document["shards"]),
             }
         )
 
@@ -204,6 +224,7 @@ class Manifest:
                 "query_default": defaults.query,
                 "labels": self._label_info(defaults),
                 "has_payloads": self.has_payloads,
+                "shards": tuple(ShardInfo(shard.rows, shard.bytes) for shard in self.shards),
             }
         )
 

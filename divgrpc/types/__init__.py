@@ -451,6 +451,14 @@ class WritesInfo:
     log_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard of an index: its number of points, and the bytes of their arrays."""
+
+    rows: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
@@ -485,6 +493,7 @@ class IndexInfo:
     writes: the writes to this generation, None if there were none.
     rows_without_vector: number of points without a vector, which `rows` counts and `nonzeros` does
         not.
+    shards: the shards among which the points are divided; empty if the index is whole.
     """
 
     name: str
@@ -513,6 +522,7 @@ class IndexInfo:
     has_payloads: bool = False
     writes: WritesInfo | None = None
     rows_without_vector: int = 0
+    shards: tuple[ShardInfo, ...] = ()
 
     @property
     def summary(self) -> str:

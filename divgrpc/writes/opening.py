@@ -1,10 +1,11 @@
 """Opens an index with the writes to it."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from divgrpc.engine import Engine
-from divgrpc.storage.generations import IndexFolder, open_generation
+from divgrpc.storage.generations import IndexFolder, open_generation, read_manifest
 from divgrpc.storage.manifest import MANIFEST
 from divgrpc.storage.published import was_written
 from divgrpc.writes.replica import MergedReplica, Replica
@@ -23,20 +24,34 @@ def open_engine(path: Path | str, *, is_merged: bool = False) -> Engine:
     return index.snapshot() if isinstance(index, MergedReplica) else index
 
 
-def open_index(path: Path | str, *, is_merged: bool = False) -> Engine | MergedReplica:
+def open_index(
+    path: Path | str,
+    *,
+    is_merged: bool = False,
+    open_divided: Callable[[Path], Engine] | None = None,
+) -> Engine | MergedReplica:
     """Do what `open_engine` does; if there were writes, return an object that follows later ones.
 
-    Verifies all checksums. Raises `IndexNotFoundError`, `IndexDamagedError` and `OtherFormatError`.
+    open_divided: opens a generation that is divided among shards, given its folder; None to refuse
+        it.
+
+    Verifies all checksums. Raises `IndexNotFoundError`, `IndexDamagedError`, `OtherFormatError`,
+    and `UnsupportedError` for a divided generation.
     """
     folder = Path(path).absolute()
-    open_folder = partial(_open_folder, MergedReplica if is_merged else Replica)
+    kind = MergedReplica if is_merged else Replica
+    open_folder = partial(_open_folder, kind, open_divided)
     if (folder / MANIFEST).exists():
         return open_folder(folder)
     # A generation that is removed meanwhile seems to have no writes.
     return IndexFolder(folder).read_current(open_folder)
 
 
-def _open_folder(kind: type[MergedReplica], folder: Path) -> Engine | MergedReplica:
+def _open_folder(
+    kind: type[MergedReplica], open_divided: Callable[[Path], Engine] | None, folder: Path
+) -> Engine | MergedReplica:
     """Open the generation in `folder`, with the writes to it."""
+    if open_divided is not None and read_manifest(folder).shards:
+        return open_divided(folder)
     engine = Engine(open_generation(folder), folder.parent.name, folder.parent)
     return kind(engine, folder) if was_written(folder) else engine

@@ -20,6 +20,8 @@ from divgrpc.errors import invalid
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 # The maximum number of evaluations that a server runs at the same time.
 EVALUATIONS_MAX: Final = 2
+# The maximum number of shards of an index.
+SHARDS_MAX: Final = 256
 # Options about what a read-only server refuses.
 _OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
 _YES: Final = ("1", "true", "yes", "on")
@@ -57,6 +59,28 @@ class Config:
         False,
         "answer from a data directory that another server writes to, and change nothing in it",
     )
+    shards: int = _option(
+        1,
+        "parts among which builds divide an index; above 1, this server starts a shard server for"
+        " each part, and asks them",
+        low=1,
+        high=SHARDS_MAX,
+    )
+    replicas: int = _option(
+        1, "shard servers for each shard, so that one of them may be down", low=1, high=16
+    )
+    hedge_ms: float = _option(
+        0.0,
+        "milliseconds after which another replica of a shard is asked too; 0 to measure how long"
+        " few calls take",
+        low=0,
+    )
+    role: str = _option(
+        "index",
+        "index: serve clients; shard: answer routers that have the cluster token",
+        choices=("index", "shard"),
+    )
+    cluster_token: str = _option("", "file of the secret that the servers of a cluster share")
     workers: int = _option(
         max(1, _cores() - 1),
         "processes that answer queries; by default one fewer than the cores",
@@ -153,6 +177,24 @@ class Config:
         for name in ("read_only", "retain"):
             if getattr(self, name) and not self.data_dir:
                 raise invalid(name, "needs data_dir, the folder that several servers share")
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        """Raise `InvalidArgumentError` for options of shards that contradict one another."""
+        if self.role == "shard":
+            if not self.read_only:
+                raise invalid("role", "shard needs read_only: another server writes the shards")
+            if not self.cluster_token:
+                raise invalid("role", "shard needs cluster_token, which routers send")
+            if self.shards > 1:
+                raise invalid("shards", "is for the server that routes: leave it out")
+            if self.tokens:
+                raise invalid("tokens", "are for clients, which a shard server does not serve")
+        elif self.cluster_token:
+            raise invalid("cluster_token", "is for role shard: leave it out")
+        for name in ("replicas", "hedge_ms"):
+            if self.shards == 1 and getattr(self, name) != _DEFAULTS[name]:
+                raise invalid(name, "needs shards above 1")
 
     @property
     def host(self) -> str:
@@ -163,6 +205,10 @@ class Config:
     def port(self) -> int:
         """The port part of `listen`."""
         return split_address("listen", self.listen)[1]
+
+
+# The defaults of options that need others.
+_DEFAULTS: Final = {"replicas": 1, "hedge_ms": 0.0}
 
 
 def load(

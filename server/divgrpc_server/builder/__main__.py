@@ -10,13 +10,15 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from divgrpc.errors import invalid
+from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder, staging
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute
 from divgrpc_protos.records import to_message
@@ -50,6 +52,8 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         counting_stages(process.page, upload.report) as report,
     ):
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
+        if (shards := process.config.shards) > 1:
+            stage.divide = lambda folder, manifest: divide(folder, manifest, shards)
         upload.accept()
         # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
         # the first chunks arrive in the socket's buffer.
@@ -73,11 +77,22 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         rows, layout = 0, None
         for chunk in upload.chunks():
             layout = _append(builder, vectorless, chunk, layout, declared)
+            if vectorless.has_any and stage.divide is not None:
+                raise UnsupportedError(
+                    "rows_without_vector", "points without a vector cannot be on several shards"
+                )
             rows += upload.rows_of(chunk)
         if expected_rows not in (None, rows):
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
         info = builder.build().manifest.info(name)
         return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
+
+
+def divide(folder: Path, manifest: Manifest, shards: int) -> Manifest:
+    """Divide a generation among shards, as `divgrpc.sharding.files.divide_folder` does."""
+    from divgrpc.sharding.files import divide_folder  # late, because it loads the compiler
+
+    return divide_folder(folder, manifest, shards)
 
 
 class _Layout(NamedTuple):

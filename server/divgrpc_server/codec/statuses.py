@@ -8,6 +8,7 @@ the error id.
 
 import errno
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,6 +22,8 @@ from divgrpc_protos.records import UnknownWordError
 from divgrpc_server.ipc.tags import log_fields, request_id_of
 
 DOMAIN: Final = "divgrpc"
+# Number of shards that an error names.
+_NAMES_MAX: Final = 20
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
 
 
@@ -85,6 +88,19 @@ class ReplicaBehindError(errors.UnavailableError):
             f" {sequence}; try again later, or ask the server that writes"
         )
         self.metadata = {"sequence": str(sequence)}
+
+
+class ShardsMissingError(errors.UnavailableError):
+    """No server that has one of `shards` is running."""
+
+    reason = "SHARDS_MISSING"
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self.shards = shards
+        names = ", ".join(map(str, shards[:_NAMES_MAX]))
+        if len(shards) > _NAMES_MAX:
+            names += f" and {len(shards) - _NAMES_MAX} more"
+        super().__init__(f"no server with shard {names} of the index is running; retry")
 
 
 class OutOfMemoryError(errors.LimitExceededError):

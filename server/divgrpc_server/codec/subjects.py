@@ -25,6 +25,7 @@ from divgrpc_protos.v1 import (
     points_pb2,
     predict_pb2,
     query_pb2,
+    shard_index_pb2,
     vectors_pb2,
     writes_pb2,
 )
@@ -92,6 +93,7 @@ _REQUESTS: Final[Mapping[int, type[Message]]] = {
     Op.SCROLL: points_pb2.ScrollRequest,
     Op.UPSERT: writes_pb2.UpsertRequest,
     Op.DELETE: writes_pb2.DeleteRequest,
+    Op.ASK: shard_index_pb2.AskRequest,
 }
 
 

@@ -31,11 +31,15 @@ from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import SERVICE, Service
+from divgrpc_server.front.shard_servers import SERVICE as SHARD_SERVICE
+from divgrpc_server.front.shard_servers import ShardServers
+from divgrpc_server.front.sharded_pool import ShardedPool
 from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
 from divgrpc_server.front.tls import Reloader
 from divgrpc_server.front.tracing import Tracer, tracer_of
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
 
@@ -74,8 +78,11 @@ class Front:
         self._health_is_stale = asyncio.Event()
         self._access = AccessLog(config)
         self._audit = AuditLog(config)
-        self._gate = Gate(config, root, log)
-        self._tracer = tracer_of(os.environ, SERVICE, log)
+        self._is_shard = config.role == "shard"
+        self._name = SHARD_SERVICE if self._is_shard else SERVICE
+        self._gate = Gate(config, root, log, process.secret if self._is_shard else "")
+        self._shards = ShardServers(config, process.secret, log) if config.shards > 1 else None
+        self._tracer = tracer_of(os.environ, self._name, log)
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
         self._writer.no_worker = "the writer is not up; retry"
@@ -94,7 +101,10 @@ class Front:
         """Return the pool of the workers or of the writer; the writer's must exist first."""
         page, is_writer = self._process.page, target == "writer"
         traced = self._tracer.add_request if isinstance(self._tracer, Tracer) else None
-        return Pool(
+        make: Callable[..., Pool] = Pool
+        if self._shards is not None and not is_writer:
+            make = partial(ShardedPool, shards=self._shards)
+        return make(
             self._process.config,
             log,
             report=lambda serial: self._send(control.Message("lost", serial)),
@@ -133,9 +143,14 @@ class Front:
         # gRPC keeps a separate queue for each registered method, so calls of other methods do not
         # wait behind calls of registered methods. If the installed gRPC cannot register methods,
         # the generic handler serves these methods too.
-        self._server.add_registered_method_handlers(SERVICE, self._service.registered_methods())
-        handlers = [self._service.handler(), health_handler(self._health, lambda: self._kernels)]
-        if self._process.config.reflection:
+        handlers = [health_handler(self._health, lambda: self._kernels)]
+        if self._is_shard:
+            methods = self._service.shard_methods()
+        else:
+            methods = self._service.registered_methods()
+            handlers.append(self._service.handler())
+        self._server.add_registered_method_handlers(self._name, methods)
+        if self._process.config.reflection and not self._is_shard:
             handlers += reflection_handlers((SERVICE, HEALTH), self._gate.authenticate)
         self._server.add_generic_rpc_handlers(handlers)
         if self._process.config.tls_cert:
@@ -174,6 +189,8 @@ class Front:
         self._access.close()
         self._audit.close()
         await self._tracer.close()
+        if self._shards is not None:
+            await self._shards.close()
 
     async def _keep_health(self) -> None:
         """Update the health service whenever workers start or stop."""
@@ -184,7 +201,7 @@ class Front:
 
     async def _set_health(self, *, serving: bool) -> None:
         answer = health_pb2.HealthCheckResponse
-        for service in ("", SERVICE):
+        for service in ("", self._name):
             await self._health.set(service, answer.SERVING if serving else answer.NOT_SERVING)
 
     def _obey(self) -> None:
@@ -201,6 +218,8 @@ class Front:
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):
             self._jobs.handle(message, descriptor)
+        elif message.kind == "topology" and self._shards is not None:
+            self._shards.follow(Topology.unpack(message.text))
         elif message.kind == "kernels":
             self._set_kernels(message.number, int(message.text))
         elif message.kind == "serving":

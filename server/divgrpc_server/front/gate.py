@@ -26,6 +26,7 @@ from divgrpc_server.codec.subjects import IncomingMessage
 from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
+from divgrpc_server.security.cluster import check_secret
 from divgrpc_server.security.requests import Request
 from divgrpc_server.security.roles import (
     RANK_OF_METHOD,
@@ -149,12 +150,16 @@ class Call:
 
 
 class Gate:
-    """Admits calls; `root` is the folder of the indexes.
+    """Admits calls.
+
+    root: the folder of the indexes.
+    secret: the token of the cluster, which all callers of a shard server must send; "" elsewhere.
 
     Raises `InvalidArgumentError` if the file of tokens is broken.
     """
 
-    def __init__(self, config: Config, root: Path, log: Logger) -> None:
+    def __init__(self, config: Config, root: Path, log: Logger, secret: str = "") -> None:
+        self._secret = secret
         self._tokens = TokenFile(config.tokens) if config.tokens else None
         self._has_certificates = bool(config.tls_client_ca)
         self._log = log
@@ -178,6 +183,8 @@ class Gate:
         Raises `UnauthenticatedError`, `PermissionDeniedError` and `QuotaError` for a call that is
         not admitted, and `TokenRefusedError` if its token loses its validity meanwhile.
         """
+        if self._secret:
+            check_secret(metadata, self._secret)
         if self._tokens is None:
             return await serve(call)
         self._admit(call, _token(self._tokens, metadata))

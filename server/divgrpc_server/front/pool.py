@@ -359,7 +359,7 @@ class Pool:
         requests = [call.request for call in calls]
         if calls[0].kind == "small":
             return self._send(worker, b"".join(map(packets.pack_request, requests)))
-        with packets.memory_file(requests[0].payload) as memfd:
+        with packets.memory_file(requests[0].body) as memfd:
             return self._send(worker, packets.pack_request(requests[0], in_memfd=True), memfd)
 
     def _hand_over(self, worker: WorkerLink, calls: list[PoolCall]) -> None:

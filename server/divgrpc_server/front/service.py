@@ -76,7 +76,8 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 def _check_size(message: IncomingMessage) -> None:
     """Raise `MessageTooLargeError`, which names an alternative, for a message above the limit."""
     limit, size = LIMITS["message_bytes_max"], len(message.payload)
-    if size > limit:
+    # Routers send all rows of a batch together; gRPC itself limits their messages.
+    if size > limit and message.method != "Ask":
         instead = "use Build" if message.method == "BuildOnce" else "send fewer rows at a time"
         raise MessageTooLargeError(
             f"a message must have at most {limit} bytes, got {size}; {instead}"
@@ -155,6 +156,10 @@ class Service:
             "Upsert": self._unary("Upsert", partial(self._write, Op.UPSERT)),
             "Delete": self._unary("Delete", partial(self._write, Op.DELETE)),
         }
+
+    def shard_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
+        """Return the handlers of `divgrpc.v1.ShardIndex`, for a shard server."""
+        return {"Ask": self._unary("Ask", partial(self._answer, Op.ASK))}
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods of the service."""

@@ -24,6 +24,8 @@ Kind = Literal[
     # From a child: a worker or the fork server has loaded kernels, a front listens, an evaluator is
     # idle.
     "ready",
+    # From the engine, passed on to fronts: `text` is a `topology.Topology`, `number` its version.
+    "topology",
     # From a process that loads kernels, passed on to fronts: `number` of `text` are compiled.
     "kernels",
     # To the fork server: fork process `number` of the role `text`. The descriptor is the end of its
@@ -106,7 +108,7 @@ class Process:
     """The identity of a child process: its channel, the configuration and its serial number.
 
     `root` is the folder of the indexes. `page` takes what the process counts, None if it is not to
-    count.
+    count. `secret` is the token of the cluster, "" without one.
     """
 
     channel: Channel
@@ -114,11 +116,12 @@ class Process:
     root: Path
     serial: int
     page: Page | None = None
+    secret: str = ""
 
 
-def hello(config: Config, root: Path, serial: int) -> Message:
-    """Return the first message to a child; `root` is the folder of the indexes."""
-    return Message("hello", serial, json.dumps([str(root), asdict(config)]))
+def hello(config: Config, root: Path, serial: int, secret: str = "") -> Message:
+    """Return the first message to a child; see `Process` for the arguments."""
+    return Message("hello", serial, json.dumps([str(root), asdict(config), secret]))
 
 
 def enter() -> Process:
@@ -146,5 +149,5 @@ def enter() -> Process:
     if descriptor >= 0:
         page = Page(descriptor)
         os.close(descriptor)
-    root, config = json.loads(message.text)
-    return Process(channel, Config(**config), Path(root), message.number, page)
+    root, config, secret = json.loads(message.text)
+    return Process(channel, Config(**config), Path(root), message.number, page, secret)

@@ -4,7 +4,8 @@ Theory of operation. Each front shares one SEQPACKET socket with each worker. Su
 preserves the boundaries of packets, and if one side dies, the other side sees the end of the
 stream. A packet contains several items, so that small requests can be sent together:
 
-    request packet  items: id, deadline, op, whether it is a suspect, tag (see `tags`), payload
+    request packet  items: id, deadline, op, whether it is a suspect, tag (see `tags`), payload,
+                    and what shards have replied to earlier rounds (see `rounds`)
     reply packet    credits returned, one credit lent, then items: id, kind, payload
 
 A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
@@ -46,6 +47,9 @@ _DESCRIPTOR_ROOM: Final = socket.CMSG_SPACE(4)
 # Bits beside the operation of a request and the kind of a reply.
 _IN_MEMFD: Final = 0x80
 _IS_SUSPECT: Final = 0x40
+_HAS_EXCHANGES: Final = 0x20
+_OPTIONS: Final = _IN_MEMFD | _IS_SUSPECT | _HAS_EXCHANGES
+_LENGTH: Final = struct.Struct("<I")
 
 CREDITS_BYTES: Final = _CREDITS.size
 SMALL_MAX: Final = PACKET_BYTES - _REQUEST.size - TAG_BYTES_MAX
@@ -70,6 +74,7 @@ class Op(IntEnum):
     DELETE = 13  # to the writer; payload: DeleteRequest; answered with DeleteResponse
     DIVERSIFY = 15  # payload: DiversifyRequest; answered with DiversifyResponse
     PICKS = 16  # payload: DiversifyStreamRequest; each pick is a PART, and the answer is empty
+    ASK = 17  # to a worker of a shard server; payload: AskRequest; answered with AskResponse
     WRITES = 14  # to the writer; a batch of a WriteStream (`write_batches`); answered with outcomes
 
 
@@ -81,6 +86,7 @@ class Outcome(IntEnum):
     LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
     PART = 3  # the payload is a message of a stream, and more replies follow
     START = 4  # no payload: the worker does nothing but this suspect until it replies
+    ROUND = 5  # the payload is a packed `rounds.Round` of messages to shards
 
 
 _OUTCOMES: Final = frozenset(Outcome)
@@ -90,6 +96,7 @@ class Request(NamedTuple):
     """One item of a request packet.
 
     is_suspect: whether a worker has ended while it held this request.
+    exchanges: packed rounds and the replies of shards to them; empty before the first round.
     """
 
     id: int
@@ -98,6 +105,20 @@ class Request(NamedTuple):
     tag: str
     payload: bytes
     is_suspect: bool = False
+    exchanges: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of what the packet or the memfd holds of this request."""
+        extra = _LENGTH.size + len(self.exchanges) if self.exchanges else 0
+        return len(self.payload) + extra
+
+    @property
+    def body(self) -> bytes:
+        """What the packet or the memfd holds of this request."""
+        if not self.exchanges:
+            return self.payload
+        return b"".join((_LENGTH.pack(len(self.payload)), self.payload, self.exchanges))
 
 
 class Reply(NamedTuple):
@@ -180,13 +201,14 @@ def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
     """Return a request item, without its payload if the payload is passed in a memfd."""
     tag = request.tag.encode()
     op = request.op | in_memfd * _IN_MEMFD | request.is_suspect * _IS_SUSPECT
-    head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
-    return head + tag if in_memfd else head + tag + request.payload
+    op |= bool(request.exchanges) * _HAS_EXCHANGES
+    head = _REQUEST.pack(request.id, request.deadline, request.size, op, len(tag))
+    return head + tag if in_memfd else head + tag + request.body
 
 
 def request_bytes(request: Request) -> int:
     """Return the size of a request item in a packet."""
-    return _REQUEST.size + len(request.tag) + len(request.payload)
+    return _REQUEST.size + len(request.tag) + request.size
 
 
 def unpack_requests(packet: memoryview, memfd: int) -> list[Request]:
@@ -207,10 +229,22 @@ def unpack_requests(packet: memoryview, memfd: int) -> list[Request]:
                 op = Op.LOST if memfd < 0 else op
             else:
                 at += length
-            op &= ~(_IN_MEMFD | _IS_SUSPECT)
-            requests.append(Request(number, deadline, op, tag, payload, is_suspect))
+            exchanges = b""
+            if op & _HAS_EXCHANGES:
+                payload, exchanges = _divided(payload)
+            op &= ~_OPTIONS
+            requests.append(Request(number, deadline, op, tag, payload, is_suspect, exchanges))
         _check_end(packet, at)
     return requests
+
+
+def _divided(body: bytes) -> tuple[bytes, bytes]:
+    """Return the payload and the exchanges of a request that has both; raises struct.error."""
+    (length,) = _LENGTH.unpack_from(body)
+    end = _LENGTH.size + length
+    if end >= len(body):
+        raise struct.error("a payload is longer than its item")
+    return body[_LENGTH.size : end], body[end:]
 
 
 def pack_credits(small: int, large: int, loan: int = 0) -> bytes:

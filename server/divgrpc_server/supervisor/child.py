@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,7 +25,9 @@ from divgrpc_server.ipc import control
 from divgrpc_server.monitoring import page
 from divgrpc_server.supervisor.proc_files import read_cpu_seconds
 
-Role = Literal["front", "worker", "writer", "builder", "evaluator", "forkserver"]
+Role = Literal["front", "worker", "writer", "builder", "evaluator", "forkserver", "engine"]
+# The package of each role that is not named after it.
+_PACKAGES: Final[Mapping[str, str]] = {"engine": "engines"}
 
 # Environment variables that limit numerical libraries to one thread in workers, in the writer and
 # in evaluators. In these processes a query runs on one thread, because other workers or other
@@ -84,10 +86,12 @@ class Child:
         config: Config,
         root: Path,
         *,
+        secret: str = "",
         fork_server: "Child | None" = None,
     ) -> None:
         """Start the process, and send its `hello` message.
 
+        secret: the token of the cluster, "" without one.
         fork_server: forks the process; None to start it with exec.
 
         Raises OSError and releases all resources if the system cannot start another process.
@@ -116,7 +120,8 @@ class Child:
             # What the process counts, and its processor time once it has ended.
             self.page: page.Page | None = None
             self.cpu_seconds = 0.0
-            self._send_hello(control.hello(config, root, serial), counts=bool(config.metrics))
+            message = control.hello(config, root, serial, secret)
+            self._send_hello(message, counts=bool(config.metrics))
             undo.pop_all()
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -221,7 +226,7 @@ def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[b
     titles = {"SPT_NOENV": "1"} if role == "forkserver" else {}
     allocator = _ALLOCATOR_BYTES if role in ("front", *engines) else {}
     # -P prevents a file in the current folder from shadowing a module of this package.
-    module = ["-P", "-m", f"divgrpc_server.{role}"]
+    module = ["-P", "-m", f"divgrpc_server.{_PACKAGES.get(role, role)}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
         [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),

@@ -41,6 +41,7 @@ from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Kind, Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
+from divgrpc_server.security import cluster
 from divgrpc_server.supervisor import retention
 from divgrpc_server.supervisor.child import Child, Role, adopt_orphans, reap_orphans
 from divgrpc_server.supervisor.memory_root import memory_root
@@ -65,9 +66,9 @@ _JOB_WAIT_SECONDS: Final = 0.5
 class Supervisor:
     """Runs the processes of one server."""
 
-    def __init__(self, config: Config, root: Path, log: Logger) -> None:
-        self._config = config
-        self._root = root
+    def __init__(self, config: Config, root: Path, log: Logger, secret: str = "") -> None:
+        """Take the folder of the indexes, and the token of the cluster, `secret`."""
+        self._config, self._root, self._secret = config, root, secret
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
@@ -79,8 +80,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         # Whether a caller has ever written to an index.
         self._has_writes = False
-        # The latest message on the number of compiled kernels.
-        self._kernels = Message("kernels", 0, "0")
+        # The latest messages for fronts, on the number of compiled kernels and on where shards are.
+        self._news: dict[Kind, Message] = {"kernels": Message("kernels", 0, "0")}
         self._failed = False
         self._serving = False
         self._stopping = False
@@ -113,6 +114,8 @@ class Supervisor:
         # With a fork server, workers follow when it is ready.
         self._fill("forkserver" if adopt_orphans() else "worker")
         self._fill("front")
+        if self._config.shards > 1:
+            self._fill("engine")
         if self._config.retain:
             self._spawn(self._remove_retired())
 
@@ -139,7 +142,9 @@ class Supervisor:
 
     def _start(self, role: Role) -> Child:
         child = self._fork(role) if role in _FORKED and self._ready("forkserver") else None
-        child = child or Child(role, next(self._serials), self._config, self._root)
+        child = child or Child(
+            role, next(self._serials), self._config, self._root, secret=self._secret
+        )
         self._children[child.serial] = child
         self._tally.add_start(role)
         child.watch(self._handle)
@@ -158,8 +163,9 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Announce that the server is ready, once all children are ready."""
-        count = self._config.workers + self._config.fronts
-        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < count:
+        roles: tuple[Role, ...] = ("worker", "front")
+        roles += ("engine",) if self._config.shards > 1 else ()
+        if self._serving or any(len(self._ready(role)) < self._count(role) for role in roles):
             return
         self._serving = True
         for front in self._ready("front"):
@@ -181,8 +187,8 @@ class Supervisor:
         worker = self._children.get(message.number)
         if message.kind == "ready":
             self._connect_all(child)
-        elif message.kind == "kernels":
-            self._kernels = message
+        elif message.kind in ("kernels", "topology"):
+            self._news[message.kind] = message
             for front in self._ready("front"):
                 front.send(message)
         elif message.kind == "lost" and worker is not None:
@@ -202,7 +208,8 @@ class Supervisor:
     def _connect_all(self, child: Child) -> None:
         child.ready = True
         if child.role == "front":
-            child.send(self._kernels)
+            for news in self._news.values():
+                child.send(news)
             for worker in (*self._ready("worker"), *self._ready("writer")):
                 self._connect(child, worker)
             if self._serving:
@@ -390,8 +397,8 @@ class Supervisor:
             self._config.fronts,
             len(self._ready("worker")),
             self._config.workers,
-            self._kernels.number,
-            int(self._kernels.text),
+            self._news["kernels"].number,
+            int(self._news["kernels"].text),
         )
 
     def _all(self) -> list[Child]:
@@ -536,9 +543,12 @@ def run(config: Config, log: Logger) -> int:
         _storage(config, log) as root,
         _reserved_port(with_metrics) as bound,
     ):
-        return asyncio.run(_supervise(bound, root, metrics, log))
+        supervise = _supervise(bound, root, metrics, cluster.secret_of(config), log)
+        return asyncio.run(supervise)
 
 
-async def _supervise(config: Config, root: Path, metrics: socket.socket | None, log: Logger) -> int:
+async def _supervise(
+    config: Config, root: Path, metrics: socket.socket | None, secret: str, log: Logger
+) -> int:
     log_faults_of(asyncio.get_running_loop(), log)
-    return await Supervisor(config, root, log).run(metrics)
+    return await Supervisor(config, root, log, secret).run(metrics)

@@ -98,6 +98,7 @@ class Batch(ABC, Generic[ResultT]):
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
+        self.exchanges = request.exchanges
         self.arrival_time = time.monotonic()
         self.name = name
         self.is_withdrawn = False
@@ -116,7 +117,8 @@ class Batch(ABC, Generic[ResultT]):
         """
         results_per_row = self._resolve(index)
         results.check_reply_size(len(self._rows), results_per_row)
-        if self._pace.stop() == len(self._rows):
+        # Shards are asked for all rows at once, so there are no slices.
+        if index.is_divided or self._pace.stop() == len(self._rows):
             return self._reply(self._answer(index, self._rows, 0))
         # Check all rows before any is answered, so that an invalid row is reported early and with
         # its number in the batch.

@@ -33,6 +33,8 @@ from typing import Final
 
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError
+from divgrpc.sharding.files import open_router_part
+from divgrpc.sharding.router import GatheringEngine
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, list_indexes, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest
@@ -119,12 +121,15 @@ class IndexCache:
         on_damage: Callable[[str, str], None] = lambda _name, _reason: None,
         *,
         is_read_only: bool = False,
+        has_shards: bool = False,
     ) -> None:
         """Take the folder of the indexes.
 
         on_damage: called with the name of an index and the damage, once for each.
         is_read_only: whether another server, perhaps on another machine, writes to the indexes.
+        has_shards: whether the front can ask shards, so that divided indexes can be served.
         """
+        self._open_divided = _open_divided if has_shards else None
         self._root, self._is_read_only = root, is_read_only
         self._on_open, self._on_damage = on_open, on_damage
         self._entries: dict[str, _Entry] = {}
@@ -166,7 +171,13 @@ class IndexCache:
         """Start to open a complete generation that is not published yet."""
         path = self._root / folder
         self._awaited[folder] = name
-        self._open(name, lambda: Engine(open_generation(path), name), folder=folder)
+
+        def work() -> Engine:
+            if self._open_divided is not None and read_manifest(path).shards:
+                return self._open_divided(path, name)
+            return Engine(open_generation(path), name)
+
+        self._open(name, work, folder=folder)
 
     def forget_prepared(self) -> None:
         """Close prepared generations, because the front that requested them may be gone."""
@@ -198,7 +209,10 @@ class IndexCache:
         if entry is None or entry.index is None:
             return
         try:
-            entry.folder.read_current(partial(open_generation, verify=False))
+            open_folder = partial(open_generation, verify=False)
+            if isinstance(entry.index, GatheringEngine):
+                open_folder = partial(open_router_part, verify=False)
+            entry.folder.read_current(open_folder)
         except DivgrpcError as error:
             entry.set(entry.stamp, error)
 
@@ -267,7 +281,10 @@ class IndexCache:
             entry.opening = stamp
             if not self._is_read_only:
                 entry.index = entry.replica = None
-            work = partial(open_index, entry.folder.path, is_merged=self._is_read_only)
+            work = partial(
+                open_index, entry.folder.path, is_merged=self._is_read_only,
+                open_divided=self._open_divided,
+            )  # fmt: skip
             self._open(name, work, stamp=stamp)
 
     def _open(
@@ -290,6 +307,16 @@ class IndexCache:
             self._on_open()
 
         threading.Thread(target=run, daemon=True).start()
+
+
+def _open_divided(folder: Path, name: str = "") -> GatheringEngine:
+    """Open what a router reads of a generation.
+
+    name: the name of the index; by default that of the folder in which `folder` is.
+    """
+    part = open_router_part(folder)
+    rows = [shard.rows for shard in part.manifest.shards]
+    return GatheringEngine(part, rows, name or folder.parent.name, folder.parent)
 
 
 def _damage(error: Exception) -> Exception:

@@ -25,6 +25,8 @@ from collections import deque
 from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from divgrpc.engine import Engine
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.router import GatheringEngine
 from divgrpc_server.codec.statuses import LateError, ReplicaBehindError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.errors import FrameError
@@ -38,14 +40,15 @@ from divgrpc_server.worker.diversifications import (
     Picking,
     parse_diversification,
 )
+from divgrpc_server.worker.front_link import FrontLink, is_large_packet
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
 from divgrpc_server.worker.meter import QueryMeter
 from divgrpc_server.worker.readings import READS, Reading, parse_reading
 from divgrpc_server.worker.recall import RecallSampler
+from divgrpc_server.worker.rounds import start_or_ask
+from divgrpc_server.worker.shards import Ask, ShardCache, parse_ask
 
-# An answer is sent immediately if no answers were sent for this many seconds.
-_GATHER_SECONDS: Final = 0.006
 _ALIVE_SECONDS: Final = 1.0
 # The worker reads packets at most this many times before it answers. Fewer reads are enough to
 # receive all packets that the credits of a front allow.
@@ -59,111 +62,8 @@ _READ_SECONDS: Final = 0.008
 _MERGE_SECONDS: Final = 0.05
 _ANSWER_SECONDS: Final = 0.1
 _MERGE_WAIT_SECONDS_MAX: Final = 30.0
-# While this worker answers more than this number of a front's batches in slices, it returns no
-# small credits to the front. The next small packets then wait at the front, where another worker
-# can take them.
-_BATCHES_MAX: Final = 1
-# Operations of the writer, which is a kind of worker.
-_WRITES: Final = (Op.UPSERT, Op.DELETE, Op.WRITES)
-_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *DIVERSIFICATIONS, *READS, *_WRITES)
 # The work of one request.
-Work: TypeAlias = QueryBatch | PredictionBatch | Reading | Picking
-
-
-class FrontLink:
-    """A worker's view of a front: its requests, the credits to return to it, and its answers."""
-
-    def __init__(self, link: packets.Link) -> None:
-        self.link = link
-        self.packets: deque[list[Request]] = deque()
-        self.pending: dict[int, Request] = {}
-        # Batches that were started, by request id. They are answered in slices or wait for their
-        # index.
-        self.batches: dict[int, Work] = {}
-        self.sliced = 0
-        self.owed_small = 0
-        self.owed_large = 0
-        self.loan = 0
-        self.is_gone = False
-        self._items: list[bytes] = []
-        self._size = 0
-        self._send_time = time.monotonic()
-        # When the packets of the front were last read.
-        self.read_time = time.monotonic()
-
-    def read(self) -> list[Request]:
-        """Read a packet and queue its queries; return its requests if they are not queries.
-
-        Raises `FrameError`.
-        """
-        self.read_time = time.monotonic()
-        packet, memfd = self.link.receive()
-        if not packet:
-            self.is_gone = True
-            return []
-        requests = packets.unpack_requests(packet, memfd)
-        if requests[0].op not in _QUERIES:
-            return requests  # a packet contains either queries or other requests
-        self.packets.append(requests)
-        self.pending.update((request.id, request) for request in requests)
-        return []
-
-    def withdraw(self, number: int) -> None:
-        """Drop a request whose caller no longer waits."""
-        self.pending.pop(number, None)
-        if number in self.batches:
-            self.batches[number].is_withdrawn = True
-
-    def reply(self, reply: Reply) -> None:
-        """Queue a reply to be sent with the next `flush`; a large reply is sent alone."""
-        if len(reply.payload) > packets.REPLY_MAX:
-            self.flush()
-            with packets.memory_file(reply.payload) as memfd:
-                item = packets.pack_reply(reply, in_memfd=True)
-                self._send(packets.pack_credits(0, 0) + item, memfd)
-            return
-        item = packets.pack_reply(reply)
-        if self._size + len(item) > packets.PACKET_BYTES - packets.CREDITS_BYTES:
-            self.flush()
-        self._items.append(item)
-        self._size += len(item)
-        if time.monotonic() - self._send_time > _GATHER_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send the queued replies, and return the credits that are due."""
-        small = self.owed_small if self.sliced <= _BATCHES_MAX else 0
-        large, self.owed_large = self.owed_large, 0
-        loan, self.loan = self.loan, 0
-        self.owed_small -= small
-        if self._items or small or large or loan:
-            items, self._items, self._size = self._items, [], 0
-            self._send(packets.pack_credits(small, large, loan) + b"".join(items), -1)
-
-    def show_life(self) -> None:
-        """Send an empty packet if none was sent for `_ALIVE_SECONDS`."""
-        if time.monotonic() - self._send_time > _ALIVE_SECONDS:
-            self._send(packets.pack_credits(0, 0), -1)
-
-    def begin_packet(self) -> None:
-        """Restart the timer that sends answers before their packet ends."""
-        self._send_time = time.monotonic()
-
-    def _send(self, packet: bytes, memfd: int) -> None:
-        self._send_time = time.monotonic()
-        if self.is_gone:
-            # Each try would wait for as long again, and other fronts would get no sign of life.
-            return
-        try:
-            self.link.send_waiting(packet, memfd, packets.SEND_SECONDS)
-        except OSError:
-            self.is_gone = True
-
-
-def is_large_packet(packet: list[Request]) -> bool:
-    """Return whether a front spent a large credit for a packet: its one payload was in a memfd."""
-    first = packet[0]
-    return first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
+Work: TypeAlias = QueryBatch | PredictionBatch | Reading | Picking | Ask
 
 
 class Task(NamedTuple):
@@ -201,15 +101,26 @@ class Worker:
         self._behind: list[Task] = []
         self._look_time = 0.0
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._indexes = IndexCache(
-            process.root,
-            lambda: os.eventfd_write(self._opened, 1),
-            lambda name, reason: log.error("an index is damaged", index=name, reason=reason),
-            is_read_only=self._is_read_only,
-        )
+        self._indexes = self._open_indexes(process)
         self._poller = select.poll()
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._opened, select.POLLIN)
+
+    def _open_indexes(self, process: control.Process) -> IndexCache | ShardCache:
+        """Return the indexes, or the shards of a shard server."""
+
+        def wake() -> None:
+            os.eventfd_write(self._opened, 1)
+
+        def report(name: str, reason: str) -> None:
+            self._log.error("an index is damaged", index=name, reason=reason)
+
+        if process.config.role == "shard":
+            return ShardCache(process.root, wake, report)
+        return IndexCache(
+            process.root, wake, report,
+            is_read_only=self._is_read_only, has_shards=process.config.shards > 1,
+        )  # fmt: skip
 
     def prepare(self) -> None:
         """Open all indexes, if this server is read-only: it is not ready before."""
@@ -447,7 +358,7 @@ class Worker:
             self._tasks.append(task)
         return False
 
-    def _queue_for(self, batch: Work, index: Engine | None) -> list[Task] | None:
+    def _queue_for(self, batch: Work, index: Engine | ShardCore | None) -> list[Task] | None:
         """Return the list in which a batch must wait; None if it can be started.
 
         Raises `ReplicaBehindError` for a batch that may not wait for a merge any longer.
@@ -457,6 +368,7 @@ class Worker:
             return self._parked.setdefault(batch.name, []) if batch.name else None
         if not self._is_read_only or not isinstance(batch, QueryBatch):
             return None
+        assert isinstance(index, Engine)  # noqa: S101  # a query is about an index
         if index.sequence >= batch.min_sequence:
             return None
         # A suspect, which must be alone, does not wait.
@@ -472,12 +384,17 @@ class Worker:
         tasks, self._behind = self._behind, []
         self._resume(tasks)
 
-    def _start(self, batch: Work, index: Engine | None) -> Reply | None:
+    def _start(self, batch: Work, index: Engine | ShardCore | None) -> Reply | None:
         """Start a batch; return its reply if it has one already."""
-        if self._meter is not None and index is not None and isinstance(batch, batches.Batch):
+        if isinstance(batch, Ask):
+            return batch.start(cast(ShardCore, index))
+        is_first = index is not None and not batch.exchanges
+        if self._meter is not None and is_first and isinstance(batch, batches.Batch):
             self._meter.add(batch.name, batch.row_count)
+        if isinstance(index, GatheringEngine):
+            return start_or_ask(batch, index)
         reply = batch.start(cast(Engine, index))
-        if self._sampler is not None and index is not None:
+        if self._sampler is not None and isinstance(index, Engine):
             self._offer_sample(batch, index)
         return reply
 
@@ -552,6 +469,8 @@ def _parse(request: Request, log: logs.Logger) -> Work | Reply:
     """Return the work of a request, or a reply with an error if the request is invalid."""
     if request.op in READS:
         return parse_reading(request, log)
+    if request.op == Op.ASK:
+        return parse_ask(request, log)
     if request.op in DIVERSIFICATIONS:
         return parse_diversification(request, log)
     return batches.parse(request, log)

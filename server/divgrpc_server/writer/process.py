@@ -19,7 +19,8 @@ from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.packets import Reply, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker.process import FrontLink, Worker, is_large_packet, run_process
+from divgrpc_server.worker.front_link import FrontLink, is_large_packet
+from divgrpc_server.worker.process import Worker, run_process
 from divgrpc_server.writer.calls import refusal
 from divgrpc_server.writer.collections import Collections
 from divgrpc_server.writer.meter import WriteMeter

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -208,7 +208,7 @@ def test_a_replica_answers_from_the_former_generation_until_the_new_one_is_open(
         collection.compact()
         assert found(cache, is_open).rows == 50
 
-        def open_later(path: Path, **options: bool) -> object:
+        def open_later(path: Path, **options: Any) -> object:
             may_open.wait()
             return open_index(path, **options)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import batches, index_cache
 from divgrpc_server.worker import process as worker
+from divgrpc_server.worker.front_link import FrontLink
 from support.data.served_index import DIMS, random_points
 from support.processes.fake_front import Front, code_of
 
@@ -267,13 +269,13 @@ def test_a_suspect_is_answered_alone(
 ) -> None:
     """The worker says that it has begun, and answers no other front until it has replied."""
     replies: list[tuple[int, int]] = []
-    reply = worker.FrontLink.reply
+    reply = FrontLink.reply
 
-    def noted_reply(self: worker.FrontLink, one: Reply) -> None:
+    def noted_reply(self: FrontLink, one: Reply) -> None:
         replies.append((one.id, one.outcome))
         reply(self, one)
 
-    monkeypatch.setattr(worker.FrontLink, "reply", noted_reply)
+    monkeypatch.setattr(FrontLink, "reply", noted_reply)
     second = Front(channel)
     front.send(query(1, 10_000)._replace(is_suspect=True))
     assert [one.outcome for one in front.hear().replies] == [Outcome.START]
@@ -291,7 +293,7 @@ def test_a_suspect_waits_for_the_opening_of_another_index(
     Index.build(random_points(300), path=tmp_path / "other")
     may_open = threading.Event()
 
-    def open_late(path: Path, **options: bool) -> object:
+    def open_late(path: Path, **options: Any) -> object:
         may_open.wait(20)
         return open_index(path, **options)
 

@@ -16,6 +16,7 @@ from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import kernel_progress
 from divgrpc_server.worker import process as worker
+from divgrpc_server.worker.front_link import FrontLink
 from support.processes.fake_front import Front
 
 
@@ -28,7 +29,7 @@ def test_a_small_query_is_served_before_a_slice_of_a_batch(
     one = worker.Worker(me, logs.configure(me.config, "worker"))
     order: list[int | str] = []
 
-    def serve(_: worker.FrontLink, packet: list[Request]) -> bool:
+    def serve(_: FrontLink, packet: list[Request]) -> bool:
         order.append(packet[0].id)
         return len(packet[0].payload) > packets.SMALL_MAX
 

@@ -15,7 +15,7 @@ from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import process as worker_process
-from divgrpc_server.worker.process import FrontLink
+from divgrpc_server.worker.front_link import FrontLink
 from divgrpc_server.writer import process as writer_process
 from divgrpc_server.writer.process import Writer
 from support.processes.fake_front import Front

@@ -4,6 +4,7 @@ from typing import Any
 
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import packets
+from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.process import Worker
 from divgrpc_server.writer.process import Writer
 
@@ -35,6 +36,7 @@ def why_worker_not_idle(worker: Worker, fronts: int) -> str:
         return f"a worker has {len(worker._fronts)} fronts"
     if worker._tasks or worker._parked or worker._preparing:
         return "a worker has work"
+    assert isinstance(worker._indexes, IndexCache)
     if worker._indexes._prepared or worker._indexes._awaited:
         return "a worker keeps a generation that was prepared"
     for front in worker._fronts.values():

@@ -454,7 +454,7 @@ class World:
     def _patch_openings(self, patch: pytest.MonkeyPatch) -> None:
         """Let openings of indexes and of new generations take time, and some end their worker."""
 
-        def timed_index(path: Path, **options: bool) -> Any:  # noqa: ANN401  # as of `open_index`
+        def timed_index(path: Path, **options: Any) -> Any:  # noqa: ANN401  # as of `open_index`
             self.rest(self.options.open_seconds / 2)
             if path.name == FATAL_INDEX:
                 self._end_opening()

@@ -1,0 +1,79 @@
+"""Writes the files of shards: divides the folder of a complete generation, and opens it again."""
+
+import os
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from divgrpc.sharding.cutting import cut
+from divgrpc.storage.arrays import ArrayFolder, sync_folder, write_synced
+from divgrpc.storage.defaults import read_defaults
+from divgrpc.storage.generations import Generation, open_array_of, read_manifest
+from divgrpc.storage.manifest import MANIFEST, Manifest, ShardEntry
+from divgrpc.storage.shards import SHARDS, SHARED, is_shared, open_shard, open_shared
+
+
+def divide_folder(folder: Path, manifest: Manifest, shards: int) -> Manifest:
+    """Divide the arrays of a generation, which nobody reads yet, among shards.
+
+    folder: has the arrays of `manifest`, and no manifest.
+
+    Takes the memory of one shard. All files are synced to the disk. Returns the manifest with an
+    entry for each shard. Raises `StorageFullError`.
+    """
+    arrays = {
+        name: open_array_of(folder, name, entry, verify=False)
+        for name, entry in manifest.arrays.items()
+    }
+    (folder / SHARED).mkdir()
+    (folder / SHARDS).mkdir()
+    parts = cut(Generation(manifest, arrays), shards).parts
+    entries = [
+        _write(folder / SHARDS / str(shard), part, manifest) for shard, part in enumerate(parts)
+    ]
+    for name in manifest.arrays:
+        path = folder / f"{name}.npy"
+        if is_shared(name):
+            os.rename(path, folder / SHARED / path.name)
+        else:
+            path.unlink()
+    for name in (SHARED, SHARDS):
+        sync_folder(folder / name)
+    return replace(manifest, shards=tuple(entries))
+
+
+def _write(folder: Path, part: Generation, whole: Manifest) -> ShardEntry:
+    """Write the manifest and the arrays of a shard."""
+    store = ArrayFolder(folder)
+    for name, array in part.arrays.items():
+        # Shards have points of their own in each cell.
+        if name == "cell_starts" or not is_shared(name):
+            store.begin(name, array.dtype, array.shape[1:])
+            store.append(name, array)
+    entries = store.close()
+    # What all shards have in common is in the manifest of the whole generation.
+    manifest = replace(
+        part.manifest, arrays=entries, search_costs=(), search_costs_dense=(), choices=(),
+        warnings=(), labels=None, generation=whole.generation,
+    )  # fmt: skip
+    text = manifest.to_json()
+    write_synced(folder / MANIFEST, text)
+    sync_folder(folder)
+    size = sum(entry.bytes for entry in entries.values())
+    return ShardEntry(manifest.rows, size, zlib.crc32(text.encode()))
+
+
+def open_router_part(folder: Path, *, verify: bool = True) -> Generation:
+    """Open what a router reads of the generation in `folder`.
+
+    The arrays are those that all shards share. Raises `IndexDamagedError` and `OtherFormatError`.
+    """
+    manifest = read_manifest(folder)
+    shared = open_shared(folder, manifest, verify=verify)
+    return Generation(manifest, shared, read_defaults(folder, manifest))
+
+
+def open_shard_part(folder: Path, shard: int, *, verify: bool = True) -> Generation:
+    """Open the points of a shard of the generation in `folder`; raises as `open_router_part`."""
+    manifest, arrays = open_shard(folder, read_manifest(folder), shard, verify=verify)
+    return Generation(manifest, arrays)

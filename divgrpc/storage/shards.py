@@ -1,0 +1,84 @@
+"""The files of a generation that is divided among shards.
+
+    <index>/<number>/manifest.json       the whole generation, with an entry for each shard
+    <index>/<number>/shared/             arrays that routers and all shards read
+    <index>/<number>/shards/<shard>/     manifest.json and the arrays of the points of a shard
+
+A shard is numbered from 0. Its folder is complete without the others, except for `shared`.
+"""
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from divgrpc.arrays import Array
+from divgrpc.errors import IndexDamagedError
+from divgrpc.storage.arrays import damage_errors, open_array
+from divgrpc.storage.manifest import MANIFEST, Manifest
+
+SHARED: Final = "shared"
+SHARDS: Final = "shards"
+# The hash functions, and the centres of the cells.
+_SHARED_ARRAYS: Final = frozenset(
+    (
+        *("hyperplanes", "thresholds", "sketch"),
+        *("cell_codes", "cell_terms", "cell_centres", "cell_squares", "cell_reaches"),
+        # The points of all shards by cell. A shard has an array of this name too.
+        "cell_starts",
+    )
+)
+
+
+def is_shared(name: str) -> bool:
+    """Return whether all shards and routers read the array of this name."""
+    is_words = name.startswith("attribute.") and name.split(".")[2].startswith("words")
+    # The model, the names and the hierarchy of the labels.
+    is_labels = name.startswith("label_") and not name.startswith("label_sets.")
+    return name in _SHARED_ARRAYS or is_words or is_labels
+
+
+def open_shared(folder: Path, manifest: Manifest, *, verify: bool = True) -> dict[str, Array]:
+    """Map the arrays that all shards of the generation in `folder` share.
+
+    Raises `IndexDamagedError`.
+    """
+    return {
+        name: open_array(folder / SHARED / f"{name}.npy", entry, verify=verify)
+        for name, entry in manifest.arrays.items()
+        if is_shared(name)
+    }
+
+
+def open_shard(
+    folder: Path, manifest: Manifest, shard: int, *, verify: bool = True
+) -> tuple[Manifest, dict[str, Array]]:
+    """Map the arrays of a shard, and those that it shares.
+
+    folder: the folder of the whole generation, whose manifest is `manifest`.
+
+    Returns them with the manifest of the shard. Raises `IndexDamagedError` and `OtherFormatError`.
+    """
+    part = read_shard_manifest(folder, manifest, shard)
+    arrays = open_shared(folder, manifest, verify=verify)
+    for name, entry in part.arrays.items():
+        path = folder / SHARDS / str(shard) / f"{name}.npy"
+        arrays[name] = open_array(path, entry, verify=verify)
+    return part, arrays
+
+
+def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifest:
+    """Read the manifest of a shard, and compare its checksum with that in `manifest`.
+
+    Raises `IndexDamagedError` and `OtherFormatError`.
+    """
+    subject = f"the manifest of shard {shard}"
+    try:
+        with damage_errors(subject):
+            text = (folder / SHARDS / str(shard) / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise IndexDamagedError(f"{subject} is missing") from None
+    if zlib.crc32(text) != manifest.shards[shard].crc32:
+        raise IndexDamagedError(f"{subject} does not match its checksum")
+    # A generation may get another number when it is restored.
+    return replace(Manifest.from_json(text), generation=manifest.generation)

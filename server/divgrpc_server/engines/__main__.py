@@ -1,0 +1,59 @@
+"""Runs the engine of a cluster until the control channel closes."""
+
+import asyncio
+import os
+
+from divgrpc.errors import UnavailableError
+from divgrpc_server.engines.engine import Engine
+from divgrpc_server.engines.local import LocalEngine
+from divgrpc_server.ipc import control
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.logging import logs
+
+
+async def _run(process: control.Process, log: logs.Logger) -> int:
+    """Start the servers and tell the supervisor where they are; return the exit code."""
+    logs.log_faults_of(asyncio.get_running_loop(), log)
+    engine: Engine = LocalEngine(process.config, process.root, process.secret, log)
+    is_over = asyncio.Event()
+
+    def obey() -> None:
+        if process.channel.receive() is None:
+            is_over.set()
+
+    asyncio.get_running_loop().add_reader(process.channel.fileno(), obey)
+    work = asyncio.create_task(_serve(engine, process.channel))
+    await asyncio.wait(
+        (work, asyncio.create_task(is_over.wait())), return_when=asyncio.FIRST_COMPLETED
+    )
+    error = work.exception() if work.done() else None
+    work.cancel()
+    await engine.stop()
+    if error is not None:
+        if not isinstance(error, UnavailableError):
+            raise error
+        log.error("cannot start", reason=str(error))
+    return int(error is not None)
+
+
+async def _serve(engine: Engine, channel: control.Channel) -> None:
+    await engine.start()
+    is_ready = False
+    async for topology in engine.watch():
+        channel.send(Message("topology", topology.version, topology.pack()))
+        if not is_ready:
+            channel.send(Message("ready"))
+            is_ready = True
+
+
+def main() -> None:
+    """Run an engine process, which the supervisor has started."""
+    process = control.enter()
+    log = logs.configure(process.config, "engine", process.serial)
+    with logs.edge(log):
+        code = asyncio.run(_run(process, log))
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

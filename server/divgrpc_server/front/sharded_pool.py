@@ -1,0 +1,122 @@
+"""The worker pool of a server whose indexes may be divided among shards.
+
+Theory of operation. A worker that lacks replies of shards ends its work on a call with a round of
+messages (`ipc.rounds`). This pool lets the shards be asked, adds their replies to the request, and
+queues the call again, for any worker. Meanwhile the call counts as held, so admission limits the
+calls that wait for shards too.
+
+Shards may say that their generation was replaced meanwhile. The call then begins anew once, with
+the current generation. So no answer mixes two generations.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+from divgrpc.errors import IndexChangedError
+from divgrpc_server.front.admission import kind_of
+from divgrpc_server.front.jobs import RefusedError
+from divgrpc_server.front.pool import Pool, PoolCall, WorkerLink
+from divgrpc_server.ipc import rounds
+from divgrpc_server.ipc.packets import Outcome, Reply
+
+# Shards may take this share of the time to the deadline; the rest is for merging and selecting.
+_SHARDS_SHARE: Final = 0.8
+_BEGINS_MAX: Final = 2
+# A call of more rounds than any search needs would go on for ever.
+_ROUNDS_MAX: Final = 64
+
+
+class Shards(Protocol):
+    """Asks shards."""
+
+    def ask(self, messages: dict[int, bytes], seconds: float) -> Awaitable[dict[int, bytes]]:
+        """Return the reply of each shard to its message.
+
+        seconds: the time after which the replies are of no use any more.
+
+        Raises `ShardsMissingError`, `LateError`, `IndexChangedError` and what a shard answers.
+        """
+
+
+class ShardedPool(Pool):
+    """A pool that asks `shards`; the other arguments are those of `Pool`."""
+
+    def __init__(self, *arguments: Any, shards: Shards, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **options)
+        self._shards = shards
+        # The task that asks shards for each call, by the id of its request.
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        # How often a call has begun, and how many rounds it has had, by the id of its request.
+        self._begins: dict[int, int] = {}
+        self._rounds: dict[int, int] = {}
+
+    def close(self) -> None:
+        """Close the sockets to all workers, and ask no more."""
+        for task in self._asking.values():
+            task.cancel()
+        super().close()
+
+    def withdraw(self, call: PoolCall) -> None:
+        """Remove a call whose caller no longer waits."""
+        task = self._asking.pop(call.request.id, None)
+        if task is None:
+            super().withdraw(call)
+            return
+        task.cancel()
+        self._release(call)
+
+    def _release(self, call: PoolCall, *, is_answered: bool = False) -> None:
+        self._begins.pop(call.request.id, None)
+        self._rounds.pop(call.request.id, None)
+        super()._release(call, is_answered=is_answered)
+
+    def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
+        if reply.outcome != Outcome.ROUND:
+            super()._take_reply(worker, reply)
+            return
+        call = worker.outstanding.pop(reply.id, None)
+        if call is None:
+            return  # it was withdrawn
+        call.worker = None
+        task = self._loop.create_task(self._ask(call, reply.payload))
+        self._asking[call.request.id] = task
+
+    async def _ask(self, call: PoolCall, packed: bytes) -> None:
+        """Ask shards for a call, and queue it again with their replies."""
+        request = call.request
+        try:
+            messages = rounds.unpack_round(packed)
+            self._rounds[request.id] = self._rounds.get(request.id, 0) + 1
+            if self._rounds[request.id] > _ROUNDS_MAX:
+                raise AssertionError("a call asks shards again and again")
+            seconds = _SHARDS_SHARE * (request.deadline - time.monotonic())
+            replies = await self._shards.ask(messages, seconds)
+        except IndexChangedError as error:
+            begins = self._begins.get(request.id, 1)
+            if begins >= _BEGINS_MAX:
+                self._end(call, error)
+                return
+            self._begins[request.id] = begins + 1
+            self._continue(call, b"")
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            self._end(call, error)
+        else:
+            self._continue(call, request.exchanges + rounds.pack_exchanges(messages, replies))
+
+    def _end(self, call: PoolCall, error: Exception) -> None:
+        del self._asking[call.request.id]
+        if isinstance(error, RefusedError):
+            self._release(call)
+            call.deliver(Reply(call.request.id, Outcome.STATUS, error.status.SerializeToString()))
+        else:
+            self._fail(call, error)
+
+    def _continue(self, call: PoolCall, exchanges: bytes) -> None:
+        """Queue a call again, behind the calls that wait."""
+        del self._asking[call.request.id]
+        call.request = call.request._replace(exchanges=exchanges, is_suspect=False)
+        call.kind = kind_of(call.request.size)
+        self._queue_of(call)[call.request.id] = call
+        self._dispatch()

@@ -1,0 +1,79 @@
+"""Rounds of messages to shards, as a worker, a front and a worker again pass them on.
+
+A worker that lacks replies of shards ends its work with a round: a message for each shard to ask.
+The front asks the shards, and gives the request to a worker again, together with the exchanges: all
+messages so far, each with its reply. The worker begins anew, and comes further than before.
+
+A round is packed as its number of messages, their shards and lengths, and the messages. Exchanges
+are packed one after another: shard, lengths, message, reply. A front does not read the messages.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from divgrpc_server.ipc.errors import FrameError
+
+_COUNT: Final = struct.Struct("<I")
+_MESSAGE: Final = struct.Struct("<II")
+_EXCHANGE: Final = struct.Struct("<III")
+
+
+class Exchange(NamedTuple):
+    """A message to a shard, and its reply."""
+
+    shard: int
+    message: bytes
+    reply: bytes
+
+
+def pack_round(messages: Mapping[int, bytes]) -> bytes:
+    """Return the packed messages of a round, given by shard."""
+    heads = [_MESSAGE.pack(shard, len(message)) for shard, message in messages.items()]
+    return b"".join((_COUNT.pack(len(messages)), *heads, *messages.values()))
+
+
+def unpack_round(packed: bytes) -> dict[int, bytes]:
+    """Return the messages of a round by shard; raises `FrameError`."""
+    try:
+        (count,) = _COUNT.unpack_from(packed)
+        end = _COUNT.size + count * _MESSAGE.size
+        heads = list(_MESSAGE.iter_unpack(packed[_COUNT.size : end]))
+    except struct.error as error:
+        raise FrameError(f"a round cannot be read: {error}") from error
+    messages = {}
+    for shard, length in heads:
+        messages[shard] = packed[end : end + length]
+        end += length
+    if len(messages) != count or end != len(packed):
+        raise FrameError("a round has other messages than it says")
+    return messages
+
+
+def pack_exchanges(messages: Mapping[int, bytes], replies: Mapping[int, bytes]) -> bytes:
+    """Return the messages of a round, packed with the reply of each shard."""
+    parts = []
+    for shard, message in messages.items():
+        reply = replies[shard]
+        parts += [_EXCHANGE.pack(shard, len(message), len(reply)), message, reply]
+    return b"".join(parts)
+
+
+def unpack_exchanges(packed: bytes) -> list[Exchange]:
+    """Return the exchanges that `pack_exchanges` has packed; raises `FrameError`."""
+    exchanges, at = [], 0
+    while at < len(packed):
+        try:
+            shard, message_bytes, reply_bytes = _EXCHANGE.unpack_from(packed, at)
+        except struct.error as error:
+            raise FrameError(f"an exchange cannot be read: {error}") from error
+        middle = at + _EXCHANGE.size + message_bytes
+        message, reply = (
+            packed[at + _EXCHANGE.size : middle],
+            packed[middle : middle + reply_bytes],
+        )
+        at = middle + reply_bytes
+        exchanges.append(Exchange(shard, message, reply))
+    if at != len(packed):
+        raise FrameError("the last exchange is longer than its packet")
+    return exchanges

@@ -1,0 +1,31 @@
+"""Where the shards of a cluster are."""
+
+import json
+from typing import NamedTuple
+
+
+class Topology(NamedTuple):
+    """The addresses of shard servers, as an engine tells fronts.
+
+    version: grows with each change.
+    places: the addresses of the servers at each place, host:port. All servers at a place have the
+        same shards: at place p of n are the shards p, p + n, p + 2n and so on of every index. A
+        place whose servers are all down has no addresses.
+    """
+
+    version: int
+    places: tuple[tuple[str, ...], ...]
+
+    def replicas(self, shard: int) -> tuple[str, ...]:
+        """Return the addresses of the servers that have a shard."""
+        return self.places[shard % len(self.places)] if self.places else ()
+
+    def pack(self) -> str:
+        """Return the topology as a text."""
+        return json.dumps(self)
+
+    @classmethod
+    def unpack(cls, text: str) -> "Topology":
+        """Return the topology that `pack` has packed."""
+        version, places = json.loads(text)
+        return cls(version, tuple(map(tuple, places)))

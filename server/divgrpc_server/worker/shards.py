@@ -1,0 +1,218 @@
+"""The worker of a shard server: the shards that it has open, and the calls of routers.
+
+Theory of operation. A router names an index, a generation, a shard and the checksum of the shard's
+manifest. Together they name files that never change, so a shard that is open is never looked at
+again. A thread opens a shard at the first call for it, and calls wait meanwhile. When an index is
+replaced or deleted, the shards of its earlier generations are closed. A router that still asks for
+one gets `IndexChangedError`, and begins its query again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexChangedError,
+    IndexDamagedError,
+    IndexNotFoundError,
+)
+from divgrpc.parameters import check_index_name
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.files import open_shard_part
+from divgrpc.storage.generations import IndexFolder, read_manifest
+from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.codec.statuses import explain
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.logging.logs import Logger
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class ShardKey(NamedTuple):
+    """A shard of one generation of the index `name`; `checksum` is the CRC-32 of its manifest."""
+
+    name: str
+    generation: int
+    shard: int
+    checksum: int
+
+    def __str__(self) -> str:
+        """Return a text that only this shard has."""
+        return "/".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> "ShardKey":
+        """Return the shard that a text of `__str__` names."""
+        name, *numbers = text.split("/")
+        return cls(name, *map(int, numbers))
+
+
+class Ask:
+    """One call of a router; it has the methods of `worker.batches.Batch`.
+
+    A call is answered as a whole, so `ends_soon` is true and `answer_slice` is never called.
+    """
+
+    ends_soon = True
+
+    def __init__(self, request: Request, message: shard_index_pb2.AskRequest) -> None:
+        self.id = request.id
+        self.deadline = request.deadline
+        self.tag = request.tag
+        self.is_withdrawn = False
+        self._message = message
+        name = check_index_name(message.index)
+        self.name = str(ShardKey(name, message.generation, message.shard, message.checksum))
+
+    def start(self, core: ShardCore) -> Reply:
+        """Return the reply; raises the errors of `ShardCore.ask`."""
+        replies = core.ask(self._message.operation, self._message.messages)
+        response = shard_index_pb2.AskResponse(replies=replies)
+        return Reply(self.id, Outcome.ANSWER, response.SerializeToString())
+
+    def answer_slice(self) -> Reply | None:
+        """Raise, because `start` has answered."""
+        raise AssertionError("a call of a router has no slices")
+
+    def pack_error(self, error: Exception, log: Logger) -> Reply:
+        """Return the reply that carries an error."""
+        return _pack_error(self.id, self.tag, error, log)
+
+
+def parse_ask(request: Request, log: Logger) -> Ask | Reply:
+    """Return the call of a request, or a reply with an error if the request is invalid."""
+    assert request.op == Op.ASK  # noqa: S101  # a front of a shard server sends nothing else
+    try:
+        return Ask(request, shard_index_pb2.AskRequest.FromString(request.payload))
+    except Exception as error:  # noqa: BLE001  # becomes the status of the call
+        return _pack_error(request.id, request.tag, error, log)
+
+
+class _Outcome(NamedTuple):
+    """A shard that a thread has opened, or the error."""
+
+    key: ShardKey
+    result: ShardCore | Exception
+
+
+class ShardCache:
+    """Open shards by name; a thread calls `on_open` when it has opened one.
+
+    It has the methods of `worker.index_cache.IndexCache`.
+    """
+
+    def __init__(
+        self, root: Path, on_open: Callable[[], None], on_damage: Callable[[str, str], None]
+    ) -> None:
+        """Take the folder of the indexes.
+
+        on_damage: called with the name of an index and the damage.
+        """
+        self._root, self._on_open, self._on_damage = root, on_open, on_damage
+        self._cores: dict[ShardKey, ShardCore] = {}
+        self._errors: dict[ShardKey, tuple[Exception, float]] = {}
+        self._opening: set[ShardKey] = set()
+        self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
+
+    def find(self, text: str) -> ShardCore | None:
+        """Return a shard, or None while it is being opened; raises the error of opening it.
+
+        text: the shard, as `ShardKey.__str__` names it.
+        """
+        key = ShardKey.parse(text)
+        core = self._cores.get(key)
+        if core is not None:
+            return core
+        if key in self._errors:
+            error, end_time = self._errors[key]
+            if time.monotonic() < end_time:
+                raise error.with_traceback(None)
+            del self._errors[key]
+        if key not in self._opening:
+            self._opening.add(key)
+            threading.Thread(target=self._open, args=(key,), daemon=True).start()
+        return None
+
+    def _open(self, key: ShardKey) -> None:
+        result: ShardCore | Exception
+        try:
+            result = _open_core(self._root, key)
+        except Exception as error:  # noqa: BLE001  # `find` raises it
+            result = error
+        self._outcomes.put(_Outcome(key, result))
+        self._on_open()
+
+    def collect(self) -> list[tuple[str, str]]:
+        """Store the shards that threads have opened; return their names, each with ""."""
+        names: list[tuple[str, str]] = []
+        while True:
+            try:
+                key, result = self._outcomes.get_nowait()
+            except Empty:
+                return names
+            self._opening.discard(key)
+            names.append((str(key), ""))
+            if isinstance(result, ShardCore):
+                self._cores[key] = result
+                continue
+            self._errors[key] = (result, time.monotonic() + _RETRY_SECONDS)
+            if isinstance(result, IndexDamagedError):
+                self._on_damage(key.name, f"shard {key.shard}: {result}")
+
+    def open_all(self) -> None:
+        """Do nothing: which shards this server has is decided by those that ask it."""
+
+    def prepare(self, index: str, folder: str) -> None:
+        """Do nothing: no build asks a shard server."""
+
+    def forget_prepared(self) -> None:
+        """Do nothing: nothing is prepared."""
+
+    def refresh(self, index: str) -> None:
+        """Close the shards of an index that are not of its current generation."""
+        folder = IndexFolder(self._root / index)
+        current: set[ShardKey] = set()
+        try:
+            number = folder.current()
+            entries = read_manifest(folder.path / str(number)).shards
+            current = {
+                ShardKey(index, number, shard, entry.crc32) for shard, entry in enumerate(entries)
+            }
+        except (DivgrpcError, OSError):
+            pass  # it was deleted, or the next call reports the damage
+        self._close(lambda key: key.name == index and key not in current)
+
+    def recheck(self, index: str) -> None:
+        """Close the shards of an index, so that the next call checks their files."""
+        self._close(lambda key: key.name == index)
+
+    def _close(self, is_stale: Callable[[ShardKey], bool]) -> None:
+        self._cores = {key: core for key, core in self._cores.items() if not is_stale(key)}
+        self._errors = {key: error for key, error in self._errors.items() if not is_stale(key)}
+
+
+def _open_core(root: Path, key: ShardKey) -> ShardCore:
+    """Open a shard; raises `IndexNotFoundError`, `IndexChangedError` and `IndexDamagedError`."""
+    folder = root / key.name / str(key.generation)
+    if not folder.is_dir():
+        if IndexFolder(root / key.name).pointer_stamp() is None:
+            raise IndexNotFoundError(f"there is no index {key.name!r}")
+        raise _replaced(key)
+    entries = read_manifest(folder).shards
+    if key.shard >= len(entries) or entries[key.shard].crc32 != key.checksum:
+        raise _replaced(key)
+    return ShardCore(open_shard_part(folder, key.shard))
+
+
+def _replaced(key: ShardKey) -> IndexChangedError:
+    return IndexChangedError(
+        f"index {key.name!r} has no shard {key.shard} of generation {key.generation} any more"
+    )
+
+
+def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:
+    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())
