@@ -56,9 +56,7 @@ class LocalEngine:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not waiter.done():
             waiter.cancel()
-            raise UnavailableError(
-                "a shard server does not start; its own lines of the log say why"
-            )
+            raise UnavailableError("a shard server does not start; its lines of the log say why")
 
     async def watch(self) -> AsyncIterator[Topology]:
         """Yield where the shards are, now and after each change."""
@@ -122,9 +120,8 @@ class LocalEngine:
             is_young = not address or loop.time() - start_time < _YOUNG_SECONDS
             failures = failures + 1 if is_young else 0
             if failures:
-                await asyncio.sleep(
-                    min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2 ** min(failures, 10))
-                )
+                pause = _PAUSE_SECONDS * 2 ** min(failures, 10)
+                await asyncio.sleep(min(_PAUSE_SECONDS_MAX, pause))
 
     async def _run(self) -> Process:
         """Start a server, which reads the secret from its standard input."""

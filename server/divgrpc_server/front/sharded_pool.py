@@ -87,10 +87,8 @@ class ShardedPool(Pool):
         """Ask shards for a call, and queue it again with their replies."""
         request = call.request
         try:
+            self._count_round(request.id)
             messages = rounds.unpack_round(packed)
-            self._rounds[request.id] = self._rounds.get(request.id, 0) + 1
-            if self._rounds[request.id] > _ROUNDS_MAX:
-                raise AssertionError("a call asks shards again and again")
             seconds = _SHARDS_SHARE * (request.deadline - time.monotonic())
             replies = await self._shards.ask(messages, seconds)
         except IndexChangedError as error:
@@ -104,6 +102,10 @@ class ShardedPool(Pool):
             self._end(call, error)
         else:
             self._continue(call, request.exchanges + rounds.pack_exchanges(messages, replies))
+
+    def _count_round(self, number: int) -> None:
+        self._rounds[number] = self._rounds.get(number, 0) + 1
+        assert self._rounds[number] <= _ROUNDS_MAX, "a call asks shards again and again"  # noqa: S101
 
     def _end(self, call: PoolCall, error: Exception) -> None:
         del self._asking[call.request.id]

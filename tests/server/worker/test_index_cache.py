@@ -208,7 +208,7 @@ def test_a_replica_answers_from_the_former_generation_until_the_new_one_is_open(
         collection.compact()
         assert found(cache, is_open).rows == 50
 
-        def open_later(path: Path, **options: Any) -> object:
+        def open_later(path: Path, **options: Any) -> object:  # noqa: ANN401  # those of `open_index`
             may_open.wait()
             return open_index(path, **options)
 

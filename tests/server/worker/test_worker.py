@@ -293,7 +293,7 @@ def test_a_suspect_waits_for_the_opening_of_another_index(
     Index.build(random_points(300), path=tmp_path / "other")
     may_open = threading.Event()
 
-    def open_late(path: Path, **options: Any) -> object:
+    def open_late(path: Path, **options: Any) -> object:  # noqa: ANN401  # those of `open_index`
         may_open.wait(20)
         return open_index(path, **options)
 
