@@ -129,8 +129,11 @@ class Manifest:
         """Return the manifest as the text of its file."""
         document = asdict(self)
         version = FORMAT_VERSION if self.shards else _WHOLE_VERSION
+        # An index that is whole has the document of the earlier version, and so has a label index.
         if not self.shards:
             del document["shards"]
+        if document["labels"] and document["labels"]["index"]:
+            del document["labels"]["index"]["shards"]
         return with_checksum({"format": FORMAT, "format_version": version} | document)
 
     @classmethod

@@ -119,7 +119,7 @@ def test_an_older_format_opens_unless_its_arrays_differ(tmp_path: Path) -> None:
         Index.build(points, path=tmp_path / name, **options)
         path = tmp_path / name / "1" / "manifest.json"
         manifest = Manifest.from_json(path.read_bytes())
-        with mock.patch("divgrpc.storage.manifest.FORMAT_VERSION", 4):
+        with mock.patch("divgrpc.storage.manifest._WHOLE_VERSION", 4):
             path.write_text(manifest.to_json())
         if opens:
             assert Index.open(tmp_path / name).rows == 40

@@ -34,8 +34,8 @@ def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
 
 def test_children_get_the_same_configuration() -> None:
     config = Config(listen="[::1]:0", workers=3, grace=1.5, reflection=False)
-    _, options = json.loads(control.hello(config, Path("/indexes"), 1).text)
-    assert Config(**options) == config
+    _, options, secret = json.loads(control.hello(config, Path("/indexes"), 1, "secret").text)
+    assert (Config(**options), secret) == (config, "secret")
     assert config.host == "::1"
 
 
