@@ -5,11 +5,13 @@ points that it has gathered.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, read_only
 from divgrpc.columns.annotations import INDPTR
 from divgrpc.columns.ids import as_integers, encode_texts, is_texts
 from divgrpc.columns.reader import RowReader
@@ -31,17 +33,35 @@ from divgrpc.types import FloatArray, IntArray, QueryResult
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 
+# A router has no points.
+_NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
 # Columns of replies that say where the values of each point begin, and where those of the last end.
 _STARTS: Final = ("indptr", INDPTR)
 
 
 class GatheringEngine(Engine):
-    """An engine whose points are on shards."""
+    """An engine whose points are on shards. One thread at a time may use it.
 
-    def __init__(self, generation: Generation, rows: Sequence[int]) -> None:
+    Its methods raise `UnansweredError` where the transcript lacks replies of shards.
+    """
+
+    is_divided = True
+
+    def __init__(
+        self,
+        generation: Generation,
+        rows: Sequence[int],
+        name: str = "",
+        folder: Path | None = None,
+    ) -> None:
+        """Take what a router reads of a generation; see `Engine` for `name` and `folder`.
+
+        rows: number of points of each shard.
+        """
         self._shard_rows = rows
-        super().__init__(generation)
+        whole = replace(generation, arrays=generation.arrays | _NO_POINTS)
+        super().__init__(whole, name, folder)
         self._description = layouts.describe_reply(
             self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
         )

@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-import numpy as np
-
-from divgrpc.arrays import Array, read_only
+from divgrpc.arrays import Array
 from divgrpc.engine import Engine
 from divgrpc.parameters import QueryParameters
 from divgrpc.sharding.gathering_engine import GatheringEngine
@@ -18,9 +16,6 @@ from divgrpc.types import QueryResult
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import IdArray
 from divgrpc.vectors import RowsLike
-
-_NO_POINTS: Final[Mapping[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
-
 
 ResultT = TypeVar("ResultT")
 # What a caller wants of an index; the server and `divgrpc.Index` call an engine in the same way.
@@ -60,7 +55,7 @@ class Router:
 
         rows: number of points of each shard.
         """
-        self._generation = Generation(manifest, {**shared, **_NO_POINTS})
+        self._generation = Generation(manifest, dict(shared))
         self._rows = tuple(rows)
         self._local = threading.local()
 

@@ -34,7 +34,7 @@ from typing import Final
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError
 from divgrpc.sharding.files import open_router_part
-from divgrpc.sharding.router import GatheringEngine
+from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, list_indexes, open_generation, read_manifest
 from divgrpc.storage.manifest import Manifest

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from divgrpc.engine import Engine
 from divgrpc.sharding.core import ShardCore
-from divgrpc.sharding.router import GatheringEngine
+from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc_server.codec.statuses import LateError, ReplicaBehindError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.errors import FrameError

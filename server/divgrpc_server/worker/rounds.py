@@ -6,8 +6,8 @@ and any worker can go on with it.
 
 from typing import Protocol
 
+from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.rounds import Exchange, Round, Transcript, UnansweredError
-from divgrpc.sharding.router import GatheringEngine
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.packets import Outcome, Reply
