@@ -242,8 +242,8 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     if manifest.shards:
         raise UnsupportedError(
             "index",
-            f"the index is divided among {len(manifest.shards)} shards, which only a server with"
-            " --shards reads: start one, and ask it",
+            f"the index is divided among {len(manifest.shards)} shards: queries need a server with"
+            " --shards, and writes, Diagnose and Evaluate need an index that is whole",
         )
     arrays = {
         name: open_array_of(folder, name, entry, verify=verify)

@@ -36,15 +36,15 @@ def start_or_ask(call: Call, index: GatheringEngine) -> Reply | None:
 
 
 def _exchanges(packed: bytes, index: GatheringEngine) -> list[Exchange]:
-    """Return the exchanges so far; none if the index was replaced meanwhile."""
+    """Return the exchanges so far, except those with shards of an earlier generation."""
     exchanges = []
     for shard, message, reply in rounds.unpack_exchanges(packed):
         request = shard_index_pb2.AskRequest.FromString(message)
         response = shard_index_pb2.AskResponse.FromString(reply)
-        if request.checksum != index.manifest.shards[shard].crc32:
-            return []
-        asked = Round(request.operation, {shard: request.messages})
-        exchanges.append(Exchange(asked, {shard: response.replies}))
+        shards = index.manifest.shards
+        if shard < len(shards) and request.checksum == shards[shard].crc32:
+            asked = Round(request.operation, {shard: request.messages})
+            exchanges.append(Exchange(asked, {shard: response.replies}))
     return exchanges
 
 

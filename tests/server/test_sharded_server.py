@@ -1,0 +1,256 @@
+"""A server whose indexes are divided among shard servers, which it starts itself."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc import Index
+from divgrpc.builder.builder import IndexBuilder
+from divgrpc.errors import IndexNotFoundError, UnsupportedError
+from divgrpc.parameters import BuildParameters
+from divgrpc.sharding import layouts
+from divgrpc.sharding.files import divide_folder
+from divgrpc.sharding.messages import divide, join
+from divgrpc.storage.generations import ROOT_LOCK, IndexFolder, read_manifest, staging
+from divgrpc.types import QueryResult, Search, Selector
+from divgrpc.types.filters import Match
+from divgrpc_client import Client
+from divgrpc_protos.v1 import query_pb2, shard_index_pb2
+from divgrpc_server.front.shard_servers import SERVICE
+from support.checks.refusals import failing, refused
+from support.checks.status_details import failure
+from support.data.divided_indexes import differences
+from support.data.served_index import random_points
+from support.processes.running_server import RunningServer, eventually
+
+DIMS = 16
+POINTS = random_points(1_500, dims=DIMS, seed=9)
+QUERIES = POINTS[:5] + 0.2
+PRICES = np.arange(len(POINTS)) % 7
+SECRET = "a secret of sixteen or more"  # noqa: S105  # of this test alone
+CODES = grpc.StatusCode
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("sharded")
+    options = ("--shards", "3", "--replicas", "2", "--workers", "1", "--worker-wait", "20")
+    with RunningServer(folder, "--data-dir", str(folder / "data"), *options) as running:
+        with Client(running.target, timeout=60) as client:
+            client.build("points", POINTS, attributes={"price": PRICES})
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    with Client(server.target, timeout=60) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    return Index.build(POINTS, attributes={"price": PRICES})
+
+
+def check(answer: QueryResult, whole: QueryResult) -> None:
+    """Compare an answer of shards with that of one index, byte for byte."""
+    # Without a choice of dials, a client has an array of another kind.
+    assert set(differences(answer, whole)) <= {"dial_reasons"}
+    assert list(answer.dial_reasons) == list(whole.dial_reasons)
+
+
+@pytest.mark.parametrize("search", ["exact", "scan", "tables", "auto"])
+@pytest.mark.parametrize("selector", ["nearest", "greedy", "mmr", "dpp"])
+def test_answers_are_those_of_one_index(
+    client: Client, index: Index, search: Search, selector: Selector
+) -> None:
+    options: dict[str, Any] = {"k": 7, "search": search, "selector": selector}
+    check(client.query("points", QUERIES, **options), index.query(QUERIES, **options))
+    check(client.query("points", QUERIES[0], **options), index.query(QUERIES[0], **options))
+
+
+def test_filters_attributes_and_explanations(client: Client, index: Index) -> None:
+    options: dict[str, Any] = {"k": 5, "filter": Match("price", (3,)), "with_attributes": True}
+    options |= {"explain": True, "exclude_ids": [3, 10]}
+    check(client.query("points", QUERIES, **options), index.query(QUERIES, **options))
+
+
+def test_a_stream_is_answered_query_by_query(client: Client, index: Index) -> None:
+    queries = [POINTS[:1] + 0.1 * number for number in range(40)]
+    answers = list(client.query_stream("points", queries, k=4))
+    for query, answer in zip(queries, answers, strict=True):
+        check(answer, index.query(query, k=4))
+
+
+def test_stored_points_are_read_from_their_shards(client: Client, index: Index) -> None:
+    ids = [0, 7, 1_499]
+    records, whole = client.get("points", ids, with_vectors=True), index.get(ids, with_vectors=True)
+    assert np.array_equal(records.ids, ids)
+    np.testing.assert_array_equal(records.vectors, whole.vectors)
+    assert client.count("points") == len(POINTS)
+    assert client.count("points", Match("price", (2,))) == int((PRICES == 2).sum())
+    pages = client.scroll("points", page_size=400)
+    assert np.concatenate([page.ids for page in pages]).tolist() == list(range(len(POINTS)))
+
+
+def test_get_index_describes_the_shards(client: Client) -> None:
+    info = client.get_index("points")
+    assert len(info.shards) == 3
+    assert sum(shard.rows for shard in info.shards) == info.rows == len(POINTS)
+    assert all(shard.bytes > shard.rows * DIMS * 4 for shard in info.shards)
+
+
+def test_what_shards_cannot_do_yet_is_refused(client: Client) -> None:
+    """No call that would change single points, or needs all of them in one process, is tried."""
+    for call in (
+        lambda: client.upsert("points", [1, 2, 3, 4, 5], QUERIES),
+        lambda: client.delete("points", [1]),
+        lambda: client.diagnose("points"),
+        lambda: list(client.evaluate("points", QUERIES, folds=0)),
+        lambda: client.add_attributes("points", {"price": PRICES}),
+    ):
+        with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="divided among 3 shards"):
+            call()
+    assert client.count("points") == len(POINTS)
+
+
+def test_a_bad_query_is_refused_with_its_field(client: Client) -> None:
+    with refused("queries"):
+        client.query("points", np.ones(DIMS + 1))
+    with failing(CODES.NOT_FOUND, IndexNotFoundError):
+        client.query("nothing", QUERIES)
+
+
+def shard_servers(server: RunningServer) -> list[int]:
+    """Return the process ids of the supervisors of shard servers."""
+    (engine,) = server.pids("engine")
+    children = Path(f"/proc/{engine}/task/{engine}/children").read_text()
+    return list(map(int, children.split()))
+
+
+def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Index) -> None:
+    """The other replica answers, and the server is replaced."""
+    is_over, stopped = Event(), set[int]()
+
+    def ask() -> list[QueryResult]:
+        answers = []
+        with Client(server.target, timeout=60, retries=False) as client:
+            while not is_over.is_set():
+                answers.append(client.query("points", QUERIES, k=5))
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        callers = [pool.submit(ask) for _ in range(2)]
+        for pid in shard_servers(server)[:2]:
+            os.kill(pid, signal.SIGKILL)
+            stopped.add(pid)
+            eventually(lambda: len({*shard_servers(server)} - stopped) == 6)
+        is_over.set()
+        answers = [answer for caller in callers for answer in caller.result()]
+    whole = index.query(QUERIES, k=5)
+    assert answers
+    for answer in answers:
+        check(answer, whole)
+
+
+def test_a_new_generation_is_answered_whole(server: RunningServer, client: Client) -> None:
+    """No answer has points of two generations, and none fails while an index is replaced."""
+    generations = [POINTS[:200], POINTS[200:420]]
+    wholes = [Index.build(points) for points in generations]
+    client.build("changing", generations[0])
+    is_over = Event()
+
+    def ask() -> list[QueryResult]:
+        answers = []
+        with Client(server.target, timeout=60, retries=False) as one:
+            while not is_over.is_set():
+                answers.append(one.query("changing", QUERIES, k=5, search="exact"))
+        return answers
+
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(ask)
+        for number in range(1, 5):
+            client.build("changing", generations[number % 2], replace=True)
+        is_over.set()
+    for answer in caller.result():
+        whole = wholes[(answer.generation - 1) % 2].query(QUERIES, k=5, search="exact")
+        assert set(differences(answer, whole)) <= {"generation", "dial_reasons"}
+    assert client.delete_index("changing") == 5
+    with failing(CODES.NOT_FOUND, IndexNotFoundError):
+        client.query("changing", QUERIES)
+
+
+def test_a_server_without_shards_says_what_to_start(tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1")
+    with (
+        RunningServer(tmp_path, *arguments, "--shards", "2") as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        client.build("points", POINTS[:50])
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="--shards"):
+            client.query("points", QUERIES)
+        assert len(client.get_index("points").shards) == 2
+
+
+@pytest.fixture
+def shard_server(tmp_path: Path) -> Iterator[RunningServer]:
+    """Yield a shard server of an index with two shards."""
+    data, token = tmp_path / "data", tmp_path / "token"
+    token.write_text(SECRET)
+    with staging(data / "points", replace=False) as stage:
+        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        builder = IndexBuilder(stage, BuildParameters())
+        builder.append(POINTS[:100])
+        builder.build()
+    (data / ROOT_LOCK).touch()
+    options = ("--role", "shard", "--read-only", "--cluster-token", str(token), "--workers", "1")
+    with RunningServer(tmp_path, "--data-dir", str(data), *options) as server:
+        yield server
+
+
+def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -> None:
+    folder = IndexFolder(shard_server.folder / "data" / "points")
+    checksum = read_manifest(folder.path / "1").shards[1].crc32
+    message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(b"[null, [1]]", np.uint8)})
+    request = shard_index_pb2.AskRequest(
+        index="points", generation=1, shard=1, checksum=checksum, operation="count",
+        messages=join([message]),
+    )  # fmt: skip
+    with shard_server.channel() as channel:
+        method: Callable[..., bytes] = channel.unary_unary(f"/{SERVICE}/Ask")
+
+        def ask(token: str = SECRET, **changes: Any) -> bytes:  # noqa: ANN401  # fields of a message
+            one = shard_index_pb2.AskRequest()
+            one.CopyFrom(request)
+            for name, value in changes.items():
+                setattr(one, name, value)
+            metadata = (("authorization", f"Bearer {token}"),) if token else ()
+            return method(one.SerializeToString(), timeout=30, metadata=metadata)
+
+        (reply,) = divide(shard_index_pb2.AskResponse.FromString(ask()).replies)
+        assert 40 < int(layouts.COUNT_REPLY.unpack(reply)["count"][0]) < 60
+        for code, options in (
+            (CODES.UNAUTHENTICATED, {"token": ""}),
+            (CODES.UNAUTHENTICATED, {"token": "another secret of the same length"}),
+            (CODES.UNIMPLEMENTED, {"operation": "erase"}),
+            (CODES.NOT_FOUND, {"index": "nothing"}),
+            (CODES.INVALID_ARGUMENT, {"index": "../points"}),
+            (CODES.ABORTED, {"generation": 2}),
+            (CODES.ABORTED, {"shard": 2}),
+            (CODES.ABORTED, {"checksum": checksum ^ 1}),
+            (CODES.INVALID_ARGUMENT, {"messages": b"?"}),
+        ):
+            assert failure(ask, **options).code is code
+        queries: Callable[..., bytes] = channel.unary_unary("/divgrpc.v1.DiverseIndex/Query")
+        with pytest.raises(grpc.RpcError) as error:
+            queries(query_pb2.QueryRequest(index="points").SerializeToString(), timeout=30)
+        assert error.value.code() is CODES.UNIMPLEMENTED
