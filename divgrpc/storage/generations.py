@@ -239,17 +239,22 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     `OtherFormatError`, and `UnsupportedError` for a generation that is divided among shards.
     """
     manifest = read_manifest(folder)
+    check_whole(manifest)
+    arrays = {
+        name: open_array_of(folder, name, entry, verify=verify)
+        for name, entry in manifest.arrays.items()
+    }
+    return Generation(manifest, arrays, read_defaults(folder, manifest))
+
+
+def check_whole(manifest: Manifest) -> None:
+    """Raise `UnsupportedError` for a generation that is divided among shards."""
     if manifest.shards:
         raise UnsupportedError(
             "index",
             f"the index is divided among {len(manifest.shards)} shards: queries need a server with"
             " --shards, and writes, Diagnose and Evaluate need an index that is whole",
         )
-    arrays = {
-        name: open_array_of(folder, name, entry, verify=verify)
-        for name, entry in manifest.arrays.items()
-    }
-    return Generation(manifest, arrays, read_defaults(folder, manifest))
 
 
 def open_array_of(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:

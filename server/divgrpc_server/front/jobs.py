@@ -29,7 +29,7 @@ from divgrpc.errors import (
     UnavailableError,
 )
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.generations import IndexFolder, check_whole, read_manifest
 from divgrpc.storage.published import was_written
 from divgrpc_protos.v1 import attributes_pb2, index_pb2, writes_pb2
 from divgrpc_server.codec.points import parse_declarations
@@ -193,7 +193,9 @@ class AddAttributes(Build):
         self.index, self.subject = name, Subject(name)
         parse_declarations(request.header.declarations)
         index = IndexFolder(root / name)
-        if was_written(index.path / str(index.current())):
+        current = index.path / str(index.current())
+        check_whole(read_manifest(current))
+        if was_written(current):
             self.request = "renew"
 
     def finish(self, response: bytes) -> None:
