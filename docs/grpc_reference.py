@@ -42,6 +42,7 @@ FILES = (
     "evaluate",
     "evaluate_labels",
     "diagnose",
+    "shard_index",
 )
 PACKAGE = ".divgrpc.v1."
 # Field numbers of descriptor.proto. A path in the source info consists of such field numbers and of

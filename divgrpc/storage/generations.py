@@ -69,6 +69,7 @@ from divgrpc.storage.defaults import (
 from divgrpc.storage.manifest import MANIFEST, Manifest, renumbered
 from divgrpc.storage.published import WRITES, Writes, is_recovered, read_writes, was_written
 from divgrpc.storage.removal import remove
+from divgrpc.storage.shards import check_whole
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
@@ -245,16 +246,6 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
         for name, entry in manifest.arrays.items()
     }
     return Generation(manifest, arrays, read_defaults(folder, manifest))
-
-
-def check_whole(manifest: Manifest) -> None:
-    """Raise `UnsupportedError` for a generation that is divided among shards."""
-    if manifest.shards:
-        raise UnsupportedError(
-            "index",
-            f"the index is divided among {len(manifest.shards)} shards: queries need a server with"
-            " --shards, and writes, Diagnose and Evaluate need an index that is whole",
-        )
 
 
 def open_array_of(folder: Path, name: str, entry: ArrayEntry, *, verify: bool) -> Array:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.arrays import Array
-from divgrpc.errors import IndexDamagedError
+from divgrpc.errors import IndexDamagedError, UnsupportedError
 from divgrpc.storage.arrays import damage_errors, open_array
 from divgrpc.storage.manifest import MANIFEST, Manifest
 
@@ -36,6 +36,16 @@ def is_shared(name: str) -> bool:
     # The model, the names and the hierarchy of the labels.
     is_labels = name.startswith("label_") and not name.startswith("label_sets.")
     return name in _SHARED_ARRAYS or is_words or is_labels
+
+
+def check_whole(manifest: Manifest) -> None:
+    """Raise `UnsupportedError` for a generation that is divided among shards."""
+    if manifest.shards:
+        raise UnsupportedError(
+            "index",
+            f"the index is divided among {len(manifest.shards)} shards: queries need a server with"
+            " --shards, and writes, Diagnose and Evaluate need an index that is whole",
+        )
 
 
 def open_shared(folder: Path, manifest: Manifest, *, verify: bool = True) -> dict[str, Array]:

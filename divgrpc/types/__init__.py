@@ -53,6 +53,7 @@ from divgrpc.types.parameters import (
 )
 from divgrpc.types.quotas import QuotaShortfall
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind, Scalar
+from divgrpc.types.shards import ShardInfo
 
 __all__ = [
     "Advice",
@@ -106,6 +107,7 @@ __all__ = [
     "Search",
     "SearchCost",
     "Selector",
+    "ShardInfo",
     "Sought",
     "TrainingProgress",
     "ValueCopies",
@@ -449,14 +451,6 @@ class WritesInfo:
     rows_unmerged: int
     rows_dead: int
     log_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """One shard of an index: its number of points, and the bytes of their arrays."""
-
-    rows: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -10,8 +10,9 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from divgrpc.builder.builder import IndexBuilder
     from divgrpc.writes.vectorless import VectorlessPoints
 
+_NO_SHARDS_WITHOUT_VECTOR: Final = UnsupportedError(
+    "rows_without_vector", "rows_without_vector must be empty: shards have points with vectors only"
+)
 _Response: TypeAlias = index_pb2.BuildResponse | attributes_pb2.AddAttributesResponse
 
 
@@ -52,8 +56,8 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         counting_stages(process.page, upload.report) as report,
     ):
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
-        if (shards := process.config.shards) > 1:
-            stage.divide = lambda folder, manifest: divide(folder, manifest, shards)
+        if process.config.shards > 1:
+            stage.divide = partial(_divide, process.config.shards)
         upload.accept()
         # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
         # the first chunks arrive in the socket's buffer.
@@ -66,21 +70,15 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
                 label_upload.add(label_chunk)
             label_inputs = label_upload.inputs()
         builder = IndexBuilder(
-            stage,
-            parameters,
-            expected_rows=expected_rows,
-            on_progress=report,
-            labels=label_inputs,
-            attributes=declared,
-        )
+            stage, parameters, expected_rows=expected_rows, on_progress=report,
+            labels=label_inputs, attributes=declared,
+        )  # fmt: skip
         vectorless = VectorlessPoints(stage, parameters, declared)
         rows, layout = 0, None
         for chunk in upload.chunks():
+            if chunk.rows_without_vector and stage.divide is not None:
+                raise _NO_SHARDS_WITHOUT_VECTOR
             layout = _append(builder, vectorless, chunk, layout, declared)
-            if vectorless.has_any and stage.divide is not None:
-                raise UnsupportedError(
-                    "rows_without_vector", "points without a vector cannot be on several shards"
-                )
             rows += upload.rows_of(chunk)
         if expected_rows not in (None, rows):
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
@@ -88,7 +86,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
         return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
 
 
-def divide(folder: Path, manifest: Manifest, shards: int) -> Manifest:
+def _divide(shards: int, folder: Path, manifest: Manifest) -> Manifest:
     """Divide a generation among shards, as `divgrpc.sharding.files.divide_folder` does."""
     from divgrpc.sharding.files import divide_folder  # late, because it loads the compiler
 

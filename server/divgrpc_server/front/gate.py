@@ -5,6 +5,7 @@ the file of tokens is looked at; running calls whose token was removed, changed 
 """
 
 import asyncio
+import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,6 @@ from divgrpc_server.codec.subjects import IncomingMessage
 from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
-from divgrpc_server.security.cluster import check_secret
 from divgrpc_server.security.requests import Request
 from divgrpc_server.security.roles import (
     RANK_OF_METHOD,
@@ -184,7 +184,7 @@ class Gate:
         not admitted, and `TokenRefusedError` if its token loses its validity meanwhile.
         """
         if self._secret:
-            check_secret(metadata, self._secret)
+            _check_secret(metadata, self._secret)
         if self._tokens is None:
             return await serve(call)
         self._admit(call, _token(self._tokens, metadata))
@@ -241,6 +241,15 @@ class Gate:
                 f"the quota calls of the token {token.name!r} is {token.calls} calls in flight;"
                 " wait for the answer of an earlier call"
             )
+
+
+def _check_secret(metadata: _Metadata, secret: str) -> None:
+    """Raise `UnauthenticatedError` unless the metadata of a call has the token of the cluster."""
+    values = [str(value) for key, value in metadata if key == _KEY]
+    if not values:
+        raise TokenMissingError
+    if not hmac.compare_digest(values[0].encode(), f"Bearer {secret}".encode()):
+        raise TokenRefusedError
 
 
 def _token(tokens: TokenFile, metadata: _Metadata) -> Token:

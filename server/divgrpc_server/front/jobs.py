@@ -29,8 +29,9 @@ from divgrpc.errors import (
     UnavailableError,
 )
 from divgrpc.parameters import check_index_name
-from divgrpc.storage.generations import IndexFolder, check_whole, read_manifest
+from divgrpc.storage.generations import IndexFolder, read_manifest
 from divgrpc.storage.published import was_written
+from divgrpc.storage.shards import check_whole
 from divgrpc_protos.v1 import attributes_pb2, index_pb2, writes_pb2
 from divgrpc_server.codec.points import parse_declarations
 from divgrpc_server.codec.results import parse_build_parameters

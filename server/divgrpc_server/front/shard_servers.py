@@ -147,10 +147,10 @@ class ShardServers:
                     call = self._call(address, message, end_time)
                     calls[asyncio.create_task(call)] = address
                 timeout = self._hedge_seconds if addresses else None
-                done, _ = await asyncio.wait(
+                completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                for task in done:
+                for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
                         self._avoid(calls.values())

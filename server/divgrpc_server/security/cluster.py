@@ -1,16 +1,12 @@
 """The secret that the servers of one cluster share."""
 
-import hmac
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import invalid
-from divgrpc_server.codec.statuses import TokenMissingError, TokenRefusedError
 from divgrpc_server.config import Config
 
-_KEY: Final = "authorization"
 _CHARACTERS_MIN: Final = 16
 _CHARACTERS_MAX: Final = 1024
 _RANDOM_BYTES: Final = 32
@@ -35,12 +31,3 @@ def secret_of(config: Config) -> str:
             " characters",
         )
     return text
-
-
-def check_secret(metadata: Iterable[tuple[str, str | bytes]], secret: str) -> None:
-    """Raise `UnauthenticatedError` unless the metadata of a call has the token of the cluster."""
-    values = [str(value) for key, value in metadata if key == _KEY]
-    if not values:
-        raise TokenMissingError
-    if not hmac.compare_digest(values[0].encode(), f"Bearer {secret}".encode()):
-        raise TokenRefusedError

@@ -43,8 +43,8 @@ def _exchanges(packed: bytes, index: GatheringEngine) -> list[Exchange]:
         response = shard_index_pb2.AskResponse.FromString(reply)
         shards = index.manifest.shards
         if shard < len(shards) and request.checksum == shards[shard].crc32:
-            asked = Round(request.operation, {shard: request.messages})
-            exchanges.append(Exchange(asked, {shard: response.replies}))
+            step = Round(request.operation, {shard: request.messages})
+            exchanges.append(Exchange(step, {shard: response.replies}))
     return exchanges
 
 
