@@ -22,6 +22,7 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.layouts import LayoutInfo
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.published import LAYOUT, LOG, WRITES, open_published, was_written
+from divgrpc.storage.shards import SHARDS, array_files
 from divgrpc.writes.layout import WritesFolder
 from divgrpc.writes.log import Log, entries, lost_write
 
@@ -126,6 +127,9 @@ class _Opener:
         self._add_whole(self._folder / MANIFEST)
         if default_path(self._folder).exists():
             self._add_whole(default_path(self._folder))
+        if manifest.shards:
+            self._add_shards(manifest)
+            return Capture(manifest.generation, 0, tuple(self._files))
         grows = {} if self._info is None else self._growing(manifest, self._info)
         for name, entry in manifest.arrays.items():
             self._add_array(self._folder / f"{name}.npy", entry, grows.get(name))
@@ -137,6 +141,12 @@ class _Opener:
                     self._add_array(folder / f"{name}.npy", entry)
             sequence = self._add_log(self._info)
         return Capture(manifest.generation, sequence, tuple(self._files))
+
+    def _add_shards(self, manifest: Manifest) -> None:
+        for shard in range(len(manifest.shards)):
+            self._add_whole(self._folder / SHARDS / str(shard) / MANIFEST)
+        for path, entry in array_files(self._folder, manifest):
+            self._add_array(path, entry)
 
     def _growing(self, manifest: Manifest, info: LayoutInfo) -> dict[str, tuple[Block, ...]]:
         """Return the blocks that merges have added to the files that grow, by their names."""

@@ -13,6 +13,7 @@ from divgrpc.storage.generations import GROWING, Generation, open_array_of, read
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.meter import Meter
 from divgrpc.storage.published import WRITES
+from divgrpc.storage.shards import SHARDS, array_files
 
 # Prefixes of the names of arrays with data that users stored.
 _STORED: Final = (
@@ -48,6 +49,9 @@ def check_generation(folder: Path, meter: Meter) -> GenerationCheck:
         return GenerationCheck((Finding(str(path), str(error), meaning, "unchecked"),))
     except IndexDamagedError as error:
         return GenerationCheck((damage(path, error, "The index does not open."),))
+    if manifest.shards:
+        findings = [*_check_shards(folder, manifest, meter), *_check_defaults(folder, manifest)]
+        return GenerationCheck(tuple(findings), None if findings else manifest.rows, 0)
     findings = _check_arrays(folder, manifest, meter)
     generation = None if findings else open_arrays(folder, manifest)
     writes = check_writes(folder, manifest, generation, meter)
@@ -72,11 +76,28 @@ def _check_arrays(folder: Path, manifest: Manifest, meter: Meter) -> list[Findin
         # The first write makes its folder before it makes the files of vectors longer.
         grows = name in GROWING and (folder / WRITES).exists()
         if (error := check_array(path, entry, meter, grows=grows)) is not None:
-            meaning = "The index does not open. The data that users stored is in other files."
-            if name.startswith(_STORED):
-                meaning = "The index does not open, and some data that users stored is lost."
-            findings.append(damage(path, error, meaning))
+            findings.append(damage(path, error, _meaning_of(name)))
     return findings
+
+
+def _check_shards(folder: Path, manifest: Manifest, meter: Meter) -> list[Finding]:
+    """Check the arrays of a generation that is divided among shards, and their manifests."""
+    findings = []
+    try:
+        for path, entry in array_files(folder, manifest):
+            if (error := check_array(path, entry, meter, grows=False)) is not None:
+                findings.append(damage(path, error, _meaning_of(path.stem)))
+    except (IndexDamagedError, OtherFormatError) as error:
+        meaning = "The index does not answer. Later shards were not checked."
+        findings.append(damage(folder / SHARDS, error, meaning))
+    return findings
+
+
+def _meaning_of(name: str) -> str:
+    """Return what damage of an array means."""
+    if name.startswith(_STORED):
+        return "The index does not open, and some data that users stored is lost."
+    return "The index does not open. The data that users stored is in other files."
 
 
 def _check_defaults(folder: Path, manifest: Manifest) -> list[Finding]:

@@ -8,13 +8,14 @@ A shard is numbered from 0. Its folder is complete without the others, except fo
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from divgrpc.arrays import Array
 from divgrpc.errors import IndexDamagedError, UnsupportedError
-from divgrpc.storage.arrays import damage_errors, open_array
+from divgrpc.storage.arrays import ArrayEntry, damage_errors, open_array
 from divgrpc.storage.manifest import MANIFEST, Manifest
 
 SHARED: Final = "shared"
@@ -75,6 +76,19 @@ def open_shard(
         path = folder / SHARDS / str(shard) / f"{name}.npy"
         arrays[name] = open_array(path, entry, verify=verify)
     return part, arrays
+
+
+def array_files(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, ArrayEntry]]:
+    """Yield the files of all arrays of a divided generation, those of shards after the shared ones.
+
+    Raises `IndexDamagedError` and `OtherFormatError` for the manifest of a shard.
+    """
+    for name, entry in manifest.arrays.items():
+        if is_shared(name):
+            yield folder / SHARED / f"{name}.npy", entry
+    for shard in range(len(manifest.shards)):
+        for name, entry in read_shard_manifest(folder, manifest, shard).arrays.items():
+            yield folder / SHARDS / str(shard) / f"{name}.npy", entry
 
 
 def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifest:
