@@ -26,6 +26,9 @@ ID_TEXTS: Final = "id_texts"
 ID_ORDER: Final = "id_order"
 _KEY_MASK: Final = 2**63 - 1
 _ABSENT: Final = -1
+# A text whose hash another text has is sought until so many keys are free. That two keys in a row
+# are taken is unlikely even among billions of points.
+_MISSES_MAX: Final = 32
 # Maximum number of bytes of an integer, or of what precedes a text, in a message.
 _ID_BYTES: Final = 10
 
@@ -224,9 +227,13 @@ class Ids:
 
     def _row_of_text(self, text: bytes) -> int:
         assert self._texts is not None  # noqa: S101  # callers check
-        key = hash_of(text)
-        while (row := int(self.rows_of_keys(np.array([key]))[0])) != _ABSENT:
-            if self._texts[row] == text:
+        key, misses = hash_of(text), 0
+        # On a shard, the keys in between may be those of points of other shards.
+        while misses <= _MISSES_MAX:
+            row = int(self.rows_of_keys(np.array([key]))[0])
+            if row == _ABSENT:
+                misses += 1
+            elif self._texts[row] == text:
                 return row
             key = next_key(key)
         return _ABSENT

@@ -378,6 +378,63 @@ class Scratch(NamedTuple):
     passing: Passing
 
 
+class Message(NamedTuple):
+    """A message of a shard."""
+
+    words: Annotated[Int64s, "words"]
+
+
+class FindReply(NamedTuple):
+    """The columns of `sharding.layouts.FIND_REPLY`, in a message of m points.
+
+    The first six are the columns of `FETCH_REPLY` too.
+    """
+
+    vectors: Annotated[Float32s, "v d"]  # of v points; (0, 0) if points are sparse
+    indptr: Annotated[Int64s, "v+1"]
+    indices: Annotated[Int32s, "nonzeros"]
+    values: Annotated[Float32s, "nonzeros"]
+    squares: Annotated[Float64s, "v"]
+    inverse_lengths: Annotated[Float32s, "v"]
+    numbers: Annotated[Int64s, "numbers"]
+    ids: Annotated[Int64s, "m"]
+    codes: Annotated[Float32s, "m"]
+    distances: Annotated[Float32s, "m"]
+    tags: Annotated[Int32s, "m"]
+    nearest: Annotated[Int32s, "v"]
+
+
+class Merge(NamedTuple):
+    """The points in the replies of all shards to one question, and scratch memory to select some.
+
+    An index into the first six arrays is a place. There is room for r points.
+    """
+
+    ids: Annotated[Int64s, "r"]
+    codes: Annotated[Float32s, "r"]
+    distances: Annotated[Float32s, "r"]
+    tags: Annotated[Int32s, "r"]
+    owners: Annotated[Int32s, "r"]  # number of the reply
+    vectors: Annotated[Int32s, "r"]  # place of the point's vector among those of the reply, or -1
+    places: Annotated[Int32s, "r"]  # places of selected points
+    keys: Annotated[Float32s, "r"]  # distances of selected points, or their distances by code
+
+
+class PointRows(NamedTuple):
+    """Writable arrays of n points that a router gathers, as in `Index` and `Points`.
+
+    The shapes of arrays that not all indexes have are in words of their own.
+    """
+
+    ids: Annotated[Int64s, "n"]
+    vectors: Annotated[Float32s, "dense d"]
+    indptr: Annotated[Int64s, "ends"]
+    indices: Annotated[Int32s, "nonzeros"]
+    values: Annotated[Float32s, "nonzeros"]
+    squares: Annotated[Float64s, "sparse"]
+    inverse_lengths: Annotated[Float32s, "lengths"]
+
+
 class Plan(NamedTuple):
     """Parameters shared by all queries of a call."""
 

@@ -25,7 +25,7 @@ from numba.extending import intrinsic, lower_getattr_generic, models, register_m
 from numba.np import numpy_support
 from numba.np.arrayobj import make_array, populate_array
 
-from divgrpc.kernels.records import Index, Scratch
+from divgrpc.kernels.records import FindReply, Index, Merge, Message, PointRows, Scratch
 
 Array: TypeAlias = npt.NDArray[Any]
 Record: TypeAlias = type[tuple[Any, ...]]
@@ -186,7 +186,7 @@ def _load_number(builder: Any, place: Any) -> Any:
 
 
 def _places() -> dict[Record, tuple[int, View]]:
-    """Return the first register row and the view of `Index`, `Scratch` and their records."""
+    """Return the first register row and the view of each record that has a register."""
     places: dict[Record, tuple[int, View]] = {}
 
     def add(record: Record, first: int, *, readonly: bool) -> None:
@@ -198,9 +198,11 @@ def _places() -> dict[Record, tuple[int, View]]:
                 add(field, first, readonly=readonly)
                 first += len(slots_of(field))
 
-    # Give the arrays of an index read-only types, because queries never write into these arrays.
-    add(Index, 0, readonly=True)
-    add(Scratch, 0, readonly=False)
+    # Give arrays that no kernel writes into read-only types.
+    for source in (Index, Message, FindReply):
+        add(source, 0, readonly=True)
+    for target in (Scratch, Merge, PointRows):
+        add(target, 0, readonly=False)
     return places
 
 
@@ -209,7 +211,7 @@ _PLACES: Final = _places()
 
 @intrinsic
 def record_at(typing: Any, register: Any, record: Any) -> Any:  # numba has no types
-    """View the record of type `record` in the register of its `Index` or `Scratch`."""
+    """View the record of type `record` in its register, or in that of its `Index` or `Scratch`."""
     first, view = _PLACES[record.instance_class]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

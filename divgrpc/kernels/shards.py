@@ -2,9 +2,9 @@
 
 The stages of `kernels.query` run in two places. The router hashes the query and chooses cells
 (`hash_query`). Each shard finds points and scores them (`find_by_cells`, `find_by_tables`,
-`find_by_scan`, `score_found`). The router then selects from the points of all shards
-(`select_gathered`). All take the registers of an `Index` and a `Scratch`, and plain tuples of the
-fields of `Plan`, `Queries` and `Results`.
+`find_by_scan`, `score_found`). The router merges the replies (`kernels.replies`), and selects from
+the points of all shards (`select_gathered`). All take the registers of an `Index` and a `Scratch`,
+and plain tuples of the fields of `Plan`, `Queries` and `Results`.
 
 A shard has the distances by code of the points that it finds in `Scratch.candidates.distances`.
 """
@@ -151,13 +151,18 @@ def score_found(index, scratch, plan, queries, tie_start, count, limit, distance
 
 
 @kernel
-def select_gathered(index, scratch, plan, number, count, n_hashed, results):
-    """Select from the first `count` of `Scratch.candidates`, and write the results of a query.
+def select_gathered(index, scratch, plan, number, distances, n_hashed, results):
+    """Select from the first points of the index, and write the results of a query.
 
-    The candidates include the nearest of `n_hashed` hashed points, as many as the plan looks at.
+    distances: (m,) float32 distances of these points from the query.
+
+    The points include the nearest of `n_hashed` hashed points, as many as the plan looks at.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, results = Plan(*plan), Results(*results)
+    count = distances.shape[0]
+    for i in range(count):
+        scratch.candidates.rows[i], scratch.candidates.distances[i] = i, distances[i]
     pool = limit_pool(plan, count, n_hashed, n_hashed, False, scratch.candidates)
     stats = results.stats
     stats[POINTS_HASHED, number] = n_hashed

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -227,22 +227,31 @@ class Searcher:
             return answers
         # For few rows, Python lists take a tenth of the time of numpy.
         pools, copies, duplicates = answers.stats[records.POOL_SIZE :].tolist()
-        for row in range(len(queries)):
+
+        def answer_again(row: int) -> None:
             next_plan = plan.wider if duplicates[row] else None
             if plan.roomier is not None and CROWDED_RATIO * copies[row] >= pools[row] > 0:
                 next_plan = plan.roomier
             if next_plan is not None:
                 answers.put(row, self.answer(queries[row : row + 1], next_plan, passing))
+
+        self._for_each(range(len(queries)), answer_again)
         return answers
+
+    def _for_each(self, rows: Iterable[int], answer: Callable[[int], None]) -> None:
+        """Answer rows one by one."""
+        for row in rows:
+            answer(row)
 
     def _answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
         answers = empty_answers(len(queries), plan.parameters.k, plan.parameters)
         if not plan.one_by_one:
             self._run(queries, plan, answers, passing)
             return answers
-        for row in range(len(queries)):
+        is_only = len(queries) == 1
+
+        def answer_row(row: int) -> None:
             # Kernels take contiguous arrays only, so one column of `answers` cannot be passed.
-            is_only = len(queries) == 1
             single = answers if is_only else empty_answers(1, plan.parameters.k, plan.parameters)
             self._run(queries[row : row + 1], plan, single, passing)
             if plan.kernel.step == records.CANDIDATES:
@@ -252,6 +261,8 @@ class Searcher:
             self._comment(plan, self._scratch_candidates(single), places, single)
             if not is_only:
                 answers.put(row, single)
+
+        self._for_each(range(len(queries)), answer_row)
         return answers
 
     def find_candidates(

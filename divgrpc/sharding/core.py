@@ -23,7 +23,7 @@ from divgrpc.sharding.layouts import (
     TABLES,
     VECTOR_BYTES_MAX,
 )
-from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher
 from divgrpc.storage.generations import Generation
@@ -57,7 +57,7 @@ class ShardCore:
             has_texts=manifest.id_kind == "string",
             has_payloads=manifest.has_payloads,
         )
-        self._operations: dict[str, Callable[[bytes], bytes]] = {
+        self._operations: dict[str, Callable[[Buffer], bytes]] = {
             "find": self._find,
             # The same for a shard that is asked again.
             "more": self._find,
@@ -68,7 +68,7 @@ class ShardCore:
             "scroll": self._scroll,
         }
 
-    def ask(self, name: str, message: bytes) -> bytes:
+    def ask(self, name: str, message: Buffer) -> bytes:
         """Answer one or more messages that `messages.join` has joined, with as many replies.
 
         Raises `UnsupportedError` for an unknown name, and `InvalidArgumentError` for a message that
@@ -80,7 +80,7 @@ class ShardCore:
             raise UnsupportedError("name", f"must be one of {known}, got {name!r:.80}")
         return join([answer(part) for part in divide(message)])
 
-    def _find(self, message: bytes) -> bytes:
+    def _find(self, message: Buffer) -> bytes:
         request = layouts.FIND_REQUEST.unpack(message)
         numbers = request["numbers"]
         _check_numbers(request)
@@ -112,7 +112,7 @@ class ShardCore:
             return NO_POINTS
         if how == ALL:
             return self._searcher.nearest(query, passing, most)
-        hashed = HashedQuery(query, request["margins"], request["cells"], request["bases"], -1)
+        hashed = HashedQuery(query, request["margins"], request["cells"], request["bases"], -1, {})
         hamming = bool(numbers[layouts.HAMMING])
         if how == SCAN:
             return self._searcher.by_scan(
@@ -216,7 +216,7 @@ class ShardCore:
             columns["inverse_lengths"] = records.inverse_lengths[rows]
         return columns
 
-    def _fetch(self, message: bytes) -> bytes:
+    def _fetch(self, message: Buffer) -> bytes:
         ids: IntArray = layouts.FETCH_REQUEST.unpack(message)["ids"]
         rows = self._rows_of(ids)
         if (rows < 0).any():
@@ -229,7 +229,7 @@ class ShardCore:
             raise invalid("message", "has an id twice")
         return self._reader.ids.rows_of_keys(ids)
 
-    def _count(self, message: bytes) -> bytes:
+    def _count(self, message: Buffer) -> bytes:
         passing = self._rows_that_pass(layouts.COUNT_REQUEST.unpack(message))
         if passing is None:
             raise invalid("message", "must have a filter")
@@ -237,11 +237,11 @@ class ShardCore:
         count = np.array([passing.count], np.int64)
         return layouts.COUNT_REPLY.pack({"count": count, "cells": cells})
 
-    def _scroll(self, message: bytes) -> bytes:
+    def _scroll(self, message: Buffer) -> bytes:
         passing = self._rows_that_pass(layouts.SCROLL_REQUEST.unpack(message))
         return self._stored.scroll(message, passing)
 
-    def _describe(self, message: bytes) -> bytes:
+    def _describe(self, message: Buffer) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]
         rows = self._rows_of(ids)
         is_here = rows >= 0

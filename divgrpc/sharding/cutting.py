@@ -10,9 +10,9 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only, spans
 from divgrpc.columns.annotations import annotations_in, take
 from divgrpc.columns.filters import order_of
-from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends
+from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, hash_of
 from divgrpc.columns.reader import PAYLOAD, array_name
-from divgrpc.columns.texts import BYTES, ENDS
+from divgrpc.columns.texts import BYTES, ENDS, Texts
 from divgrpc.hashing.codes import copy_codes, tiles_shape
 from divgrpc.hashing.lists import blocks_of, create_lists
 from divgrpc.hashing.tables import create_tables
@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> Cut:
     """Divide a generation among shards.
 
-    homes: (n,) the shard of each row. Default: `placement.shard_of` of its id.
+    homes: (n,) the shard of each row. Default: as `homes_of` returns.
 
     Points keep their codes. The labels of an index are not divided.
     """
@@ -55,13 +55,26 @@ def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> C
     if "ids" not in arrays:
         arrays["ids"] = np.arange(manifest.rows, dtype=np.int64)
     if homes is None:
-        homes = shard_of(arrays["ids"], shards)
+        homes = homes_of(arrays, shards)
     shared = {name: array for name, array in arrays.items() if is_shared(name)}
     # One after another, because their arrays are copies.
     parts = (
         _part(manifest, arrays, shared, np.flatnonzero(homes == shard)) for shard in range(shards)
     )
     return Cut(manifest, shared, parts)
+
+
+def homes_of(arrays: Mapping[str, Array], shards: int) -> IntArray:
+    """Return the shard (n,) of each row, by its id or by the hash of its text id.
+
+    So texts with the same hash are on the same shard, which tells them apart by their texts. Their
+    keys are those of the whole index, so no two points of different shards have the same key.
+    """
+    if ID_TEXTS + ENDS not in arrays:
+        return shard_of(arrays["ids"], shards)
+    texts = Texts(arrays, ID_TEXTS)
+    hashes = (hash_of(text) for text in texts.take(np.arange(len(texts))))
+    return shard_of(np.fromiter(hashes, np.int64, len(texts)), shards)
 
 
 def _part(

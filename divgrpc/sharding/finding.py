@@ -9,26 +9,27 @@ A shard is asked for a few more points than its share of a limit (`share_of`). I
 if all that it sent are within the limit, it is asked again for as many as the limit allows.
 """
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
 from divgrpc.errors import LimitExceededError
-from divgrpc.kernels import records
+from divgrpc.kernels import records, replies
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.sharding import conditions, layouts
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES
-from divgrpc.sharding.placement import priorities
+from divgrpc.sharding.merging import Candidates, Merger, Question, Replies, Selection, Sources
 from divgrpc.sharding.rounds import Transcript
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
-from divgrpc.vectors import Rows, SparseRows, concatenate_rows
+from divgrpc.vectors import SparseRows
 
 _SIGNED: Final = 2**63
 _NO_KEYS: Final = np.empty(0, np.int64)
@@ -96,23 +97,6 @@ def columns_of(passing: PassingRows | None) -> dict[str, Array]:
     return passing.columns
 
 
-class Candidates(NamedTuple):
-    """The candidates of one query.
-
-    ids, distances: (m,) of the candidates, nearest first.
-    points: the vectors of the first of them, and what selectors read beside vectors, by the names
-        of `FETCH_REPLY`.
-    n_hashed, n_probes, n_scored: as in `divgrpc.types.QueryStats`.
-    """
-
-    ids: IntArray
-    distances: FloatArray
-    points: dict[str, Array]
-    n_hashed: int
-    n_probes: int
-    n_scored: int
-
-
 class _Amounts(NamedTuple):
     """How many points to ask for, by the names of the numbers in `layouts`."""
 
@@ -126,47 +110,21 @@ class _Amounts(NamedTuple):
         return _Amounts(*(amount and share_of(amount, shards) for amount in self))
 
 
-class _Merged(NamedTuple):
-    """Points of all shards.
+class _Inquiry(NamedTuple):
+    """What shards are asked for.
 
-    ids, codes, distances, tags: (m,) as in `FIND_REPLY`, or empty.
-    owners, places: (m,) the shard of each point, and its place in the reply of the shard.
+    how: ALL to TABLES of `layouts`.
+    rule: how candidates are selected from the replies (`kernels.replies`).
+    amounts: how many points are wanted of all shards.
     """
 
-    ids: IntArray
-    codes: FloatArray
-    distances: FloatArray
-    tags: npt.NDArray[np.int32]
-    owners: IntArray
-    places: IntArray
-
-    def take(self, selection: IntArray) -> "_Merged":
-        columns: Any = (column[selection] if len(column) else column for column in self)
-        return _Merged(*columns)
+    query: HashedQuery
+    how: int
+    rule: int
+    amounts: _Amounts
 
 
-class _Replies(NamedTuple):
-    """The replies to one question, by shard, and the points in them."""
-
-    columns: Mapping[int, Mapping[str, Array]]
-    points: _Merged
-
-    @classmethod
-    def of(cls, columns: Mapping[int, Mapping[str, Array]]) -> "_Replies":
-        sizes = [len(reply["ids"]) for reply in columns.values()]
-        joined: Any = [
-            np.concatenate([reply[name] for reply in columns.values()])
-            for name in ("ids", "codes", "distances", "tags")
-        ]
-        owners = np.repeat(np.array(list(columns), np.int64), sizes)
-        places = np.concatenate([np.arange(size) for size in sizes])
-        return cls(columns, _Merged(*(*joined, owners, places)))
-
-    def sum_of(self, place: int) -> int:
-        """Return the sum of a number over the shards."""
-        return sum(int(reply["numbers"][place]) for reply in self.columns.values())
-
-
+@functools.lru_cache(1024)
 def share_of(limit: int, shards: int) -> int:
     """Return how many of the `limit` best points one of several shards is asked for at first.
 
@@ -188,6 +146,7 @@ class Finder:
         self,
         rows: Sequence[int],
         transcript: Transcript,
+        merger: Merger,
         plan: QueryPlan,
         passing: PassingRows | None,
         *,
@@ -196,7 +155,7 @@ class Finder:
     ) -> None:
         self._shards = [shard for shard, count in enumerate(rows) if count]
         self._transcript, self._has_terms, self._row_bytes = transcript, has_terms, row_bytes
-        self._plan = plan.kernel
+        self._merger, self._whole_plan, self._plan = merger, plan, plan.kernel
         self._open = sum(rows) if passing is None else passing.count
         self._restriction, self._vectors = columns_of(passing), self.first_vectors
 
@@ -207,16 +166,13 @@ class Finder:
         """
         self._vectors = vectors
         search, limit = self._plan.search, self._plan.hash_limit
+        n_probes = len(query.cells) if search == records.TABLES else 0
         if query.in_cells == 0:
-            n_probes = len(query.cells) if search == records.TABLES else 0
-            return Candidates(np.empty(0, np.int64), np.empty(0, np.float32), {}, 0, n_probes, 0)
+            return Candidates.none(n_probes)
         if query.in_cells > 0:
             if 0 < limit < query.in_cells:
-                candidates = self._by_code(query, CELLS_BY_CODE, limit)
-            else:
-                candidates = self._nearest(query, CELLS, query.in_cells)
-            n_probes = len(query.cells) if search == records.TABLES else 0
-            return candidates and candidates._replace(n_probes=n_probes)
+                return self._by_code(query, CELLS_BY_CODE, n_probes)
+            return self._nearest(query, CELLS, query.in_cells, n_probes)
         if search == records.TABLES:
             return self._in_tables(query)
         return self._anywhere(query, 0)
@@ -225,10 +181,8 @@ class Finder:
         """Find candidates among all points, by code if the plan limits the number of points."""
         limit = self._plan.hash_limit
         if self._plan.search != records.EXACT and 0 < limit < self._open:
-            candidates = self._by_code(query, SCAN, limit)
-        else:
-            candidates = self._nearest(query, ALL, min(self._open, limit or self._open))
-        return candidates and candidates._replace(n_probes=n_probes)
+            return self._by_code(query, SCAN, n_probes)
+        return self._nearest(query, ALL, min(self._open, limit or self._open), n_probes)
 
     @property
     def first_vectors(self) -> int:
@@ -247,23 +201,43 @@ class Finder:
 
     # Questions.
 
-    def _ask(self, query: HashedQuery, how: int, amounts: _Amounts) -> _Replies | None:
+    def _ask(self, inquiry: _Inquiry) -> Replies | None:
         """Ask all shards for their share, and return the replies."""
-        message = self._message(query, how, amounts.share(len(self._shards)))
-        replies = self._transcript.ask("find", dict.fromkeys(self._shards, message))
-        return None if replies is None else _Replies.of(_unpacked(replies))
+        share = inquiry.amounts.share(len(self._shards))
+        message = self._message(inquiry.query, inquiry.how, share)
+        messages = self._transcript.ask("find", dict.fromkeys(self._shards, message))
+        if messages is None:
+            return None
+        sources = Sources.of(layouts.FIND_REPLY, messages)
+        return self._merger.join(sources, inquiry.rule, (share.rows, share.vectors))
 
     def _ask_again(
-        self, replies: _Replies, again: Iterable[int], message: bytes
-    ) -> _Replies | None:
-        """Ask some shards for more, and return the replies of all."""
-        more = self._transcript.ask("more", dict.fromkeys(again, message))
+        self, inquiry: _Inquiry, before: Replies, again: Sequence[int]
+    ) -> Replies | None:
+        """Ask shards for as many points as there may be, and return the replies of all.
+
+        again: numbers of the replies of these shards.
+        """
+        message = self._message(inquiry.query, inquiry.how, inquiry.amounts)
+        shards = [before.sources.shards[number] for number in again]
+        more = self._transcript.ask("more", dict.fromkeys(shards, message))
         if more is None:
             return None
-        return _Replies.of({**replies.columns, **_unpacked(more)})
+        amounts = before.sizes[:, : replies.POINTS]
+        amounts[again] = inquiry.amounts.rows, inquiry.amounts.vectors
+        messages = dict(zip(before.sources.shards, before.sources.messages, strict=True))
+        sources = Sources.of(layouts.FIND_REPLY, messages | more)
+        return self._merger.join(sources, inquiry.rule, amounts)
 
     def _message(self, query: HashedQuery, how: int, amounts: _Amounts) -> bytes:
         """Return the message that asks a shard for points."""
+        key = (how, *amounts)
+        message = query.messages.get(key)
+        if message is None:
+            message = query.messages[key] = self._pack(query, how, amounts)
+        return message
+
+    def _pack(self, query: HashedQuery, how: int, amounts: _Amounts) -> bytes:
         plan, seed = self._plan, int(self._plan.seed)
         numbers = np.zeros(layouts.REQUEST_NUMBERS, np.int64)
         numbers[layouts.HOW] = how
@@ -285,132 +259,84 @@ class Finder:
 
     # Searches.
 
-    def _nearest(self, query: HashedQuery, how: int, n_hashed: int) -> Candidates | None:
+    def _nearest(
+        self, query: HashedQuery, how: int, n_hashed: int, n_probes: int
+    ) -> Candidates | None:
         """Return the nearest of all points, or of all points of the cells."""
         most = self._widest(n_hashed)
-        self._check_bytes(min(most, self._vectors), self._row_bytes)
-        amounts = _Amounts(most, min(most, self.first_vectors))
-        replies = self._ask(query, how, amounts)
-        if replies is None:
-            return None
-        selection = _nearest_of(replies.points, most)
-        short = self._short(replies, selection, most)
-        if short:
-            again = self._ask_again(replies, short, self._message(query, how, amounts))
-            if again is None:
-                return None
-            replies, selection = again, _nearest_of(again.points, most)
-        return self._with_points(query, replies, selection, n_hashed)
+        candidates = self._select(query, how, replies.BY_DISTANCE, most, most)
+        return candidates and candidates._replace(n_hashed=n_hashed, n_probes=n_probes)
 
-    def _by_code(self, query: HashedQuery, how: int, limit: int) -> Candidates | None:
+    def _by_code(self, query: HashedQuery, how: int, n_probes: int) -> Candidates | None:
         """Return the nearest of the points that are within the limit by code."""
-        most = self._widest(limit)
+        limit = self._plan.hash_limit
+        has_estimates = self._has_terms and self._plan.search != records.SCAN_HAMMING
+        is_estimate = how == CELLS_BY_CODE or has_estimates
+        rule = replies.BY_ESTIMATE if is_estimate else replies.BY_SCORE
+        candidates = self._select(query, how, rule, limit, self._widest(limit))
+        return candidates and candidates._replace(n_probes=n_probes)
+
+    def _select(
+        self, query: HashedQuery, how: int, rule: int, limit: int, most: int
+    ) -> Candidates | None:
+        """Return at most `most` candidates, of the best `limit` points of all shards."""
         self._check_bytes(min(most, self._vectors), self._row_bytes)
         amounts = _Amounts(limit, min(most, self.first_vectors))
-        replies = self._ask(query, how, amounts)
-        if replies is None:
+        inquiry = _Inquiry(query, how, rule, amounts)
+        received = self._ask(inquiry)
+        if received is None:
             return None
-        within = self._within(replies.points, how, limit)
-        short = self._short(replies, within, limit)
-        if short:
-            again = self._ask_again(replies, short, self._message(query, how, amounts))
+        question = Question(self._whole_plan, rule, limit, most, self._vectors)
+        selection = self._merger.select(received, question)
+        if selection.n_short:
+            again = self._ask_again(inquiry, received, received.short)
             if again is None:
                 return None
-            replies, within = again, self._within(again.points, how, limit)
-        selection = _nearest_within(replies.points, within, most)
-        return self._with_points(query, replies, selection, limit)
+            selection = self._merger.select(again, question)
+        return self._with_vectors(selection)
 
     def _in_tables(self, query: HashedQuery) -> Candidates | None:
         """Return the nearest of the points of the probed buckets.
 
         If all buckets hold too few points, candidates are found among all points.
         """
-        plan = self._plan
+        plan, rule = self._plan, replies.BY_PROBE
         enough = 0 if plan.uniform else plan.hash_limit
         most = self._widest(min(plan.hash_limit or self._open, self._open))
         amounts = _Amounts(most, min(most, self.first_vectors), plan.min_points, enough)
-        replies = self._ask(query, TABLES, amounts)
-        if replies is None:
+        inquiry = _Inquiry(query, TABLES, rule, amounts)
+        received = self._ask(inquiry)
+        if received is None:
             return None
-        stop, short = self._last_probe(replies, amounts.share(len(self._shards)))
-        if short:
-            again = self._ask_again(replies, short, self._message(query, TABLES, amounts))
-            if again is None:
+        stop, again = self._last_probe(received, amounts.share(len(self._shards)), enough)
+        if again:
+            received = self._ask_again(inquiry, received, again)
+            if received is None:
                 return None
-            replies = again
-            stop, _ = self._last_probe(replies, amounts)
-        within = self._of_probes(replies.points, stop, enough)
-        if np.count_nonzero(replies.points.tags < stop) < plan.min_points:
+            stop, _ = self._last_probe(received, amounts, enough)
+        question = Question(self._whole_plan, rule, 0, most, self._vectors)
+        selection = self._merger.select(received, question, stop)
+        if selection.candidates.n_hashed < plan.min_points:
             return self._anywhere(query, stop)
-        selection = _nearest_within(replies.points, within, most)
-        candidates = self._with_points(query, replies, selection, len(within))
-        return candidates and candidates._replace(n_probes=stop)
+        return self._with_vectors(selection)
 
-    def _last_probe(self, replies: _Replies, amounts: _Amounts) -> tuple[int, list[int]]:
-        """Return the number of probes of the search, and the shards that must probe further.
+    def _last_probe(
+        self, received: Replies, amounts: _Amounts, enough: int
+    ) -> tuple[int, list[int]]:
+        """Return the number of probes of the search, and the replies of shards to ask again.
 
         amounts: what the shards were asked for. The number is meaningless if there are such shards.
         """
-        plan = self._plan
-        enough = 0 if plan.uniform else plan.hash_limit
-        probed, stopped = {}, []
-        for shard, reply in replies.columns.items():
-            count, probed[shard] = len(reply["ids"]), int(reply["numbers"][layouts.PROBED])
-            has_least = probed[shard] >= plan.n_probes and count >= amounts.min_points
+        plan, probed, ended = self._plan, [], []
+        for number, sizes in enumerate(received.sizes.tolist()):
+            count = sizes[replies.POINTS]
+            probed.append(sizes[replies.PROBED])
+            has_least = probed[-1] >= plan.n_probes and count >= amounts.min_points
             if has_least or 0 < amounts.enough <= count:
-                stopped.append(shard)
-        known = min((probed[shard] for shard in stopped), default=max(probed.values()))
-        counts = np.cumsum(np.bincount(replies.points.tags, minlength=known)[:known])
-        ends = (np.arange(1, known + 1) >= plan.n_probes) & (counts >= plan.min_points)
-        if enough:
-            ends |= counts >= enough
-        if ends.any():
-            return int(ends.argmax()) + 1, []
-        return known, stopped
-
-    def _of_probes(self, points: _Merged, stop: int, enough: int) -> IntArray:
-        """Return the places of the points of the first `stop` probes, within the limit."""
-        plan, inside = self._plan, np.flatnonzero(points.tags < stop)
-        limit = plan.hash_limit
-        if not 0 < limit < len(inside):
-            return inside
-        whole, ids = np.empty(0, np.int64), points.ids
-        if enough:
-            # Whole buckets are taken until the limit, and a sample of the last one.
-            last = points.tags[inside] == stop - 1
-            whole, inside = inside[~last], inside[last]
-        order = np.argsort(priorities(int(plan.seed), ids[inside]), kind="stable")
-        return np.concatenate((whole, inside[order[: limit - len(whole)]]))
-
-    def _within(self, points: _Merged, how: int, limit: int) -> IntArray:
-        """Return the places of the `limit` best points by code."""
-        if len(points.ids) <= limit:
-            return np.arange(len(points.ids))
-        codes, plan = points.codes, self._plan
-        last = np.partition(codes, limit - 1)[limit - 1]
-        below, ties = np.flatnonzero(codes < last), np.flatnonzero(codes == last)
-        ids = points.ids[ties]
-        estimates = how == CELLS_BY_CODE or (
-            self._has_terms and plan.search != records.SCAN_HAMMING
-        )
-        if estimates:
-            order = np.argsort(ids, kind="stable")
-        elif plan.uniform:
-            order = np.argsort(priorities(int(plan.seed), ids), kind="stable")
-        else:
-            order = np.lexsort((ids, points.distances[ties]))
-        return np.concatenate((below, ties[order[: limit - len(below)]]))
-
-    @staticmethod
-    def _short(replies: _Replies, within: IntArray, limit: int) -> list[int]:
-        """Return the shards whose next point, which they did not send, may be within the limit."""
-        kept = np.bincount(replies.points.owners[within], minlength=1)
-        return [
-            shard
-            for shard, reply in replies.columns.items()
-            if len(reply["ids"]) < min(limit, reply["numbers"][layouts.TOTAL])
-            and (shard < len(kept) and kept[shard] == len(reply["ids"]))
-        ]
+                ended.append(number)
+        known = min((probed[number] for number in ended), default=max(probed))
+        stop = self._merger.last_probe(self._whole_plan, received.points, enough)
+        return (stop, []) if stop <= known else (known, ended)
 
     # Vectors.
 
@@ -424,84 +350,22 @@ class Finder:
             f" {candidates:,} candidates take more than {layouts.VECTOR_BYTES_MAX >> 20} MiB"
         )
 
-    def _with_points(
-        self, query: HashedQuery, replies: _Replies, selection: IntArray, n_hashed: int
-    ) -> Candidates | None:
-        """Return the selected points with their vectors; None if vectors must be fetched first."""
-        candidates = replies.points.take(selection)
-        self._check_bytes(min(self._vectors, len(selection)), self._row_bytes)
-        points = candidates.take(np.arange(min(self._vectors, len(selection))))
-        parts: list[tuple[IntArray, Mapping[str, Array]]] = []
-        missing: dict[int, IntArray] = {}
-        for shard, reply in replies.columns.items():
-            nearest, members = reply["nearest"], np.flatnonzero(points.owners == shard)
-            vectors = np.full(len(reply["ids"]), -1)
-            vectors[nearest] = np.arange(len(nearest))
-            vectors = vectors[points.places[members]]
-            parts.append((members[vectors >= 0], _taken(reply, vectors[vectors >= 0], query.row)))
-            if (vectors < 0).any():
-                missing[shard] = members[vectors < 0]
+    def _with_vectors(self, selection: Selection) -> Candidates | None:
+        """Return candidates with their vectors; None if vectors must be fetched first."""
+        candidates = selection.candidates
+        count = min(self._vectors, len(candidates.ids))
+        self._check_bytes(count, self._row_bytes)
+        if not selection.n_absent:
+            return candidates
+        absent = np.flatnonzero(candidates.places[:count] < 0)
+        owners = candidates.owners[absent]
+        members = {
+            candidates.sources.shards[owner]: absent[owners == owner]
+            for owner in np.unique(owners).tolist()
+        }
         messages = {
-            shard: layouts.FETCH_REQUEST.pack({"ids": points.ids[members]})
-            for shard, members in missing.items()
+            shard: layouts.FETCH_REQUEST.pack({"ids": candidates.ids[places]})
+            for shard, places in members.items()
         }
         fetched = self._transcript.ask("fetch", messages)
-        if fetched is None:
-            return None
-        for shard, members in missing.items():
-            parts.append((members, layouts.FETCH_REPLY.unpack(fetched[shard])))
-        scored = replies.sum_of(layouts.SCORED)
-        joined = _joined(parts, query.row.shape[1])
-        return Candidates(candidates.ids, candidates.distances, joined, n_hashed, 0, scored)
-
-
-def _unpacked(replies: Mapping[int, bytes]) -> dict[int, dict[str, Array]]:
-    return {shard: layouts.FIND_REPLY.unpack(reply) for shard, reply in replies.items()}
-
-
-def _nearest_of(points: _Merged, most: int) -> IntArray:
-    """Return the places of the nearest points, nearest first."""
-    return np.lexsort((points.ids, points.distances))[:most]
-
-
-def _nearest_within(points: _Merged, places: IntArray, most: int) -> IntArray:
-    """Return the nearest of the points at some places, nearest first."""
-    return places[_nearest_of(points.take(places), most)]
-
-
-def _taken(reply: Mapping[str, Array], rows: IntArray, query: Rows) -> dict[str, Array]:
-    """Return the vectors of some rows of a reply."""
-    columns: dict[str, Array] = {}
-    if len(reply["indptr"]):
-        part = _sparse(reply, query.shape[1])[rows]
-        columns |= {"indptr": part.indptr, "indices": part.indices, "values": part.values}
-        columns["squares"] = reply["squares"][rows]
-    else:
-        columns["vectors"] = reply["vectors"][rows]
-    if len(reply["inverse_lengths"]):
-        columns["inverse_lengths"] = reply["inverse_lengths"][rows]
-    return columns
-
-
-def _sparse(reply: Mapping[str, Array], dims: int) -> SparseRows:
-    return SparseRows(reply["indptr"], reply["indices"], reply["values"], dims)
-
-
-def _joined(parts: Sequence[tuple[IntArray, Mapping[str, Array]]], dims: int) -> dict[str, Array]:
-    """Return the vectors of all parts in the order of the candidates.
-
-    Each part has the places of its candidates, and their vectors.
-    """
-    places = np.concatenate([part for part, _ in parts])
-    order = np.argsort(places)
-    columns: dict[str, Array] = {}
-    if any(len(part) and len(reply.get("indptr", ())) for part, reply in parts):
-        rows = concatenate_rows([_sparse(reply, dims) for part, reply in parts if len(part)])
-        assert isinstance(rows, SparseRows)  # noqa: S101  # all parts are
-        rows = rows[order]
-        columns |= {"indptr": rows.indptr, "indices": rows.indices, "values": rows.values}
-    for name in ("vectors", "squares", "inverse_lengths"):
-        arrays = [reply[name] for part, reply in parts if len(part) and len(reply.get(name, ()))]
-        if arrays:
-            columns[name] = np.concatenate(arrays)[order]
-    return columns
+        return None if fetched is None else self._merger.add(candidates, members, fetched)

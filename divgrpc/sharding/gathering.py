@@ -1,66 +1,73 @@
 """Searches shards as `Searcher` searches one index: gathers candidates, and selects from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.errors import DivgrpcError
 from divgrpc.kernels import records, shards
 from divgrpc.kernels.dials import DIAL_STEPS
 from divgrpc.kernels.greedy import CROWDED_RATIO
+from divgrpc.kernels.registers import record_of, register
+from divgrpc.kernels.replies import gather_points
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import NO_FILTER, Answers, pack_queries
 from divgrpc.search.memory import Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
-from divgrpc.sharding.finding import Candidates, Finder, PassingSomewhere
+from divgrpc.sharding.finding import Finder, PassingSomewhere, columns_of
 from divgrpc.sharding.hashed_query import HashedQuery
-from divgrpc.sharding.rounds import Transcript
-from divgrpc.types import IntArray
-from divgrpc.vectors import Rows
+from divgrpc.sharding.merging import Candidates, Form, Merger
+from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
+from divgrpc.vectors import Rows, SparseRows
 
 # Number of points and of sparse values that a searcher can gather at first.
 _ROOM_POINTS: Final = 1 << 10
 _ROOM_VALUES: Final = 1 << 16
-# What selectors read of the points.
-_POINT_ARRAYS: Final = ("vectors", "indptr", "indices", "values", "squares", "inverse_lengths")
+# Number of hashed queries that a searcher keeps.
+_KEPT_QUERIES: Final = 32
 _NO_DISTANCES: Final = np.empty(0, np.float32)
 _NO_CELLS: Final = np.empty(0, np.int32)
 
 
-class _Buffers:
+class Buffers:
     """Arrays into which the points of a query are written, in the form of an index.
 
     The kernels take their addresses once, so they stay the same until more room is needed.
     """
 
-    def __init__(self, dims: int, names: Sequence[str], points: int, values: int) -> None:
-        shapes: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            "ids": ((points,), np.int64),
-            "vectors": ((points, dims), np.float32),
-            "indptr": ((points + 1,), np.int64),
-            "indices": ((values,), np.int32),
-            "values": ((values,), np.float32),
-            "squares": ((points,), np.float64),
-            "inverse_lengths": ((points,), np.float32),
-        }
+    def __init__(self, form: Form, points: int, values: int) -> None:
         self.points, self.values = points, values
-        self._arrays: dict[str, Array] = {name: np.zeros(*shapes[name]) for name in ("ids", *names)}
+        sizes = {"n": points, "d": form.dims}
+        if form.is_sparse:
+            sizes |= {"sparse": points, "ends": points + 1, "nonzeros": values}
+        else:
+            sizes["dense"] = points
+        if form.has_inverse_lengths:
+            sizes["lengths"] = points
+        self._rows = record_of(records.PointRows, None, sizes)
+        self._register = register(self._rows)
 
     @property
     def arrays(self) -> dict[str, Array]:
         """Read-only views, for kernels."""
-        return {name: read_only(array) for name, array in self._arrays.items()}
+        arrays = self._rows._asdict()
+        return {name: read_only(array) for name, array in arrays.items() if len(array)}
 
-    def put(self, ids: IntArray, points: Mapping[str, Array]) -> None:
-        """Write points into the first rows."""
-        self._arrays["ids"][: len(ids)] = ids
-        for name, column in points.items():
-            self._arrays[name][: len(column)] = column
+    def put(self, candidates: Candidates, count: int) -> None:
+        """Write the first candidates; raises `ShardFaultError` for an impossible value."""
+        sources = candidates.sources
+        fault = gather_points(
+            sources.registers, candidates.ids[:count], candidates.owners, candidates.places,
+            self._register,
+        )  # fmt: skip
+        if fault >= 0:
+            shard = sources.shards[candidates.owners[fault]]
+            raise ShardFaultError(shard, "message has an impossible value of a vector")
 
 
 class GatheringSearcher(Searcher):
@@ -83,16 +90,17 @@ class GatheringSearcher(Searcher):
         row_bytes: as in `Finder`.
         """
         self._shared, self._rows, self._build = dict(shared), tuple(rows), parameters
-        self._point_names = [name for name in _POINT_ARRAYS if name in names]
-        self._has_terms, self._has_lists = "scan_terms" in names, "list_starts" in names
-        self._row_bytes = row_bytes
+        self._form = Form(dims, "indptr" in names, "inverse_lengths" in names)
+        self._has_terms, self._row_bytes = "scan_terms" in names, row_bytes
+        self._merger = Merger(self._form)
+        self._hashed: dict[tuple[Any, ...], HashedQuery] = {}
         self.transcript = Transcript()
-        self._fit(dims, _ROOM_POINTS, _ROOM_VALUES)
+        self._fit(_ROOM_POINTS, _ROOM_VALUES)
 
-    def _fit(self, dims: int, points: int, values: int) -> None:
+    def _fit(self, points: int, values: int) -> None:
         """Make room for so many points."""
-        self._buffers = _Buffers(dims, self._point_names, points, values)
-        super().__init__(self._shared | self._buffers.arrays, self._build, dims)
+        self._buffers = Buffers(self._form, points, values)
+        super().__init__(self._shared | self._buffers.arrays, self._build, self._form.dims)
 
     def _run(
         self, queries: Rows, plan: QueryPlan, answers: Answers, passing: PassingRows | None = None
@@ -102,10 +110,10 @@ class GatheringSearcher(Searcher):
         Raises `UnansweredError` if replies of shards are missing.
         """
         finder = Finder(
-            self._rows, self.transcript, plan, passing, has_terms=self._has_terms,
+            self._rows, self.transcript, self._merger, plan, passing, has_terms=self._has_terms,
             row_bytes=self._row_bytes,
         )  # fmt: skip
-        hashed = [self._hash(queries, row, plan, passing) for row in range(len(queries))]
+        hashed = self._hash(queries, plan, passing)
         candidate_sets = [finder.find(query, finder.first_vectors) for query in hashed]
         self.transcript.check()
         for row, candidates in enumerate(candidate_sets):
@@ -118,13 +126,45 @@ class GatheringSearcher(Searcher):
                 self._select_from(grown, row, _with_pool(plan, row, answers, wider), answers, wider)
         self.transcript.check()
 
+    def _for_each(self, rows: Iterable[int], answer: Callable[[int], None]) -> None:
+        """Answer rows one by one, such that all of them ask in the same round."""
+        for row in rows:
+            try:
+                answer(row)
+            except UnansweredError:
+                continue
+            except DivgrpcError:
+                # An earlier row may raise another error first.
+                if self.transcript.is_complete:
+                    raise
+                break
+        self.transcript.check()
+
     def _hash(
-        self, queries: Rows, row: int, plan: QueryPlan, passing: PassingRows | None
-    ) -> HashedQuery:
-        """Return a query row with its margins, and with the cells to read."""
-        kernel, query = plan.kernel, queries[row : row + 1]
+        self, queries: Rows, plan: QueryPlan, passing: PassingRows | None
+    ) -> list[HashedQuery]:
+        """Return each query row with its margins, and with the cells to read.
+
+        A router answers a query by several computations, so the latest queries are kept.
+        """
+        restriction = [column.tobytes() for column in columns_of(passing).values()]
+        hashed = []
+        for row in range(len(queries)):
+            query = queries[row : row + 1]
+            key = (plan.fields, *restriction, *_bytes_of(query))
+            known = self._hashed.get(key)
+            if known is None:
+                known = self._hash_row(query, plan, passing)
+                if len(self._hashed) >= _KEPT_QUERIES:
+                    self._hashed.clear()
+                self._hashed[key] = known
+            hashed.append(known)
+        return hashed
+
+    def _hash_row(self, query: Rows, plan: QueryPlan, passing: PassingRows | None) -> HashedQuery:
+        kernel = plan.kernel
         if kernel.search == records.EXACT:
-            return HashedQuery(query, _NO_DISTANCES, _NO_CELLS, _NO_DISTANCES, -1)
+            return HashedQuery(query, _NO_DISTANCES, _NO_CELLS, _NO_DISTANCES, -1, {})
         open_points = sum(self._rows) if passing is None else passing.count
         is_limit = 0 < kernel.hash_limit < open_points
         has_cells = self._n_cells > 0 and (kernel.search == records.TABLES or is_limit)
@@ -134,26 +174,28 @@ class GatheringSearcher(Searcher):
             self._register, memory.register, plan.fields, pack_queries(query), 0,
             read_only(counts), has_cells,
         )  # fmt: skip
-        scratch_cells, margins = memory.scratch.cells, memory.scratch.code.margins.copy()
-        numbers, bases = (
-            scratch_cells.numbers[:n_cells].copy(),
-            scratch_cells.distances[:n_cells].copy(),
-        )
-        return HashedQuery(query, margins, numbers, bases, in_cells if has_cells else -1)
+        cells, margins = memory.scratch.cells, memory.scratch.code.margins.copy()
+        numbers, bases = cells.numbers[:n_cells].copy(), cells.distances[:n_cells].copy()
+        in_cells = in_cells if has_cells else -1
+        return HashedQuery(query, margins, numbers, bases, in_cells, {})
 
     def _own_memory(self, plan: QueryPlan) -> Memory:
         """Return scratch memory, large enough for a plan and the points in the buffers."""
-        memory: Memory | None = getattr(self._local, "memory", None)
+        local = self._local
+        memory: Memory | None = getattr(local, "memory", None)
+        if memory is not None and local.plan is plan:
+            return memory
         if memory is None:
             sparse = len(self._index.points.indptr) > 0
             memory = Memory(self.dims, self._index.hashing.hyperplanes.shape, sparse=sparse)
-            self._local.memory = memory
+            local.memory = memory
         room = self._buffers.points
         memory.fit_points(room)
         memory.fit_selection(min(plan.candidates_max, room), plan.kernel.k)
         if self._n_cells:
             memory.fit_cells(self._n_cells)
             memory.fit_scan(self._n_cells)
+        local.plan = plan
         return memory
 
     def _select_from(
@@ -161,21 +203,24 @@ class GatheringSearcher(Searcher):
     ) -> None:
         """Select from the nearest `most` candidates, and write the answer to a query row."""
         count = min(most, len(candidates.ids))
-        values = len(candidates.points.get("values", ()))
+        values = candidates.values_max if self._form.is_sparse else 0
         if count > self._buffers.points or values > self._buffers.values:
-            points, values = max(2 * count, _ROOM_POINTS), max(2 * values, _ROOM_VALUES)
-            self._fit(self.dims, points, values)
-        self._buffers.put(candidates.ids[:count], candidates.points)
+            self._fit(max(2 * count, _ROOM_POINTS), max(2 * values, _ROOM_VALUES))
+        self._buffers.put(candidates, count)
         memory = self._own_memory(plan)
-        scratch = memory.scratch.candidates
-        scratch.rows[:count] = np.arange(count)
-        scratch.distances[:count] = candidates.distances[:count]
         shards.select_gathered(
-            self._register, memory.register, plan.fields, row, count, candidates.n_hashed,
-            answers.results,
+            self._register, memory.register, plan.fields, row, candidates.distances[:count],
+            candidates.n_hashed, answers.results,
         )  # fmt: skip
         answers.stats[records.BUCKETS_PROBED, row] = candidates.n_probes
         answers.stats[records.POINTS_SCORED, row] = candidates.n_scored
+
+
+def _bytes_of(query: Rows) -> tuple[bytes, ...]:
+    """Return bytes that tell a query from others."""
+    if isinstance(query, SparseRows):
+        return query.indices.tobytes(), query.values.tobytes()
+    return (query.tobytes(),)
 
 
 def _wider_pool(candidates: Candidates, row: int, plan: QueryPlan, answers: Answers) -> int:
@@ -183,8 +228,10 @@ def _wider_pool(candidates: Candidates, row: int, plan: QueryPlan, answers: Answ
 
     `kernels.greedy.pick` has the same rule.
     """
-    size, copies = answers.stats[[records.POOL_SIZE, records.COPIES_COLLAPSED], row].tolist()
-    if plan.kernel.step != records.GREEDY or CROWDED_RATIO * copies < size:
+    if plan.kernel.step != records.GREEDY:
+        return 0
+    size = int(answers.stats[records.POOL_SIZE, row])
+    if CROWDED_RATIO * int(answers.stats[records.COPIES_COLLAPSED, row]) < size:
         return 0
     widest = int(np.count_nonzero(candidates.distances <= plan.kernel.max_distance))
     return min(2 * size, widest) if 0 < size < widest else 0

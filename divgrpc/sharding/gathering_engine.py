@@ -4,7 +4,8 @@ A row is the key of a point here: its integer id, or the key of its text id. A s
 points that it has gathered.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -12,21 +13,20 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.columns.annotations import INDPTR
 from divgrpc.columns.ids import as_integers, encode_texts, is_texts
 from divgrpc.columns.reader import RowReader
 from divgrpc.engine import Engine
-from divgrpc.errors import DivgrpcError, invalid
+from divgrpc.errors import DivgrpcError, IndexDamagedError, invalid
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.reports import ids_of
-from divgrpc.sharding import layouts
+from divgrpc.sharding import checks, layouts
 from divgrpc.sharding.finding import PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathering import GatheringSearcher
-from divgrpc.sharding.messages import Layout
+from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.part_points import PartPoints
-from divgrpc.sharding.rounds import Transcript, UnansweredError
+from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
 from divgrpc.stored_points import RowsT
 from divgrpc.types import FloatArray, IntArray, QueryResult
@@ -35,9 +35,8 @@ from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
+_UNREADABLE: Final = "shards have sent columns of points that cannot be read"
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
-# Columns of replies that say where the values of each point begin, and where those of the last end.
-_STARTS: Final = ("indptr", INDPTR)
 
 
 class GatheringEngine(Engine):
@@ -66,6 +65,7 @@ class GatheringEngine(Engine):
             self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
         )
         self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
+        self._widths = {"vectors": self.dims, "sizes": 1 + len(Parts._fields)}
         # The sizes of points by their keys, as far as replies to the current call have them.
         self._sizes: dict[int, list[int]] = {}
 
@@ -112,9 +112,17 @@ class GatheringEngine(Engine):
     def _count_points(self, restriction: Restriction) -> PassingSomewhere:
         """Return the points that meet a restriction; raises `UnansweredError`."""
         columns = restriction.columns
-        counts = self._replies("count", columns, layouts.COUNT_REQUEST, layouts.COUNT_REPLY)
-        total = sum(int(reply["count"][0]) for reply in counts)
-        cells: Any = np.sum([reply["cells"] for reply in counts], axis=0, dtype=np.int32)
+        message = layouts.COUNT_REQUEST.pack(columns)
+        total, cells = 0, np.zeros(max(0, len(self.arrays.get("cell_starts", ())) - 1), np.int32)
+        for shard, reply in self._ask_all("count", message).items():
+            counts = checks.unpack(layouts.COUNT_REPLY, shard, reply, {})
+            rows, most = counts["count"].tolist(), self._shard_rows[shard]
+            in_cells = counts["cells"]
+            if len(rows) != 1 or not 0 <= rows[0] <= most or in_cells.shape != cells.shape:
+                raise ShardFaultError(shard, "message has an impossible count")
+            if len(cells) and (in_cells.min() < 0 or in_cells.sum() != rows[0]):
+                raise ShardFaultError(shard, "message has an impossible count of a cell")
+            total, cells = total + rows[0], cells + in_cells
         return PassingSomewhere(restriction, total, cells, self._count_points)
 
     @property
@@ -134,7 +142,7 @@ class GatheringEngine(Engine):
             raise invalid(field, "must be texts, as the ids of this index are")
         return [text.decode() for text in encode_texts(ids, field)]
 
-    def _ask_all(self, name: str, message: bytes) -> Mapping[int, bytes]:
+    def _ask_all(self, name: str, message: bytes) -> Mapping[int, Buffer]:
         """Return the replies of all shards that have points; raises `UnansweredError`."""
         shards = [shard for shard, rows in enumerate(self._shard_rows) if rows]
         replies = self.transcript.ask(name, dict.fromkeys(shards, message))
@@ -177,7 +185,10 @@ class GatheringEngine(Engine):
         keys = np.full(len(plain), -1)
         if len(plain):
             for reply in self._replies("get", columns, layouts.GET_REQUEST, self._stored):
-                keys[reply["places"]] = reply["ids"]
+                places = reply["places"]
+                if len(places) and not 0 <= places.min() <= places.max() < len(keys):
+                    raise IndexDamagedError(_UNREADABLE)
+                keys[places] = reply["ids"]
                 self._note(reply)
         return keys
 
@@ -211,8 +222,9 @@ class GatheringEngine(Engine):
         columns: dict[str, Array] = {"parts": np.array(parts, np.uint8), "ids": np.unique(rows)}
         replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
         arrays = self._joined(self._stored, replies)
-        points = PartPoints(self.manifest, arrays, len(arrays["ids"]))
-        return points.records(points.rows_of_keys(rows), parts)
+        with _reading():
+            points = PartPoints(self.manifest, arrays, len(arrays["ids"]))
+            return points.records(_check_rows(rows, points.rows_of_keys(rows)), parts)
 
     def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
         vectors = self.records(rows, Parts(vectors=True, attributes=False, payload=False)).vectors
@@ -223,7 +235,8 @@ class GatheringEngine(Engine):
         self, name: str, columns: Mapping[str, Array], request: Layout, reply: Layout
     ) -> list[dict[str, Array]]:
         """Return the columns of the replies of all shards; raises `UnansweredError`."""
-        return [reply.unpack(part) for part in self._ask_all(name, request.pack(columns)).values()]
+        messages, widths = self._ask_all(name, request.pack(columns)), self._widths
+        return [checks.unpack(reply, shard, part, widths) for shard, part in messages.items()]
 
     # What results have beside ids.
 
@@ -238,7 +251,8 @@ class GatheringEngine(Engine):
         has_values = parameters.with_attributes or parameters.with_report
         if has_columns or (has_values and self.manifest.attributes):
             self._reader = self._reader_of(np.concatenate(keys))
-        return super()._columns_of(answers, parameters)
+        with _reading():
+            return super()._columns_of(answers, parameters)
 
     def _reader_of(self, keys: IntArray) -> RowReader:
         """Return a reader of the points with these keys; negative ones are padding."""
@@ -252,7 +266,7 @@ class GatheringEngine(Engine):
         arrays = dict(self.arrays)
         for name, dtype, dimensions in layout.columns:
             parts = [reply[name] for reply in replies]
-            if name in _STARTS:
+            if name in checks.STARTS:
                 sizes = [np.diff(starts) for starts in parts]
                 parts = [np.cumsum(np.concatenate((np.zeros(1, dtype), *sizes)))]
             elif name.endswith("ends"):
@@ -267,8 +281,27 @@ class GatheringEngine(Engine):
     def _ids_of(self, keys: IntArray) -> IdArray:
         if not self._has_texts:
             return keys
-        rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
-        return self._reader.ids.of_results(rows)
+        return self._reader.ids.of_results(self._rows_of_keys(keys))
 
     def _rows_of_keys(self, keys: IntArray) -> IntArray:
-        return self._reader.ids.rows_of_keys(keys)
+        rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
+        return _check_rows(keys, rows)
+
+
+def _check_rows(keys: IntArray, rows: IntArray) -> IntArray:
+    """Return the rows of points; raises `IndexDamagedError` if a point has none.
+
+    Negative keys are padding.
+    """
+    if ((rows < 0) & (keys >= 0)).any():
+        raise IndexDamagedError("the shards lack a point that one of them has found")
+    return rows
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise `IndexDamagedError` for values of shards that cannot be read."""
+    try:
+        yield
+    except (ValueError, IndexError, OverflowError) as error:
+        raise IndexDamagedError(_UNREADABLE) from error

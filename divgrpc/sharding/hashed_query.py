@@ -16,6 +16,7 @@ class HashedQuery(NamedTuple):
     margins: (B,) float32 margins; empty if the search does not compare codes.
     cells, bases: (m,) int32 and float32, the cells to read, and the distances of their centres.
     in_cells: number of points in these cells, or -1 if the search does not read cells.
+    messages: the messages that have been made of it, by what they ask for.
     """
 
     row: Rows
@@ -23,3 +24,4 @@ class HashedQuery(NamedTuple):
     cells: npt.NDArray[np.int32]
     bases: FloatArray
     in_cells: int
+    messages: dict[tuple[object, ...], bytes]

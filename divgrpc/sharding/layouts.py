@@ -59,28 +59,28 @@ FIND_REQUEST: Final = Layout(
         Column.of("values", np.float32),
     ),
 )
-# Points are in the order of the search: by distance with ALL and CELLS, by probe with TABLES,
-# otherwise by code.
+# The columns are in the order of `kernels.records.FindReply`. The points are all that the search
+# finds, or the best ROWS of them. With TABLES they are in the order of the probes.
 FIND_REPLY: Final = Layout(
     3,
     (
-        Column.of("numbers", np.int64),
-        Column.of("ids", np.int64),
-        Column.of("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
-        Column.of("distances", np.float32),
-        Column.of("tags", np.int32),  # number of the probe that found each point; only with TABLES
-        Column.of("nearest", np.int32),  # places of the points whose vectors are returned
         Column.of("vectors", np.float32, 2),
         Column.of("indptr", np.int64),
         Column.of("indices", np.int32),
         Column.of("values", np.float32),
         Column.of("squares", np.float64),
         Column.of("inverse_lengths", np.float32),
+        Column.of("numbers", np.int64),
+        Column.of("ids", np.int64),
+        Column.of("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
+        Column.of("distances", np.float32),
+        Column.of("tags", np.int32),  # number of the probe that found each point; only with TABLES
+        Column.of("nearest", np.int32),  # places of the points whose vectors are returned
     ),
 )
 # The vectors of candidates whose ids the router knows.
 FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
-FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[6:])
+FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[:6])
 # How many points pass a filter.
 COUNT_REQUEST: Final = Layout(6, _RESTRICTION)
 COUNT_REPLY: Final = Layout(7, (Column.of("count", np.int64), Column.of("cells", np.int32)))

@@ -7,9 +7,10 @@ columns. The columns follow, each from a multiple of eight bytes on.
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.errors import invalid
 from divgrpc.parameters.limits import LIMITS
+
+Buffer: TypeAlias = bytes | memoryview
 
 VERSION: Final = 1
 _ALIGNMENT_BYTES: Final = 8
@@ -43,6 +46,18 @@ class Layout:
     number: int
     columns: tuple[Column, ...]
 
+    # The first 64 bits of a message.
+    first_word: int = field(init=False, compare=False)
+    # (c, 2) int64, the bytes of an item and the number of dimensions of each column.
+    forms: npt.NDArray[np.int64] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute what kernels read."""
+        forms = [(dtype.itemsize, dimensions) for _, dtype, dimensions in self.columns]
+        object.__setattr__(self, "forms", np.array(forms, np.int64))
+        word = VERSION | self.number << 16 | len(self.columns) << 32
+        object.__setattr__(self, "first_word", word)
+
     def pack(self, columns: Mapping[str, Array]) -> bytes:
         """Return a message; a column that `columns` does not have is empty."""
         sizes: list[int] = []
@@ -59,7 +74,7 @@ class Layout:
         head = _head(len(sizes)).pack(VERSION, self.number, len(self.columns), *sizes)
         return b"".join([head, *parts])
 
-    def unpack(self, message: bytes) -> dict[str, Array]:
+    def unpack(self, message: Buffer) -> dict[str, Array]:
         """Return the columns of a message, read-only.
 
         Raises `InvalidArgumentError` with the field `message` for anything else than a whole
@@ -97,22 +112,49 @@ def _head(sizes: int) -> struct.Struct:
 
 
 _ENVELOPE: Final = Layout(1, (Column.of("ends", np.int64), Column.of("bytes", np.uint8)))
+_ENVELOPE_HEAD: Final = _head(2)
 
 
-def join(messages: Sequence[bytes]) -> bytes:
+def join(messages: Sequence[Buffer]) -> bytes:
     """Return one message that holds several."""
-    ends = np.cumsum([len(message) for message in messages], dtype=np.int64)
-    return _ENVELOPE.pack({"ends": ends, "bytes": np.frombuffer(b"".join(messages), np.uint8)})
+    ends = list(accumulate(map(len, messages)))
+    size = ends[-1] if ends else 0
+    head = _ENVELOPE_HEAD.pack(VERSION, _ENVELOPE.number, 2, len(ends), size)
+    packed = struct.pack(f"<{len(ends)}q", *ends)
+    return b"".join([head, packed, *messages, bytes(-size % _ALIGNMENT_BYTES)])
 
 
-def divide(message: bytes) -> list[bytes]:
-    """Return the messages that `join` has joined; raises `InvalidArgumentError`."""
-    columns = _ENVELOPE.unpack(message)
-    if len(columns["ends"]) > LIMITS["query_rows_max"]:
-        raise invalid(_FIELD, f"must hold at most {LIMITS['query_rows_max']} messages")
-    ends, body = columns["ends"].tolist(), columns["bytes"].tobytes()
-    starts = [0, *ends]
+def divide(message: Buffer) -> list[Buffer]:
+    """Return the messages that `join` has joined; raises `InvalidArgumentError`.
+
+    They are views, but for those whose columns would not begin at multiples of eight bytes.
+    """
+    view = memoryview(message)
+    size, ends = _ends_of(view)
+    first = _ENVELOPE_HEAD.size + len(ends) * _ALIGNMENT_BYTES
+    if ends == (size,):
+        return [view[first : first + size]]
+    starts = (0, *ends)
     ascends = all(start <= end for start, end in zip(starts, ends, strict=False))
-    if starts[-1] != len(body) or not ascends:
+    if starts[-1] != size or not ascends:
         raise invalid(_FIELD, "has messages with impossible ends")
-    return [body[start:end] for start, end in zip(starts, ends, strict=False)]
+    return [
+        bytes(view[first + start : first + end])
+        if start % _ALIGNMENT_BYTES
+        else view[first + start : first + end]
+        for start, end in zip(starts, ends, strict=False)
+    ]
+
+
+def _ends_of(message: memoryview) -> tuple[int, tuple[int, ...]]:
+    """Return the number of bytes of the messages that an envelope holds, and where each ends."""
+    if len(message) >= _ENVELOPE_HEAD.size:
+        # `Layout.unpack` takes several times as long, and a query has an envelope for each shard.
+        *kind, count, size = _ENVELOPE_HEAD.unpack_from(message)
+        first = _ENVELOPE_HEAD.size + count * _ALIGNMENT_BYTES
+        is_whole = size >= 0 and first + size + -size % _ALIGNMENT_BYTES == len(message)
+        is_small = 0 <= count <= LIMITS["query_rows_max"]
+        if is_whole and is_small and kind == [VERSION, _ENVELOPE.number, 2]:
+            return size, struct.unpack_from(f"<{count}q", message, _ENVELOPE_HEAD.size)
+    _ENVELOPE.unpack(message)
+    raise invalid(_FIELD, f"must hold at most {LIMITS['query_rows_max']} messages")

@@ -13,6 +13,7 @@ from divgrpc.search.arrays import points_of
 from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import layouts
 from divgrpc.sharding.cutting import columns_of_rows
+from divgrpc.sharding.messages import Buffer
 from divgrpc.storage.manifest import Manifest
 from divgrpc.stored_points import StoredPoints
 from divgrpc.types import IntArray
@@ -44,7 +45,7 @@ class PartPoints(StoredPoints):
     def _points(self) -> Rows:
         return points_of(self._arrays, self.dims)
 
-    def get(self, message: bytes) -> bytes:
+    def get(self, message: Buffer) -> bytes:
         """Answer a `GET_REQUEST`; raises `InvalidArgumentError` for a malformed one."""
         request = layouts.GET_REQUEST.unpack(message)
         flags = request["parts"].tolist()
@@ -57,7 +58,7 @@ class PartPoints(StoredPoints):
         columns |= {"places": places.astype(np.int32), "sizes": self._sizes(rows)}
         return self._layout.pack(columns | {"ids": self._reader.ids.keys_of_rows(rows)})
 
-    def scroll(self, message: bytes, passing: PassingRows | None) -> bytes:
+    def scroll(self, message: Buffer, passing: PassingRows | None) -> bytes:
         """Answer a `SCROLL_REQUEST`; `passing` are the points that pass its filter."""
         request = layouts.SCROLL_REQUEST.unpack(message)
         after, count = request["after"], request["count"]

@@ -32,6 +32,6 @@ def priorities(seed: int, ids: IntArray) -> npt.NDArray[np.uint64]:
 def shard_of(ids: IntArray, shards: int) -> IntArray:
     """Return the shard (m,) of each id (m,), from 0 to `shards` - 1.
 
-    Text ids are placed by their keys (`divgrpc.columns.ids`).
+    Text ids are placed by their hashes (`divgrpc.columns.ids.hash_of`).
     """
     return (priorities(_SEED, ids) % np.uint64(shards)).astype(np.int64)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from divgrpc.sharding.messages import divide, join
+from divgrpc.errors import IndexDamagedError, InvalidArgumentError
+from divgrpc.sharding.messages import Buffer, divide, join
 
 
 class Round(NamedTuple):
@@ -21,7 +22,7 @@ class Exchange(NamedTuple):
     """A round, and the reply of each shard that it asked."""
 
     round: Round
-    replies: Mapping[int, bytes]
+    replies: Mapping[int, Buffer]
 
 
 class UnansweredError(Exception):
@@ -32,6 +33,17 @@ class UnansweredError(Exception):
         self.round = missing
 
 
+class ShardFaultError(IndexDamagedError):
+    """A reply is not one that a shard of the index sends: `shard` is the number of the shard.
+
+    Another replica of the shard may be whole.
+    """
+
+    def __init__(self, shard: int, fault: str) -> None:
+        super().__init__(f"a reply of shard {shard} cannot be used: {fault}")
+        self.shard = shard
+
+
 class Transcript:
     """The replies that are known, and the messages that a computation lacks replies to.
 
@@ -40,19 +52,26 @@ class Transcript:
     """
 
     def __init__(self, exchanges: Iterable[Exchange] = ()) -> None:
-        self._replies: dict[tuple[str, int, bytes], bytes] = {}
+        """Take the replies of all rounds so far; raises `ShardFaultError`."""
+        # Replies by operation and message, because most rounds ask all shards the same.
+        self._replies: dict[tuple[str, bytes], dict[int, Buffer]] = {}
         self._missing: dict[str, dict[int, list[bytes]]] = {}
         for (name, messages), replies in exchanges:
+            known: dict[bytes, list[dict[int, Buffer]]] = {}
             for shard, message in messages.items():
-                parts = zip(divide(message), divide(replies[shard]), strict=True)
-                for part, reply in parts:
-                    self._replies[name, shard, part] = reply
+                parts = known.get(message)
+                if parts is None:
+                    keys = [(name, bytes(part)) for part in divide(message)]
+                    parts = known[message] = [self._replies.setdefault(key, {}) for key in keys]
+                divided = _divided(shard, replies[shard], len(parts))
+                for part, reply in zip(parts, divided, strict=True):
+                    part[shard] = reply
 
-    def ask(self, name: str, messages: Mapping[int, bytes]) -> dict[int, bytes] | None:
+    def ask(self, name: str, messages: Mapping[int, bytes]) -> dict[int, Buffer] | None:
         """Return the reply to each message by shard, or None if not all replies are known."""
         replies, is_complete = {}, True
         for shard, message in messages.items():
-            reply = self._replies.get((name, shard, message))
+            reply = self._replies.get((name, message), {}).get(shard)
             if reply is None:
                 self._missing.setdefault(name, {}).setdefault(shard, []).append(message)
                 is_complete = False
@@ -80,5 +99,22 @@ class Transcript:
     def check(self) -> None:
         """Raise `UnansweredError` if replies are missing."""
         for name, messages in self._missing.items():
-            joined = {shard: join(list(dict.fromkeys(parts))) for shard, parts in messages.items()}
-            raise UnansweredError(Round(name, joined))
+            joined: dict[tuple[bytes, ...], bytes] = {}
+            whole: dict[int, bytes] = {}
+            for shard, parts in messages.items():
+                key = tuple(dict.fromkeys(parts))
+                if key not in joined:
+                    joined[key] = join(key)
+                whole[shard] = joined[key]
+            raise UnansweredError(Round(name, whole))
+
+
+def _divided(shard: int, reply: Buffer, count: int) -> list[Buffer]:
+    """Return the `count` replies of a shard that one message holds."""
+    try:
+        parts = divide(reply)
+    except InvalidArgumentError as error:
+        raise ShardFaultError(shard, str(error)) from error
+    if len(parts) != count:
+        raise ShardFaultError(shard, f"message holds {len(parts)} replies to {count} messages")
+    return parts

@@ -1,11 +1,20 @@
 """The shard of each point."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from divgrpc.columns import ids as id_module
+from divgrpc.index import Index
 from divgrpc.kernels import top_k
+from divgrpc.sharding import cutting
 from divgrpc.sharding.placement import mix, priorities, shard_of
+from divgrpc.types.filters import HasId
+from support.data.divided_indexes import DividedIndex, check_call, record_differences
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
@@ -40,3 +49,24 @@ def test_shards_are_of_about_the_same_size() -> None:
         sizes = np.bincount(shard_of(ids, shards), minlength=shards)
         # Five standard deviations of a binomial distribution.
         assert abs(sizes - 100_000 / shards).max() < 5 * (100_000 / shards) ** 0.5
+
+
+@pytest.mark.parametrize("shards", [2, 5])
+def test_texts_with_the_same_hash_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    hash_of = id_module.hash_of
+    for module in (id_module, cutting):
+        # Many texts have the hash of another text.
+        monkeypatch.setattr(module, "hash_of", lambda text: hash_of(text) & 127)
+    ids = [f"point {number}" for number in range(60)]
+    rows = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
+    index = Index.build(rows, ids=ids)
+    pieces = DividedIndex(index.engine, shards)
+    absent = [f"absent {number}" for number in range(20)]
+    records = pieces.answer(lambda engine: Index(engine).get([*ids, *absent]))
+    assert record_differences(records, index.get([*ids, *absent])) == []
+    for text in [*ids, *absent]:
+        cases: list[dict[str, Any]] = [{"filter": HasId((text,))}, {"exclude_ids": [text]}]
+        for options in cases:
+            check_call(index, pieces, partial(Index.query, queries=rows[:1], k=3, **options))

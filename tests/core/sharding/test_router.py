@@ -13,8 +13,9 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
+from divgrpc.sharding.rounds import Exchange, Round
 from divgrpc.sharding.router import Request
-from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search
+from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search, Selector, Variant
 from divgrpc.types.filters import Condition, Field, HasId
 from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, differences
@@ -210,6 +211,31 @@ def test_buckets_and_cells_without_points(family: HashFamily, kind: Points) -> N
     for probes in (1, 2):
         parameters = QueryParameters(k=4, search="tables", n_probes=probes)
         check(index, pieces, Request(rows, parameters))
+
+
+@pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
+def test_rows_ask_in_the_same_rounds(selector: Selector, variant: Variant) -> None:
+    index = an_index("lsh_div", "cosine", "dense")
+    pieces = divided(index, 3, "skewed")
+    rows = queries(6, "cosine")
+    for more in _MORE:
+        options: dict[str, Any] = {"k": 5, "search": "scan", "hash_limit": 60, **more}
+        try:
+            parameters = QueryParameters(selector=selector, variant=variant, **options)
+        except InvalidArgumentError:
+            # Some options do not go together.
+            continue
+        singles = [rounds_of(pieces, Request(row[None], parameters)) for row in rows]
+        assert rounds_of(pieces, Request(rows, parameters)) == max(singles)
+
+
+def rounds_of(pieces: DividedIndex, request: Request) -> int:
+    exchanges: list[Exchange] = []
+    while isinstance(step := pieces.router.go_on(request, exchanges), Round):
+        messages = step.messages.items()
+        replies = {shard: pieces.shards[shard].ask(step.name, part) for shard, part in messages}
+        exchanges.append(Exchange(step, replies))
+    return len(exchanges)
 
 
 def test_one_shard_is_never_asked_again() -> None:

@@ -10,8 +10,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError
 from divgrpc.index import Index
 from divgrpc.sharding.core import ShardCore
-from divgrpc.sharding.cutting import cut
-from divgrpc.sharding.placement import shard_of
+from divgrpc.sharding.cutting import cut, homes_of
 from divgrpc.sharding.router import Call, ResultT, Router
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray, QueryResult, QueryStats
@@ -24,8 +23,7 @@ _SKEWED_SHARE = 0.97
 
 
 def _by_hash(engine: Engine, shards: int) -> IntArray:
-    ids = engine.arrays.get("ids", np.arange(engine.rows))
-    return shard_of(ids, shards)
+    return homes_of({"ids": np.arange(engine.rows), **engine.arrays}, shards)
 
 
 def _in_runs(engine: Engine, shards: int) -> IntArray:

@@ -1,0 +1,75 @@
+"""Checks of the stored columns that shards send, which may be damaged."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from divgrpc.arrays import Array
+from divgrpc.columns.annotations import INDICES, INDPTR
+from divgrpc.columns.texts import BYTES, ENDS
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.sharding.messages import Buffer, Layout
+from divgrpc.sharding.rounds import ShardFaultError
+from divgrpc.types import IntArray
+
+# Columns that say where the values of each point begin and where those of the last end, and the
+# columns of these values.
+STARTS: Final = {"indptr": ("indices", "values"), INDPTR: (INDICES,)}
+
+
+def unpack(
+    layout: Layout, shard: int, message: Buffer, widths: Mapping[str, int]
+) -> dict[str, Array]:
+    """Return the columns of a reply; raises `ShardFaultError` if they do not fit together.
+
+    widths: the width of each matrix.
+
+    A column has an entry for each of `ids`, or is empty because it was not asked for.
+    """
+    try:
+        columns = layout.unpack(message)
+    except InvalidArgumentError as error:
+        raise ShardFaultError(shard, str(error)) from error
+    name = _misfit(columns, widths) if "ids" in columns else ""
+    if name:
+        raise ShardFaultError(shard, f"message has a column {name} that does not fit the others")
+    return columns
+
+
+def _misfit(columns: Mapping[str, Array], widths: Mapping[str, int]) -> str:
+    """Return the name of a column that does not fit the ids, or ""."""
+    ids, inner = columns["ids"], set[str]()
+    if len(ids) and ids.min() < 0:
+        return "ids"
+    for name, column in columns.items():
+        if column.ndim > 1 and column.size and column.shape[1] != widths[name]:
+            return name
+        if name in STARTS:
+            starts, values = column, STARTS[name]
+            is_whole = len(column) == len(ids) + 1 and column[0] == 0
+        elif name.endswith("ends"):
+            starts, values = np.concatenate(([0], column)), (_values_of(name, columns),)
+            is_whole = len(column) == len(ids)
+        else:
+            continue
+        inner.update(values)
+        if len(column) and not (is_whole and _are_starts(starts, columns, values)):
+            return name
+        if not len(column) and any(len(columns[part]) for part in values):
+            return name
+    sizes = {name: len(column) for name, column in columns.items() if name not in inner}
+    outer = (name for name in sizes if name not in STARTS and sizes[name] not in {0, len(ids)})
+    return next(outer, "")
+
+
+def _values_of(ends: str, columns: Mapping[str, Array]) -> str:
+    """Return the name of the column whose parts end at the column `ends`."""
+    texts = ends.removesuffix(ENDS) + BYTES
+    return texts if texts in columns else ends.removesuffix("ends") + "values"
+
+
+def _are_starts(starts: IntArray, columns: Mapping[str, Array], values: tuple[str, ...]) -> bool:
+    """Whether parts of some columns begin at these places, one after another."""
+    ascends = bool((starts[1:] >= starts[:-1]).all())
+    return ascends and all(starts[-1] == len(columns[name]) for name in values)

@@ -1,0 +1,154 @@
+"""Whatever the bytes of a reply are, a router answers, asks further, or names what is damaged."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.columns.filters import as_filter
+from divgrpc.errors import IndexDamagedError
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.rounds import Exchange, Round, ShardFaultError
+from divgrpc.sharding.router import Request
+from divgrpc.types import HashFamily, Metric, Points
+from divgrpc.types.filters import Field
+from support.data.attributed_indexes import with_attributes
+from support.data.divided_indexes import DividedIndex
+from support.data.mixed_indexes import an_index, queries, stored_as
+
+_SHARDS = 3
+
+
+class Record(NamedTuple):
+    """A query that shards have answered, and all rounds of it."""
+
+    pieces: DividedIndex
+    request: Request
+    exchanges: list[Exchange]
+
+
+def record_of(index: Index, request: Request) -> Record:
+    pieces = DividedIndex(index.engine, _SHARDS)
+    exchanges: list[Exchange] = []
+    while isinstance(step := pieces.router.go_on(request, exchanges), Round):
+        messages = step.messages.items()
+        replies = {shard: pieces.shards[shard].ask(step.name, part) for shard, part in messages}
+        exchanges.append(Exchange(step, replies))
+    return Record(pieces, request, exchanges)
+
+
+@cache
+def records() -> list[Record]:
+    """Return queries of all searches and kinds of points, with all operations."""
+    cases: list[tuple[HashFamily, Metric, Points, str]] = [
+        ("lsh_div", "cosine", "dense", "scan"),
+        ("lsh_div", "cosine", "sparse", "exact"),
+        ("lsh_div", "inner_product", "sparse", "tables"),
+        ("lsh_div", "inner_product", "dense", "exact"),
+        ("cells", "euclidean", "dense", "scan"),
+        ("cells", "euclidean", "dense", "tables"),
+    ]
+    answers = []
+    for family, metric, kind, search in cases:
+        # Few vectors come with the first reply, so some are fetched.
+        options: dict[str, Any] = {"k": 4, "search": search, "duplicate_threshold": None}
+        parameters = QueryParameters(hash_limit=90, candidates_limit=40, **options)
+        rows = stored_as(queries(2, metric), kind)
+        answers.append(record_of(an_index(family, metric, kind), Request(rows, parameters)))
+    condition = as_filter(Field("price") < 0.7)
+    for texts in (False, True):
+        index = with_attributes(texts=texts, family="cells")
+        parameters = QueryParameters(k=9, with_attributes=True, with_payload=True)
+        rows = np.random.default_rng(2).standard_normal((1, 16)).astype(np.float32)
+        answers.append(record_of(index, Request(rows, parameters, condition)))
+    return answers
+
+
+def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Exchange]:
+    """Return the rounds up to round `number`, with another reply of a shard."""
+    question, replies = record.exchanges[number]
+    return [*record.exchanges[:number], Exchange(question, {**replies, shard: reply})]
+
+
+def outcome_of(record: Record, exchanges: list[Exchange]) -> str:
+    try:
+        step = record.pieces.router.go_on(record.request, exchanges)
+    except IndexDamagedError as error:
+        return str(error)
+    return "asks" if isinstance(step, Round) else "answers"
+
+
+def test_the_records_have_all_rounds() -> None:
+    names = {exchange.round.name for record in records() for exchange in record.exchanges}
+    assert names >= {"find", "count", "describe"}
+    for record in records():
+        assert outcome_of(record, record.exchanges) == "answers"
+
+
+# The record, the round, the shard, and a reply of this shard to one message.
+_PLACES = st.tuples(*(st.integers(0, most) for most in (7, 3, _SHARDS - 1, 3)))
+
+
+def place_of(numbers: tuple[int, ...]) -> tuple[Record, int, int, list[bytes], int]:
+    record = records()[numbers[0]]
+    number = numbers[1] % len(record.exchanges)
+    replies = record.exchanges[number].replies
+    shard = list(replies)[numbers[2] % len(replies)]
+    parts = [bytes(part) for part in divide(replies[shard])]
+    return record, number, shard, parts, numbers[3] % len(parts)
+
+
+@settings(max_examples=600)
+@given(numbers=_PLACES, data=st.data())
+def test_changed_bytes(numbers: tuple[int, ...], data: st.DataObject) -> None:
+    record, number, shard, parts, place = place_of(numbers)
+    changed = bytearray(parts[place])
+    for _ in range(data.draw(st.integers(1, 4))):
+        # Changes of sizes and of the first numbers are worse than those of vectors.
+        last = data.draw(st.sampled_from([len(changed), min(len(changed), 160)])) - 1
+        changed[data.draw(st.integers(0, last))] = data.draw(st.integers(0, 255))
+    parts[place] = bytes(changed)
+    outcome_of(record, with_reply(record, number, shard, join(parts)))
+
+
+@settings(max_examples=600)
+@given(numbers=_PLACES, data=st.data())
+def test_changed_words(numbers: tuple[int, ...], data: st.DataObject) -> None:
+    record, number, shard, parts, place = place_of(numbers)
+    words = np.frombuffer(parts[place], np.int64).copy()
+    extremes = st.sampled_from([0, -1, 1, 2**31, -(2**63), 2**63 - 1, 0x7FF0000000000000])
+    for _ in range(data.draw(st.integers(1, 3))):
+        words[data.draw(st.integers(0, len(words) - 1))] = data.draw(extremes)
+    parts[place] = words.tobytes()
+    outcome_of(record, with_reply(record, number, shard, join(parts)))
+
+
+@settings(max_examples=200)
+@given(numbers=_PLACES, data=st.data())
+def test_a_cut_reply_is_refused(numbers: tuple[int, ...], data: st.DataObject) -> None:
+    record, number, shard, parts, place = place_of(numbers)
+    parts[place] = parts[place][: data.draw(st.integers(0, len(parts[place]) - 1))]
+    with pytest.raises(ShardFaultError, match=f"a reply of shard {shard} ") as error_info:
+        record.pieces.router.go_on(record.request, with_reply(record, number, shard, join(parts)))
+    assert error_info.value.shard == shard
+
+
+@settings(max_examples=200)
+@given(numbers=_PLACES, other=_PLACES)
+def test_the_reply_to_another_question(numbers: tuple[int, ...], other: tuple[int, ...]) -> None:
+    record, number, shard, parts, place = place_of(numbers)
+    _, _, _, other_parts, other_place = place_of(other)
+    parts[place] = other_parts[other_place]
+    outcome_of(record, with_reply(record, number, shard, join(parts)))
+
+
+@pytest.mark.parametrize("reply", [b"", b"\0" * 24, join([])])
+def test_a_reply_that_holds_no_messages_is_refused(reply: bytes) -> None:
+    record = records()[0]
+    with pytest.raises(ShardFaultError, match="shard 1"):
+        record.pieces.router.go_on(record.request, with_reply(record, 0, 1, reply))
