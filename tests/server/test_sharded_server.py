@@ -220,7 +220,7 @@ def shard_server(tmp_path: Path) -> Iterator[RunningServer]:
 def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -> None:
     folder = IndexFolder(shard_server.folder / "data" / "points")
     checksum = read_manifest(folder.path / "1").shards[1].crc32
-    message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(b"[null, [1]]", np.uint8)})
+    message = layouts.COUNT_REQUEST.pack({"filter": np.frombuffer(b"[[], [1]]", np.uint8)})
     request = shard_index_pb2.AskRequest(
         index="points", generation=1, shard=1, checksum=checksum, operation="count",
         messages=join([message]),
