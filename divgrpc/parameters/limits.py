@@ -25,6 +25,7 @@ LIMITS: Final = {
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
+    "shards_max": 256,
     "query_rows_max": 10_000,
     "n_tables_max": 256,
     "n_bits_max": 24,

@@ -3,17 +3,48 @@
 import os
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from divgrpc.errors import invalid
+from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut
 from divgrpc.storage.arrays import ArrayFolder, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
-from divgrpc.storage.generations import Generation, open_array_of, read_manifest
+from divgrpc.storage.generations import Generation, extending, open_array_of, read_manifest
 from divgrpc.storage.manifest import MANIFEST, Manifest, ShardEntry
+from divgrpc.storage.meter import OnProgress
 from divgrpc.storage.shards import SHARDS, SHARED, is_shared, open_shard, open_shared
+from divgrpc.types import IndexInfo, Progress
 
 
-def divide_folder(folder: Path, manifest: Manifest, shards: int) -> Manifest:
+def divide_index(
+    path: Path | str, shards: int, *, on_progress: OnProgress | None = None
+) -> IndexInfo:
+    """Divide the points of an index among shards; return the description of its new generation.
+
+    path: the folder of the index. shards: from 2 to 256.
+
+    Raises `InvalidArgumentError` with the field `shards`, `IndexNotFoundError`,
+    `BuildUnderWayError`, `StorageInUseError`, `StorageFullError`, and `UnsupportedError` if the
+    index was written to or is divided already.
+    """
+    if not 2 <= shards <= LIMITS["shards_max"]:
+        raise invalid("shards", f"must be between 2 and {LIMITS['shards_max']}, got {shards}")
+    with extending(Path(path)) as (stage, current):
+        stage.share(current)
+        stage.divide = partial(divide_folder, shards=shards, on_progress=on_progress)
+        generation = stage.publish(current.manifest)
+    name = Path(path).absolute().name
+    return generation.manifest.info(name, generation.defaults)
+
+
+def divide_folder(
+    folder: Path,
+    manifest: Manifest,
+    shards: int,
+    on_progress: OnProgress | None = None,
+) -> Manifest:
     """Divide the arrays of a generation, which nobody reads yet, among shards.
 
     folder: has the arrays of `manifest`, and no manifest.
@@ -27,10 +58,11 @@ def divide_folder(folder: Path, manifest: Manifest, shards: int) -> Manifest:
     }
     (folder / SHARED).mkdir()
     (folder / SHARDS).mkdir()
-    parts = cut(Generation(manifest, arrays), shards).parts
-    entries = [
-        _write(folder / SHARDS / str(shard), part, manifest) for shard, part in enumerate(parts)
-    ]
+    entries = []
+    for shard, part in enumerate(cut(Generation(manifest, arrays), shards).parts):
+        entries.append(_write(folder / SHARDS / str(shard), part, manifest))
+        if on_progress is not None:
+            on_progress(Progress("dividing", shard + 1, shards, None))
     for name in manifest.arrays:
         path = folder / f"{name}.npy"
         if is_shared(name):

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from divgrpc.errors import invalid
+from divgrpc.parameters.limits import LIMITS
 
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 # The maximum number of evaluations that a server runs at the same time.
 EVALUATIONS_MAX: Final = 2
-# The maximum number of shards of an index.
-SHARDS_MAX: Final = 256
 # Options about what a read-only server refuses.
 _OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
 _YES: Final = ("1", "true", "yes", "on")
@@ -64,7 +63,7 @@ class Config:
         "parts among which builds divide an index; above 1, this server starts a shard server for"
         " each part, and asks them",
         low=1,
-        high=SHARDS_MAX,
+        high=LIMITS["shards_max"],
     )
     replicas: int = _option(
         1, "shard servers for each shard, so that one of them may be down", low=1, high=16

@@ -23,6 +23,7 @@ from divgrpc_client.cli import (
     options,
     points,
     quotas,
+    shards,
     snapshots,
     where,
     writing,
@@ -187,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_doctor(options.add(verbs, doctor.doctor))
     snapshots.add_snapshot(options.add(verbs, snapshots.snapshot))
     snapshots.add_restore(options.add(verbs, snapshots.restore))
+    shards.add_reshard(options.add(verbs, shards.reshard))
     options.add_flags(
         options.add(verbs, commands.warm),
         ("--quiet", "", "Show no progress, only the outcome."),

@@ -1,0 +1,52 @@
+"""The command `reshard`, which needs no server. Its docstring is its help text."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from divgrpc_client.cli import options, session
+from divgrpc_client.formats import json_output
+
+if TYPE_CHECKING:
+    from divgrpc.types import IndexInfo
+
+_JSON: Final = ("--json", "", "Print JSON; errors are JSON on standard error.")
+
+
+def add_reshard(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `reshard`."""
+    verb.add_argument("folder", metavar="FOLDER", help="The folder of an index.")
+    verb.add_argument(
+        "--shards", metavar="N", type=int, required=True, help="The number of shards, 2 to 256."
+    )
+    options.add_flags(verb, _JSON)
+
+
+def reshard(arguments: argparse.Namespace) -> None:
+    """Divide the points of an index among shards.
+
+    The index gets a new generation. A server that runs on the data directory serves it at once, if
+    it was started with --shards; otherwise calls of the index fail from now on. An index that was
+    written to, or that is on shards already, must be built again.
+
+    Examples:
+      divgrpc reshard indexes/shoes --shards 4
+      divgrpc reshard indexes/shoes --shards 4 --json
+    """
+    with options.with_extra("reshard", "dividing indexes", "server"):
+        from divgrpc.sharding.files import divide_index
+    with session.bar(arguments, "shards") as on_progress:
+        info = divide_index(arguments.folder, arguments.shards, on_progress=on_progress)
+    _show(info, as_json=arguments.json)
+
+
+def _show(info: "IndexInfo", *, as_json: bool) -> None:
+    rows = [shard.rows for shard in info.shards]
+    if as_json:
+        shards = [{"rows": shard.rows, "bytes": shard.bytes} for shard in info.shards]
+        json_output.show({"name": info.name, "generation": info.generation, "shards": shards})
+        return
+    sys.stdout.write(
+        f"{info.name}: generation {info.generation:,}, {len(rows)} shards of {min(rows):,} to"
+        f" {max(rows):,} points\n"
+    )

@@ -1,0 +1,75 @@
+"""The command `divgrpc reshard`, which needs no server."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from divgrpc import Collection, Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.files import open_router_part, open_shard_part
+from divgrpc.sharding.router import Request, Router
+from divgrpc_client.cli.main import main
+from support.data.divided_indexes import differences
+from support.data.served_index import random_points
+
+POINTS = random_points(120, dims=6, seed=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of an index."""
+    Index.build(POINTS, path=tmp_path / "points")
+    return tmp_path / "points"
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def test_a_divided_index_answers_as_before(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = Index.open(folder)
+    before = index.query(POINTS[:3] + 0.1, k=5)
+    assert run("reshard", folder, "--shards", 3) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("points: generation 2, 3 shards of ")
+    part = open_router_part(folder / "2")
+    cores = [ShardCore(open_shard_part(folder / "2", shard)) for shard in range(3)]
+    router = Router(part.manifest, part.arrays, [core.rows for core in cores])
+    request = Request(POINTS[:3] + 0.1, QueryParameters(k=5))
+    answer = router.answer(request, lambda name, shard, text: cores[shard].ask(name, text))
+    assert set(differences(answer, before)) <= {"generation"}
+
+
+def test_json_has_each_shard(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("reshard", folder, "--shards", 2, "--json") == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert (outcome["name"], outcome["generation"], len(outcome["shards"])) == ("points", 2, 2)
+    assert sum(shard["rows"] for shard in outcome["shards"]) == len(POINTS)
+
+
+def test_what_cannot_be_divided_is_left_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shards in (0, 1, 257):
+        assert run("reshard", folder, "--shards", shards) == 2
+        assert "shards must be between 2 and 256" in capsys.readouterr().err
+    assert run("reshard", folder.parent / "nothing", "--shards", 2) == 1
+    assert "there is no index 'nothing'" in capsys.readouterr().err
+    with Collection.open(folder) as collection:
+        collection.upsert([1], POINTS[:1])
+    assert run("reshard", folder, "--shards", 2) == 1
+    assert "was written to" in capsys.readouterr().err
+    assert len(Index.open(folder)) == len(POINTS)
+
+
+def test_an_index_on_shards_is_not_divided_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("reshard", folder, "--shards", 2) == 0
+    assert run("reshard", folder, "--shards", 3) == 1
+    assert "divided among 2 shards" in capsys.readouterr().err
+    assert len(open_router_part(folder / "2").manifest.shards) == 2
