@@ -131,9 +131,7 @@ def test_a_bad_query_is_refused_with_its_field(client: Client) -> None:
 
 def shard_servers(server: RunningServer) -> list[int]:
     """Return the process ids of the supervisors of shard servers."""
-    (engine,) = server.pids("engine")
-    children = Path(f"/proc/{engine}/task/{engine}/children").read_text()
-    return list(map(int, children.split()))
+    return [child for engine in server.pids("engine") for child in _children(engine)]
 
 
 def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Index) -> None:
@@ -159,6 +157,45 @@ def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Inde
     assert answers
     for answer in answers:
         check(answer, whole)
+
+
+def test_a_replica_that_stands_still_delays_no_query(
+    server: RunningServer, client: Client, index: Index
+) -> None:
+    whole = index.query(QUERIES, k=5)
+    front = next(pid for pid in _children(shard_servers(server)[0]) if _is_front(pid))
+    os.kill(front, signal.SIGSTOP)
+    try:
+        for _ in range(20):
+            check(client.query("points", QUERIES, k=5, timeout=10), whole)
+    finally:
+        os.kill(front, signal.SIGCONT)
+
+
+def test_the_engine_is_replaced_with_its_servers(
+    server: RunningServer, client: Client, index: Index
+) -> None:
+    """Until then, queries wait."""
+    servers = shard_servers(server)
+    server.kill("engine")
+    check(client.query("points", QUERIES, k=5), index.query(QUERIES, k=5))
+    eventually(lambda: not any(map(_runs, servers)))
+
+
+def _children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def _is_front(pid: int) -> bool:
+    return b"divgrpc-front" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process has not ended; one that ended has no command line."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def test_a_new_generation_is_answered_whole(server: RunningServer, client: Client) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -39,7 +40,7 @@ class LocalEngine:
         self._addresses: dict[tuple[int, int], str] = {}
         self._processes: dict[tuple[int, int], Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._version = 0
+        self._version = time.monotonic_ns()
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -96,7 +97,8 @@ class LocalEngine:
             self._addresses.pop((place, number), None)
         else:
             self._addresses[place, number] = address
-        self._version += 1
+        # Greater than those of an engine that ran before.
+        self._version = time.monotonic_ns()
         self._changed.set()
 
     async def _keep(self, place: int, number: int, started: asyncio.Event) -> None:
