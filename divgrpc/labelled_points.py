@@ -99,12 +99,14 @@ class LabelledPoints(StoredPoints):
             count = None if passing is None else passing.count
             plan = self.plan(parameters.query, dense=False, passing=count)
             answers, query = self._search(rows, plan, passing), plan.parameters
-            neighbours = answers.ids
-            if not self._has_texts:
-                neighbours = self._reader.ids.rows_of_keys(neighbours)
-            answers = labels.vote(neighbours, self.label_sets, answers, parameters)
+            voters = self._voters(answers.ids)
+            answers = labels.vote(voters, self.label_sets, answers, parameters)
         result = labels.result(answers, query, parameters, self.generation, warnings)
         return replace(result, sequence=self.sequence)
+
+    def _voters(self, keys: IntArray) -> IntArray:
+        """Return the numbers by which `label_sets` knows points, given their keys."""
+        return keys if self._has_texts else self._reader.ids.rows_of_keys(keys)
 
     def predict_one_by_one(
         self, documents: Rows, parameters: PredictParameters

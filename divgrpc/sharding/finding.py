@@ -20,11 +20,12 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.errors import LimitExceededError
 from divgrpc.kernels import records, replies
+from divgrpc.kernels.records import Plan
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.sharding import conditions, layouts
 from divgrpc.sharding.hashed_query import HashedQuery
-from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES
+from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES, VECTOR_BYTES_MAX
 from divgrpc.sharding.merging import Candidates, Merger, Question, Replies, Selection, Sources
 from divgrpc.sharding.rounds import Transcript
 from divgrpc.types import IntArray
@@ -132,6 +133,28 @@ def share_of(limit: int, shards: int) -> int:
     """
     mean = limit / shards
     return min(limit, math.ceil(mean + 4 * math.sqrt(mean)))
+
+
+class TooManyRowsError(LimitExceededError):
+    """Shards would send more for the rows of a batch than a router takes."""
+
+    reason = "REPLY_TOO_LARGE"
+
+
+def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
+    """Raise `TooManyRowsError` if shards would send too much for a batch of `rows` rows.
+
+    open_points: number of points that may be hits. row_bytes: as in `Finder`.
+    """
+    candidates = plan.pool_limit or plan.candidates_limit or plan.hash_limit or open_points
+    size = min(candidates, open_points) * row_bytes
+    if rows > 1 and rows * size > VECTOR_BYTES_MAX:
+        most = max(1, VECTOR_BYTES_MAX // size)
+        raise TooManyRowsError(
+            f"queries must have at most {most:,} rows on several shards, because the vectors of"
+            f" their candidates take more than {VECTOR_BYTES_MAX >> 20} MiB; send fewer rows at a"
+            " time"
+        )
 
 
 class Finder:
@@ -342,12 +365,12 @@ class Finder:
 
     def _check_bytes(self, candidates: int, row_bytes: int) -> None:
         """Raise `LimitExceededError` if the vectors of the candidates take too much memory."""
-        if candidates * row_bytes <= layouts.VECTOR_BYTES_MAX:
+        if candidates * row_bytes <= VECTOR_BYTES_MAX:
             return
-        most = layouts.VECTOR_BYTES_MAX // row_bytes
+        most = VECTOR_BYTES_MAX // row_bytes
         raise LimitExceededError(
             f"candidates_limit must be at most {most:,} on several shards, because the vectors of"
-            f" {candidates:,} candidates take more than {layouts.VECTOR_BYTES_MAX >> 20} MiB"
+            f" {candidates:,} candidates take more than {VECTOR_BYTES_MAX >> 20} MiB"
         )
 
     def _with_vectors(self, selection: Selection) -> Candidates | None:

@@ -19,7 +19,7 @@ from divgrpc.search.memory import Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
-from divgrpc.sharding.finding import Finder, PassingSomewhere, columns_of
+from divgrpc.sharding.finding import Finder, PassingSomewhere, check_rows, columns_of
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.merging import Candidates, Form, Merger
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
@@ -101,6 +101,11 @@ class GatheringSearcher(Searcher):
         """Make room for so many points."""
         self._buffers = Buffers(self._form, points, values)
         super().__init__(self._shared | self._buffers.arrays, self._build, self._form.dims)
+
+    def _answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
+        open_points = sum(self._rows) if passing is None else passing.count
+        check_rows(len(queries), plan.kernel, open_points, self._row_bytes)
+        return super()._answer(queries, plan, passing)
 
     def _run(
         self, queries: Rows, plan: QueryPlan, answers: Answers, passing: PassingRows | None = None

@@ -13,10 +13,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.columns.annotations import INDPTR
 from divgrpc.columns.ids import as_integers, encode_texts, is_texts
 from divgrpc.columns.reader import RowReader
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, invalid
+from divgrpc.labels.prediction import LabelSets
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
@@ -32,7 +34,9 @@ from divgrpc.stored_points import RowsT
 from divgrpc.types import FloatArray, IntArray, QueryResult
 from divgrpc.types.filters import Filter
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
+from divgrpc.vectors import SparseRows
 
+_LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=True)
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 _UNREADABLE: Final = "shards have sent columns of points that cannot be read"
@@ -238,6 +242,16 @@ class GatheringEngine(Engine):
         messages, widths = self._ask_all(name, request.pack(columns)), self._widths
         return [checks.unpack(reply, shard, part, widths) for shard, part in messages.items()]
 
+    @property
+    def label_sets(self) -> LabelSets | None:
+        """The label sets of the points, by their keys; None without them."""
+        if self.labels is None or INDPTR not in self.manifest.arrays:
+            return None
+        return _LabelSets(self, self.labels.count)
+
+    def _voters(self, keys: IntArray) -> IntArray:
+        return keys
+
     # What results have beside ids.
 
     def _columns_of(self, answers: Answers, parameters: QueryParameters) -> dict[str, Any]:
@@ -286,6 +300,21 @@ class GatheringEngine(Engine):
     def _rows_of_keys(self, keys: IntArray) -> IntArray:
         rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
         return _check_rows(keys, rows)
+
+
+class _LabelSets:
+    """The label sets of points, which shards are asked for; `dims` is the number of labels."""
+
+    def __init__(self, engine: GatheringEngine, dims: int) -> None:
+        self._engine, self.dims = engine, dims
+
+    def __getitem__(self, rows: IntArray) -> SparseRows:
+        """Return the label sets of the points with these keys, each label with the value 1."""
+        keys, places = np.unique(rows, return_inverse=True)
+        labels = self._engine.records(keys, _LABELS).labels
+        assert labels is not None  # noqa: S101  # the points have label sets
+        ones = np.ones(len(labels.indices), np.float32)
+        return SparseRows(labels.indptr, labels.indices, ones, self.dims)[places]
 
 
 def _check_rows(keys: IntArray, rows: IntArray) -> IntArray:

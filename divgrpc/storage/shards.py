@@ -25,6 +25,7 @@ _SHARED_ARRAYS: Final = frozenset(
     (
         *("hyperplanes", "thresholds", "sketch"),
         *("cell_codes", "cell_terms", "cell_centres", "cell_squares", "cell_reaches"),
+        "feature_map",
         # The points of all shards by cell. A shard has an array of this name too.
         "cell_starts",
     )

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from scipy import sparse
 
 from divgrpc import Index
 from divgrpc.builder.builder import IndexBuilder
@@ -20,7 +22,7 @@ from divgrpc.sharding import layouts
 from divgrpc.sharding.files import divide_folder
 from divgrpc.sharding.messages import divide, join
 from divgrpc.storage.generations import ROOT_LOCK, IndexFolder, read_manifest, staging
-from divgrpc.types import QueryResult, Search, Selector
+from divgrpc.types import Mode, QueryResult, Search, Selector
 from divgrpc.types.filters import Match
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2, shard_index_pb2
@@ -37,6 +39,7 @@ QUERIES = POINTS[:5] + 0.2
 PRICES = np.arange(len(POINTS)) % 7
 SECRET = "a secret of sixteen or more"  # noqa: S105  # of this test alone
 CODES = grpc.StatusCode
+MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,27 @@ def test_stored_points_are_read_from_their_shards(client: Client, index: Index) 
     assert client.count("points", Match("price", (2,))) == int((PRICES == 2).sum())
     pages = client.scroll("points", page_size=400)
     assert np.concatenate([page.ids for page in pages]).tolist() == list(range(len(POINTS)))
+
+
+def test_labels_are_those_of_one_index(client: Client) -> None:
+    labels = sparse.csr_array(np.random.default_rng(0).random((300, 12)) < 0.2)
+    client.build("labelled", POINTS[:300], labels=labels, label_model="leml")
+    whole = Index.build(POINTS[:300], labels=labels, label_model="leml")
+    for mode in MODES:
+        answer, expected = (
+            call(QUERIES, mode=mode, top_k=4)
+            for call in (partial(client.predict_labels, "labelled"), whole.predict_labels)
+        )
+        assert np.array_equal(answer.labels, expected.labels)
+        assert answer.scores.tobytes() == expected.scores.tobytes()
+
+
+def test_a_batch_of_too_many_candidates_is_halved(client: Client) -> None:
+    """The client does so, as for an answer that does not fit a message."""
+    rows = np.repeat(QUERIES, 200, axis=0)
+    answer = client.query("points", rows, k=2, candidates_limit=1_500)
+    single = client.query("points", QUERIES, k=2, candidates_limit=1_500)
+    assert np.array_equal(answer.ids, np.repeat(single.ids, 200, axis=0))
 
 
 def test_get_index_describes_the_shards(client: Client) -> None:

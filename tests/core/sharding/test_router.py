@@ -1,6 +1,7 @@
 """A router over shards gives the answers of one index, byte for byte."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
+from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.rounds import Exchange, Round
 from divgrpc.sharding.router import Request
 from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search, Selector, Variant
@@ -283,3 +285,9 @@ def test_candidates_beyond_the_memory_of_a_router_are_refused() -> None:
     options: dict[str, Any] = {"k": 5, "search": "exact", "hash_limit": 0, "candidates_limit": 0}
     with pytest.raises(LimitExceededError, match="candidates_limit must be at most 2,048"):
         pieces.answer(Request(rows[:1], QueryParameters(**options)))
+    limited = QueryParameters(k=5, search="exact", candidates_limit=1_000)
+    assert len(pieces.answer(Request(rows[:2], limited)).ids) == 2
+    for selector in ("greedy", "dpp"):
+        parameters = replace(limited, selector=selector)
+        with pytest.raises(TooManyRowsError, match="queries must have at most 2 rows"):
+            pieces.answer(Request(rows[:3], parameters))
