@@ -79,7 +79,15 @@ class Config:
         "index: serve clients; shard: answer routers that have the cluster token",
         choices=("index", "shard"),
     )
+    shard_servers: str = _option(
+        "",
+        "addresses of shard servers that run already, instead of those that this server would"
+        " start: a comma between places, | between the replicas at a place",
+    )
     cluster_token: str = _option("", "file of the secret that the servers of a cluster share")
+    cluster_ca: str = _option(
+        "", "PEM file of the authorities that have signed the certificates of shard servers"
+    )
     workers: int = _option(
         max(1, _cores() - 1),
         "processes that answer queries; by default one fewer than the cores",
@@ -180,20 +188,36 @@ class Config:
 
     def _check_cluster(self) -> None:
         """Raise `InvalidArgumentError` for options of shards that contradict one another."""
-        if self.role == "shard":
-            if not self.read_only:
-                raise invalid("role", "shard needs read_only: another server writes the shards")
-            if not self.cluster_token:
-                raise invalid("role", "shard needs cluster_token, which routers send")
-            if self.shards > 1:
-                raise invalid("shards", "is for the server that routes: leave it out")
-            if self.tokens:
-                raise invalid("tokens", "are for clients, which a shard server does not serve")
-        elif self.cluster_token:
-            raise invalid("cluster_token", "is for role shard: leave it out")
-        for name in ("replicas", "hedge_ms"):
-            if self.shards == 1 and getattr(self, name) != _DEFAULTS[name]:
-                raise invalid(name, "needs shards above 1")
+        is_shard, asks = self.role == "shard", bool(self.shard_servers)
+        given = (name for name, value in _DEFAULTS.items() if getattr(self, name) != value)
+        token, is_alone = self.cluster_token, not (asks or is_shard)
+        rules = (
+            *((name, self.shards == 1, "needs shards above 1") for name in given),
+            ("role", is_shard and not self.read_only, "shard needs read_only: another one writes"),
+            ("role", is_shard and not token, "shard needs cluster_token, which routers send"),
+            ("shards", is_shard and self.shards > 1, "is for the server that routes: leave it out"),
+            ("tokens", is_shard and self.tokens, "are for clients, whom no shard server serves"),
+            ("shard_servers", asks and not token, "needs cluster_token, which they expect"),
+            ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
+            ("cluster_token", token and is_alone, "needs shard_servers or role shard"),
+            ("cluster_ca", self.cluster_ca and not asks, "needs shard_servers"),
+        )
+        for name, is_broken, rule in rules:
+            if is_broken:
+                raise invalid(name, rule)
+        for address in (address for place in self.shard_places for address in place):
+            split_address("shard_servers", address)
+
+    @property
+    def shard_places(self) -> tuple[tuple[str, ...], ...]:
+        """The addresses in `shard_servers`, for each place those of its replicas."""
+        places = self.shard_servers.split(",") if self.shard_servers else []
+        return tuple(tuple(map(str.strip, place.split("|"))) for place in places)
+
+    @property
+    def starts_shard_servers(self) -> bool:
+        """Whether this server starts its shard servers."""
+        return self.shards > 1 and not self.shard_servers
 
     @property
     def host(self) -> str:
@@ -207,7 +231,7 @@ class Config:
 
 
 # The defaults of options that need others.
-_DEFAULTS: Final = {"replicas": 1, "hedge_ms": 0.0}
+_DEFAULTS: Final = {"replicas": 1, "hedge_ms": 0.0, "shard_servers": ""}
 
 
 def load(

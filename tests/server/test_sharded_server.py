@@ -278,6 +278,18 @@ def shard_server(tmp_path: Path) -> Iterator[RunningServer]:
         yield server
 
 
+def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_path: Path) -> None:
+    """Also by a read-only server, and at two addresses for a place; nothing is started."""
+    options = ("--read-only", "--shards", "2", "--cluster-token", str(tmp_path / "token"))
+    places = f"{shard_server.target}|127.0.0.1:1"
+    arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1", *options)
+    whole = Index.build(POINTS[:100])
+    with RunningServer(tmp_path, *arguments, "--shard-servers", places) as server:
+        with Client(server.target, timeout=60) as client:
+            check(client.query("points", QUERIES, k=6), whole.query(QUERIES, k=6))
+        assert server.pids("engine") == []
+
+
 def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -> None:
     folder = IndexFolder(shard_server.folder / "data" / "points")
     checksum = read_manifest(folder.path / "1").shards[1].crc32

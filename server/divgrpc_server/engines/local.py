@@ -17,6 +17,7 @@ from divgrpc.errors import UnavailableError
 from divgrpc_server.config import ENVIRONMENT_PREFIX, Config
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.security.cluster import STANDARD_INPUT
 
 _SERVING: Final = "serving "
 # A server that has ended more often than this before it served will not serve.
@@ -147,7 +148,7 @@ class LocalEngine:
             "role": "shard",
             "data-dir": str(self._root),
             "listen": "127.0.0.1:0",
-            "cluster-token": "/dev/stdin",
+            "cluster-token": STANDARD_INPUT,
             "workers": str(max(1, config.workers // servers)),
             "fronts": "1",
             "grace": str(_GRACE_SECONDS),

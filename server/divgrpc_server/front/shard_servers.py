@@ -12,8 +12,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
+import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
@@ -73,11 +75,9 @@ class ShardServers:
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
         self._changed = asyncio.Event()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each place has a server."""
-        return bool(self._topology.places) and all(self._topology.places)
+        self._credentials = _credentials(config)
+        if config.shard_servers:
+            self.follow(Topology(1, config.shard_places))
 
     def follow(self, topology: Topology) -> None:
         """Take a topology, unless it is older than the latest one."""
@@ -189,7 +189,11 @@ class ShardServers:
     def _channel(self, address: str) -> aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = aio.insecure_channel(address, _OPTIONS)
+            if self._credentials is None:
+                channel = aio.insecure_channel(address, _OPTIONS)
+            else:
+                channel = aio.secure_channel(address, self._credentials, _OPTIONS)
+            self._channels[address] = channel
         return channel
 
     def _measure(self, seconds: float) -> None:
@@ -219,6 +223,18 @@ class ShardServers:
             address=address, code=error.code().name, reason=status.message,
         )  # fmt: skip
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+
+def _credentials(config: Config) -> grpc.ChannelCredentials | None:
+    """Return how to connect to shard servers; None to connect without TLS.
+
+    If this server has a certificate, it shows it to them.
+    """
+    if not config.cluster_ca:
+        return None
+    key = Path(config.tls_key).read_bytes() if config.tls_key else None
+    chain = Path(config.tls_cert).read_bytes() if config.tls_cert else None
+    return grpc.ssl_channel_credentials(Path(config.cluster_ca).read_bytes(), key, chain)
 
 
 def _status_of(error: aio.AioRpcError) -> status_pb2.Status:

@@ -43,9 +43,14 @@ def read(config: Config) -> Certificates:
             raise _fault("tls_key", config.tls_key, reason) from error
     if not config.tls_client_ca:
         return Certificates(cert, key, None)
-    authorities = _bytes("tls_client_ca", config.tls_client_ca)
-    _check_authorities("tls_client_ca", config.tls_client_ca, authorities)
-    return Certificates(cert, key, authorities)
+    return Certificates(cert, key, read_authorities("tls_client_ca", config.tls_client_ca))
+
+
+def read_authorities(option: str, path: str) -> bytes:
+    """Read and check a file of one certificate or more; raises as `read` does."""
+    authorities = _bytes(option, path)
+    _check_authorities(option, path, authorities)
+    return authorities
 
 
 def _check_authorities(option: str, path: str, data: bytes) -> None:

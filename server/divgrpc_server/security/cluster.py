@@ -7,6 +7,7 @@ from typing import Final
 from divgrpc.errors import invalid
 from divgrpc_server.config import Config
 
+STANDARD_INPUT: Final = "/dev/stdin"
 _CHARACTERS_MIN: Final = 16
 _CHARACTERS_MAX: Final = 1024
 _RANDOM_BYTES: Final = 32

@@ -5,8 +5,8 @@ import socket
 from pathlib import Path
 
 from divgrpc.errors import invalid
-from divgrpc_server.config import Config
-from divgrpc_server.security import certificates, tokens
+from divgrpc_server.config import Config, split_address
+from divgrpc_server.security import certificates, cluster, tokens
 
 
 def check(config: Config) -> None:
@@ -30,8 +30,26 @@ def check(config: Config) -> None:
         )
     if config.tls_cert:
         certificates.read(config)
+    _check_shard_servers(config)
     if config.tokens:
         tokens.read(Path(config.tokens))
+
+
+def _check_shard_servers(config: Config) -> None:
+    """Raise `InvalidArgumentError` if other machines could read what shard servers are asked."""
+    if config.cluster_ca:
+        certificates.read_authorities("cluster_ca", config.cluster_ca)
+    elif not config.insecure:
+        for address in (address for place in config.shard_places for address in place):
+            if not is_loopback(split_address("shard_servers", address)[0]):
+                raise invalid(
+                    "shard_servers",
+                    f"has {address}, which is on another machine, and there is no TLS: set"
+                    " cluster_ca, or insecure if something else protects the connection",
+                )
+    # Standard input can be read once alone, when the server starts.
+    if config.cluster_token and config.cluster_token != cluster.STANDARD_INPUT:
+        cluster.secret_of(config)
 
 
 def is_loopback(host: str) -> bool:

@@ -114,7 +114,7 @@ class Supervisor:
         # With a fork server, workers follow when it is ready.
         self._fill("forkserver" if adopt_orphans() else "worker")
         self._fill("front")
-        if self._config.shards > 1:
+        if self._config.starts_shard_servers:
             self._fill("engine")
         if self._config.retain:
             self._spawn(self._remove_retired())
@@ -164,7 +164,7 @@ class Supervisor:
     def _announce(self) -> None:
         """Announce that the server is ready, once all children are ready."""
         roles: tuple[Role, ...] = ("worker", "front")
-        roles += ("engine",) if self._config.shards > 1 else ()
+        roles += ("engine",) if self._config.starts_shard_servers else ()
         if self._serving or any(len(self._ready(role)) < self._count(role) for role in roles):
             return
         self._serving = True

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -11,6 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
 from divgrpc_server.ipc import control
+from divgrpc_server.security.options import check
 from support.checks.refusals import refused, wrong
 
 
@@ -93,3 +95,54 @@ def test_help_names_every_option() -> None:
     for field in dataclasses.fields(Config):
         assert "--" + field.name.replace("_", "-") in text
         assert field.metadata["help"]
+
+
+_SHARD: Final = {"role": "shard", "data_dir": "d", "read_only": True, "cluster_token": "t"}
+_ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster_token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"replicas": 2}, "replicas"),
+        ({"hedge_ms": 5.0}, "hedge_ms"),
+        ({"cluster_token": "t"}, "cluster_token"),
+        ({**_SHARD, "read_only": False}, "role"),
+        ({**_SHARD, "cluster_token": ""}, "role"),
+        ({**_SHARD, "shards": 2}, "shards"),
+        ({**_SHARD, "tokens": "file"}, "tokens"),
+        ({**_ROUTER, "shards": 1}, "shard_servers"),
+        ({**_ROUTER, "cluster_token": ""}, "shard_servers"),
+        ({**_ROUTER, "replicas": 2}, "replicas"),
+        ({**_ROUTER, "shard_servers": "one:1|two"}, "shard_servers"),
+        ({"shards": 2, "cluster_ca": "file"}, "cluster_ca"),
+    ],
+)
+def test_options_of_shards_that_contradict_one_another(options: dict[str, Any], field: str) -> None:
+    with refused(field):
+        Config(**options)
+
+
+def test_shard_servers_have_places_and_replicas() -> None:
+    config = Config(**_ROUTER)  # type: ignore[arg-type]  # of any option
+    assert config.shard_places == (("one:1", "two:2"), ("three:3",))
+    assert not config.starts_shard_servers
+    assert Config(shards=2).starts_shard_servers
+
+
+def test_shard_servers_elsewhere_need_tls(tmp_path: Path) -> None:
+    """Also a secret of some length in a file that can be read."""
+    secret = tmp_path / "secret"
+    secret.write_text("sixteen characters or more\n")
+    options: dict[str, Any] = {"shards": 2, "cluster_token": str(secret)}
+    check(Config(**options, shard_servers="127.0.0.1:1,[::1]:2"))
+    far = Config(**options, shard_servers="127.0.0.1:1,192.0.2.1:2")
+    with refused("shard_servers", match="192.0.2.1"):
+        check(far)
+    check(dataclasses.replace(far, insecure=True))
+    with refused("cluster_ca"):
+        check(dataclasses.replace(far, cluster_ca=str(tmp_path / "none")))
+    for text in ("short", "with\x07a bell of sixteen characters", ""):
+        secret.write_text(text)
+        with refused("cluster_token"):
+            check(dataclasses.replace(far, insecure=True))
