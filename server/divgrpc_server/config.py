@@ -189,10 +189,10 @@ class Config:
     def _check_cluster(self) -> None:
         """Raise `InvalidArgumentError` for options of shards that contradict one another."""
         is_shard, asks = self.role == "shard", bool(self.shard_servers)
-        given = (name for name, value in _DEFAULTS.items() if getattr(self, name) != value)
+        names = (name for name, value in _DEFAULTS.items() if getattr(self, name) != value)
         token, is_alone = self.cluster_token, not (asks or is_shard)
         rules = (
-            *((name, self.shards == 1, "needs shards above 1") for name in given),
+            *((name, self.shards == 1, "needs shards above 1") for name in names),
             ("role", is_shard and not self.read_only, "shard needs read_only: another one writes"),
             ("role", is_shard and not token, "shard needs cluster_token, which routers send"),
             ("shards", is_shard and self.shards > 1, "is for the server that routes: leave it out"),
