@@ -37,6 +37,7 @@ _SERVER_RUNS: Final = (
     "monitoring",
     "overload",
     "replicas",
+    "served_shards",
     "security",
 )
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):
