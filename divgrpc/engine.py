@@ -46,7 +46,6 @@ from divgrpc.search.quota_search import (
     QuotaSource,
     may_drop_forbidden,
     quota_warnings,
-    without_forbidden,
 )
 from divgrpc.search.results import joined
 from divgrpc.search.searcher import Searcher
@@ -309,7 +308,7 @@ class Engine(LabelledPoints):
         dense, k = not isinstance(queries, SparseRows), min(plan.parameters.k, every.count)
         if may_drop_forbidden(quotas) and every.count:
             # Searches that find forbidden points might find no others.
-            every = passing = without_forbidden(quotas, every, self._reader.numbers)
+            every = passing = self._without_forbidden(quotas, every)
             if every.count:
                 plan = self.plan(parameters, dense=dense, passing=every.count, picks=False)
 
@@ -321,8 +320,9 @@ class Engine(LabelledPoints):
             plan=plan,
             passing=passing,
             every=every,
-            numbers=self._reader.numbers,
+            numbers=self._numbers,
             narrow=lambda condition: self._narrow(condition, passing),
+            population=lambda rules: self._population(rules, every),
             plan_of=plan_of,
             farther=lambda: self._farther_plan(plan, passing),
         )

@@ -282,9 +282,9 @@ class _Call:
         while 2 * len(start.token.keys) >= pool.candidates_limit and pool.can_grow(available):
             pool = pool.grown()
         shown = Shown(
-            engine.rows_with_vectors(np.concatenate((self._rows, start.shown))),
+            engine.rows_to_compare(np.concatenate((self._rows, start.shown))),
             self._vectors,
-            engine.searcher.number,
+            engine.searcher.number if engine.searcher.has_lasting_rows else None,
         )
         while True:
             limited = replace(
@@ -333,7 +333,7 @@ class _Call:
     ) -> tuple[CandidateSet, Answers]:
         """Return the candidates that a plan finds, and the answer without results."""
         engine = self._engine
-        if not self._is_paged:
+        if not (self._is_paged and engine.searcher.has_lasting_rows):
             return engine.searcher.find_candidates(query, plan, open_rows)
         # A plan follows from its parameters, the search that the call names, and the points.
         key = (

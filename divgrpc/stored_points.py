@@ -13,7 +13,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.columns.annotations import INDICES, INDPTR, annotations_in, bytes_of_rows, take
 from divgrpc.columns.quotas import check_attributes
-from divgrpc.columns.reader import RowReader
+from divgrpc.columns.reader import RowReader, ValueNumbers
 from divgrpc.errors import invalid
 from divgrpc.metrics import Labels, ListDistances, Topics, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
@@ -21,11 +21,12 @@ from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.quota_candidates import QuotaValues
+from divgrpc.search.quota_population import Population
 from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray, QueryResult
-from divgrpc.types.quotas import Quotas
+from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import (
     AttributeValue,
     IdArray,
@@ -113,8 +114,8 @@ class StoredPoints:
         """Return the keys (m,) of results of a searcher, which are rows if ids are texts."""
         return self._reader.ids.keys_of_rows(ids) if self._has_texts else ids
 
-    def rows_with_vectors(self, rows: IntArray) -> IntArray:
-        """Return those of `rows` (m,) that have a vector."""
+    def rows_to_compare(self, rows: IntArray) -> IntArray:
+        """Return the rows in the searcher of those of `rows` (m,) that have a vector."""
         flags = self._has_vector(rows)
         return rows if flags is None else rows[flags]
 
@@ -185,9 +186,25 @@ class StoredPoints:
         attributes of the index.
         """
         quotas = check_attributes(quotas, self._reader.attributes, k)
-        rows = self._reader.ids.rows_of(ids)
-        columns = {name: QuotaColumn(*self._reader.numbers(name, rows)) for name in quotas.names}
+        rows = self.rows_of_ids(ids, "ids")
+        columns = {name: QuotaColumn(*self._numbers_at(name, rows)) for name in quotas.names}
         return QuotaValues(quotas, columns)
+
+    def _numbers_at(self, name: str, rows: IntArray) -> ValueNumbers:
+        """Return the values of an attribute for `rows` (m,), as numbers."""
+        return self._reader.numbers(name, rows)
+
+    def _numbers(self, name: str, rows: IntArray) -> ValueNumbers:
+        """Return the values of an attribute for rows (m,) of the searcher, as numbers."""
+        return self._numbers_at(name, rows)
+
+    def _population(self, quotas: Sequence[Quota], every: PassingRows) -> Population:
+        """Return the points in `every` with the values of the attributes of quotas."""
+        return Population.of_rows(quotas, every, self._numbers, self._searcher.keys_of)
+
+    def _without_forbidden(self, quotas: Quotas, every: PassingRows) -> PassingRows:
+        """Return those of the points in `every`, at least one, without a forbidden value."""
+        return self._population(quotas.quotas, every).without_forbidden(quotas)
 
     def following(
         self, key: int, count: int, passing: PassingRows | None = None

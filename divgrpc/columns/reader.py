@@ -25,6 +25,11 @@ def array_name(number: int, part: str) -> str:
     return f"attribute.{number}.{part}"
 
 
+def is_of_attribute(name: str) -> bool:
+    """Whether an array is one of an attribute."""
+    return name.startswith("attribute.")
+
+
 class ValueNumbers(NamedTuple):
     """The values of one attribute for m rows, as numbers that differ if the values do.
 

@@ -81,6 +81,13 @@ class QuotaColumn:
         widths = self.ends[places] - starts
         return QuotaColumn(self.numbers[spans(starts, widths)], np.cumsum(widths), self.value_of)
 
+    def joined(self, other: "QuotaColumn") -> "QuotaColumn":
+        """Return the values of these points and of others, whose numbers mean the same."""
+        numbers, ends = np.concatenate((self.numbers, other.numbers)), self.ends
+        if self.is_multi:
+            ends = np.concatenate((ends, len(self.numbers) + other.ends))
+        return QuotaColumn(numbers, ends, self.value_of)
+
     def pairs(self) -> tuple[IntArray, IntArray]:
         """Return pairs of a point and a number that it has; a missing value is a number too."""
         if not self.is_multi:

@@ -56,19 +56,21 @@ class Signatures(NamedTuple):
     counts: IntArray
 
     @classmethod
-    def of(cls, bounds: QuotaBounds) -> "Signatures":
-        """Return the signatures of the points that have these bounds."""
+    def of(cls, bounds: QuotaBounds, counts: IntArray | None = None) -> "Signatures":
+        """Return the signatures of the points that have these bounds.
+
+        counts: (m,) number of points that each point stands for. Default: 1.
+        """
         # The numbers of a point are hashed and the hashes summed. Of n different sums, two are
         # equal with a probability of n * n / 2**65.
         sums = np.concatenate(([np.uint64(0)], np.cumsum(_hashes(bounds.values), dtype=np.uint64)))
         keys = sums[bounds.starts[1:]] - sums[bounds.starts[:-1]]
-        _, firsts, places, counts = np.unique(
-            keys, return_index=True, return_inverse=True, return_counts=True
-        )
+        _, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
         order = np.argsort(firsts)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
-        return cls(ranks[places.ravel()], firsts[order], counts[order])
+        of_points = ranks[places.ravel()]
+        return cls(of_points, firsts[order], np.bincount(of_points, counts).astype(np.int64))
 
 
 def _hashes(numbers: IntArray) -> npt.NDArray[np.uint64]:

@@ -11,7 +11,6 @@ quotas, so that the selector has a choice.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,13 +33,13 @@ from divgrpc.search.quota_outcomes import (
     shortfalls_of_nothing,
     with_all_values,
 )
+from divgrpc.search.quota_population import Population, condition_of
 from divgrpc.search.quota_selection import QuotaPicks, QuotaSelection, count_copies
 from divgrpc.search.refusals import WithinQuotas
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import FloatArray, IntArray, WarningInfo
-from divgrpc.types.filters import Condition, Exists, Filter, Match
+from divgrpc.types.filters import Condition, Filter
 from divgrpc.types.quotas import Quota, Quotas, QuotaShortfall
-from divgrpc.types.records import Scalar
 from divgrpc.vectors import Rows
 
 # Maximum number of times that candidates are searched for which complete picks.
@@ -58,6 +57,7 @@ class QuotaSource:
     passing: these points; None if a query may return every point. every: the same, never None.
     numbers: returns the values of an attribute for given rows, as numbers.
     narrow: returns those of these points that pass a condition.
+    population: returns these points with the values of the attributes of quotas.
     plan_of: returns the plan of a search of other points.
     farther: returns the plan of a search for more points than `plan` finds.
     """
@@ -68,23 +68,13 @@ class QuotaSource:
     every: PassingRows
     numbers: Callable[[str, IntArray], ValueNumbers]
     narrow: Callable[[Condition], PassingRows]
+    population: Callable[[Sequence[Quota]], Population]
     plan_of: Callable[[PassingRows], QueryPlan]
     farther: Callable[[], QueryPlan]
-
-    @cached_property
-    def all_rows(self) -> IntArray:
-        """The rows of the points that a query may return."""
-        return np.flatnonzero(self.every.flags)
 
     def columns(self, rules: tuple[Quota, ...], rows: IntArray) -> tuple[QuotaColumn, ...]:
         """Return the values of the attributes of quotas for given rows."""
         return tuple(QuotaColumn(*self.numbers(quota.attribute, rows)) for quota in rules)
-
-    def narrow_to(self, rows: IntArray) -> PassingRows:
-        """Return the points in the given rows, which a query may return."""
-        flags = np.zeros(len(self.every.flags), np.bool_)
-        flags[rows] = True
-        return PassingRows(flags, order=self.every.order)
 
 
 class _Nearest(NamedTuple):
@@ -125,7 +115,7 @@ class QuotaSearch:
     def _with_values(self, quota: Quota) -> Quota:
         if not quota.min_each:
             return quota
-        (column,) = self._source.columns((quota,), self._source.all_rows)
+        (column,) = self._source.population((quota,)).columns
         return with_all_values(quota, column)
 
     def answer(self, queries: Rows) -> tuple[Answers, dict[str, Any]]:
@@ -164,22 +154,6 @@ def may_drop_forbidden(quotas: Quotas) -> bool:
         if quota.rules:
             forbids = forbids or any(rule.max == 0 for rule in rules_of(quota))
     return forbids
-
-
-def without_forbidden(
-    quotas: Quotas, every: PassingRows, numbers: Callable[[str, IntArray], ValueNumbers]
-) -> PassingRows:
-    """Return those of some points, at least one, that have no forbidden value.
-
-    numbers: as for `QuotaSource`.
-    """
-    rows = np.flatnonzero(every.flags)
-    columns = tuple(QuotaColumn(*numbers(quota.attribute, rows)) for quota in quotas.quotas)
-    arrays = Bounds.of(quotas.quotas, columns, 1).arrays
-    is_forbidden = (arrays.highs == 0)[arrays.values]
-    flags = np.zeros(len(every.flags), np.bool_)
-    flags[rows] = ~np.logical_or.reduceat(is_forbidden, arrays.starts[:-1])
-    return PassingRows(flags, order=every.order)
 
 
 def quota_columns(
@@ -328,7 +302,7 @@ class _QuotaQuery:
         # If more values need results than there are results, some cannot get any.
         for place in np.flatnonzero(available < share * arrays.lows)[: self._k].tolist():
             value = self._bounds.value(place)
-            condition = _condition(self._rules[value.quota].attribute, [value.value])
+            condition = condition_of(self._rules[value.quota].attribute, [value.value])
             passing = self._source.narrow(condition)
             required = share * int(arrays.lows[place])
             if passing.count > available[place]:
@@ -455,7 +429,7 @@ class _QuotaQuery:
         """Return for each attribute the condition that it has one of the values at some places."""
         values = [self._bounds.value(int(place)) for place in places]
         return tuple(
-            _condition(rule.attribute, of_quota)
+            condition_of(rule.attribute, of_quota)
             for quota, rule in enumerate(self._rules)
             if (of_quota := [value.value for value in values if value.quota == quota])
         )
@@ -484,19 +458,27 @@ class _QuotaQuery:
 
         If no selection meets the quotas, it is one of least shortfall.
         """
-        rows = self._source.all_rows
-        columns = self._source.columns(self._rules, rows)
+        population = self._source.population(self._rules)
+        # The numbers of signatures, which decide between selections, are in the order of keys.
+        order = np.argsort(population.keys)
+        pool = self._source.columns(self._rules, self._rows.astype(np.int64))
+        columns = tuple(
+            column.take(order).joined(other)
+            for column, other in zip(population.columns, pool, strict=True)
+        )
+        counts = np.concatenate((population.counts[order], np.zeros(len(self._rows), np.int64)))
         bounds = Bounds.of(self._rules, columns, self._k)
-        signatures = Signatures.of(bounds.arrays)
+        signatures = Signatures.of(bounds.arrays, counts)
         programme = Programme(bounds.arrays, signatures, self._k, self._effort)
         selection = programme.complete(np.zeros(len(signatures.counts), np.int64))
         if selection is None:
             selection = programme.relax()[0]
-        of_pool = signatures.of_points[np.searchsorted(rows, self._rows)]
+        of_points, of_pool = np.split(signatures.of_points, [len(order)])
         lacking = np.flatnonzero(selection > np.bincount(of_pool, minlength=len(selection)))
         for signature in lacking.tolist():
-            passing = self._source.narrow_to(rows[signatures.of_points == signature])
-            self._add(self._search(passing, int(selection[signature])))
+            flags = np.zeros(len(order), np.bool_)
+            flags[order[of_points == signature]] = True
+            self._add(self._search(population.select(flags), int(selection[signature])))
         if len(lacking):
             self._merge(base)
 
@@ -511,7 +493,7 @@ class _QuotaQuery:
         short = opened[counts[opened] < group_by.per_group]
         is_larger = False
         for place in short.tolist() if self._size < self._source.every.count else ():
-            condition = _condition(group_by.attribute, [self._bounds.value(place).value])
+            condition = condition_of(group_by.attribute, [self._bounds.value(place).value])
             passing = self._source.narrow(condition)
             if passing.count > available[place]:
                 is_larger = True
@@ -580,12 +562,3 @@ def _ranks(values: IntArray) -> IntArray:
     ranks = np.empty(len(values), np.int64)
     ranks[order] = np.arange(len(values)) - firsts
     return ranks
-
-
-def _condition(attribute: str, values: Sequence[Scalar | None]) -> Condition:
-    """Return the condition that an attribute has one of some values, None for a missing value."""
-    present = tuple(value for value in values if value is not None)
-    if len(present) == len(values):
-        return Match(attribute, present)
-    missing = Filter(must_not=(Exists(attribute),))
-    return Filter(should=(Match(attribute, present), missing)) if present else missing

@@ -68,6 +68,8 @@ class Searcher:
     points by length, longest first, as it sorts label factors.
     """
 
+    has_lasting_rows = True  # a row is the same point in all searches
+
     def __init__(
         self,
         arrays: Mapping[str, Array],
@@ -322,7 +324,7 @@ class Searcher:
         rows = None if shown is None else shown.astype(np.int32)
         self._comment(plan, candidates, picks.places, single, shown=rows, quotas=quotas)
 
-    def keys_of(self, rows: npt.NDArray[np.int32]) -> IntArray:
+    def keys_of(self, rows: npt.NDArray[np.integer[Any]]) -> IntArray:
         """Return the numbers (m,) by which points at the same distance are ordered."""
         ids = self._index.ids
         return ids[rows] if len(ids) else rows.astype(np.int64)

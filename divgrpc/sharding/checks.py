@@ -9,6 +9,7 @@ from divgrpc.arrays import Array
 from divgrpc.columns.annotations import INDICES, INDPTR
 from divgrpc.columns.texts import BYTES, ENDS
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.sharding import layouts
 from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.rounds import ShardFaultError
 from divgrpc.types import IntArray
@@ -32,6 +33,21 @@ def unpack(
     except InvalidArgumentError as error:
         raise ShardFaultError(shard, str(error)) from error
     name = _misfit(columns, widths) if "ids" in columns else ""
+    if name:
+        raise ShardFaultError(shard, f"message has a column {name} that does not fit the others")
+    return columns
+
+
+def unpack_points(
+    shard: int, message: Buffer, ids: IntArray, widths: Mapping[str, int]
+) -> dict[str, Array]:
+    """Return the columns of a `FETCH_REPLY` about points; raises `ShardFaultError`."""
+    columns = unpack(layouts.FETCH_REPLY, shard, message, widths)
+    name, indices = _misfit({"ids": ids, **columns}, widths), columns["indices"]
+    if not len(columns["indptr"]) and len(columns["vectors"]) != len(ids):
+        name = "vectors"
+    if len(indices) and not 0 <= indices.min() <= indices.max() < widths["vectors"]:
+        name = "indices"
     if name:
         raise ShardFaultError(shard, f"message has a column {name} that does not fit the others")
     return columns

@@ -57,6 +57,7 @@ class ShardCore:
             has_texts=manifest.id_kind == "string",
             has_payloads=manifest.has_payloads,
         )
+        self._counts = layouts.count_reply(self._description)
         self._operations: dict[str, Callable[[Buffer], bytes]] = {
             "find": self._find,
             # The same for a shard that is asked again.
@@ -230,12 +231,19 @@ class ShardCore:
         return self._reader.ids.rows_of_keys(ids)
 
     def _count(self, message: Buffer) -> bytes:
-        passing = self._rows_that_pass(layouts.COUNT_REQUEST.unpack(message))
+        request = layouts.COUNT_REQUEST.unpack(message)
+        attributes, passing = request["attributes"], self._rows_that_pass(request)
         if passing is None:
-            raise invalid("message", "must have a filter")
-        cells = passing.by_code(self._searcher.order).cells
-        count = np.array([passing.count], np.int64)
-        return layouts.COUNT_REPLY.pack({"count": count, "cells": cells})
+            if not len(attributes):
+                raise invalid("message", "must have a filter or attributes")
+            passing = PassingRows(np.ones(self.rows, np.bool_))
+        columns: dict[str, Array] = {
+            "count": np.array([passing.count], np.int64),
+            "cells": passing.by_code(self._searcher.order).cells,
+        }
+        if len(attributes) and passing.count:
+            columns |= self._stored.values_of(passing, attributes)
+        return self._counts.pack(columns)
 
     def _scroll(self, message: Buffer) -> bytes:
         passing = self._rows_that_pass(layouts.SCROLL_REQUEST.unpack(message))

@@ -157,6 +157,17 @@ def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
         )
 
 
+def check_bytes(candidates: int, row_bytes: int) -> None:
+    """Raise `LimitExceededError` if the vectors of the candidates take too much memory."""
+    if candidates * row_bytes <= VECTOR_BYTES_MAX:
+        return
+    most = VECTOR_BYTES_MAX // row_bytes
+    raise LimitExceededError(
+        f"candidates_limit must be at most {most:,} on several shards, because the vectors of"
+        f" {candidates:,} candidates take more than {VECTOR_BYTES_MAX >> 20} MiB"
+    )
+
+
 class Finder:
     """Finds candidates of queries with one plan.
 
@@ -303,7 +314,7 @@ class Finder:
         self, query: HashedQuery, how: int, rule: int, limit: int, most: int
     ) -> Candidates | None:
         """Return at most `most` candidates, of the best `limit` points of all shards."""
-        self._check_bytes(min(most, self._vectors), self._row_bytes)
+        check_bytes(min(most, self._vectors), self._row_bytes)
         amounts = _Amounts(limit, min(most, self.first_vectors))
         inquiry = _Inquiry(query, how, rule, amounts)
         received = self._ask(inquiry)
@@ -363,21 +374,11 @@ class Finder:
 
     # Vectors.
 
-    def _check_bytes(self, candidates: int, row_bytes: int) -> None:
-        """Raise `LimitExceededError` if the vectors of the candidates take too much memory."""
-        if candidates * row_bytes <= VECTOR_BYTES_MAX:
-            return
-        most = VECTOR_BYTES_MAX // row_bytes
-        raise LimitExceededError(
-            f"candidates_limit must be at most {most:,} on several shards, because the vectors of"
-            f" {candidates:,} candidates take more than {VECTOR_BYTES_MAX >> 20} MiB"
-        )
-
     def _with_vectors(self, selection: Selection) -> Candidates | None:
         """Return candidates with their vectors; None if vectors must be fetched first."""
         candidates = selection.candidates
         count = min(self._vectors, len(candidates.ids))
-        self._check_bytes(count, self._row_bytes)
+        check_bytes(count, self._row_bytes)
         if not selection.n_absent:
             return candidates
         absent = np.flatnonzero(candidates.places[:count] < 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.errors import DivgrpcError
@@ -14,15 +15,26 @@ from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.kernels.replies import gather_points
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.arrays import NO_FILTER, Answers, pack_queries
+from divgrpc.search.arrays import NO_FILTER, Answers, empty_answers, pack_queries
 from divgrpc.search.memory import Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
+from divgrpc.search.refusals import WithinQuotas
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.searcher import Searcher
-from divgrpc.sharding.finding import Finder, PassingSomewhere, check_rows, columns_of
+from divgrpc.search.selectors import Picks
+from divgrpc.sharding.finding import (
+    Finder,
+    PassingSomewhere,
+    check_bytes,
+    check_rows,
+    columns_of,
+)
 from divgrpc.sharding.hashed_query import HashedQuery
+from divgrpc.sharding.held_points import HeldPoints
 from divgrpc.sharding.merging import Candidates, Form, Merger
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
 # Number of points and of sparse values that a searcher can gather at first.
@@ -58,6 +70,13 @@ class Buffers:
         arrays = self._rows._asdict()
         return {name: read_only(array) for name, array in arrays.items() if len(array)}
 
+    def sparse(self, count: int) -> dict[str, Array]:
+        """Return the sparse vectors of the first points."""
+        starts = self._rows.indptr[: count + 1]
+        values = int(starts[-1])
+        columns = {"indices": self._rows.indices[:values], "values": self._rows.values[:values]}
+        return {"indptr": starts, **columns}
+
     def put(self, candidates: Candidates, count: int) -> None:
         """Write the first candidates; raises `ShardFaultError` for an impossible value."""
         sources = candidates.sources
@@ -71,7 +90,13 @@ class Buffers:
 
 
 class GatheringSearcher(Searcher):
-    """Answers queries over the points of all shards; one thread may use it."""
+    """Answers queries over the points of all shards; one thread may use it.
+
+    `find_candidates` and `hold` hold points until the next transcript is set. Rows are then numbers
+    of points that are held.
+    """
+
+    has_lasting_rows = False
 
     def __init__(
         self,
@@ -94,8 +119,22 @@ class GatheringSearcher(Searcher):
         self._has_terms, self._row_bytes = "scan_terms" in names, row_bytes
         self._merger = Merger(self._form)
         self._hashed: dict[tuple[Any, ...], HashedQuery] = {}
+        self._held = HeldPoints(
+            dims, lambda points: Searcher(self._shared | points, self._build, dims)
+        )
         self.transcript = Transcript()
         self._fit(_ROOM_POINTS, _ROOM_VALUES)
+
+    @property
+    def transcript(self) -> Transcript:
+        """The replies that are known for the current call."""
+        return self._transcript
+
+    @transcript.setter
+    def transcript(self, transcript: Transcript) -> None:
+        """Begin a call, or a part of it, with these replies."""
+        self._transcript = transcript
+        self._held.clear()
 
     def _fit(self, points: int, values: int) -> None:
         """Make room for so many points."""
@@ -106,6 +145,52 @@ class GatheringSearcher(Searcher):
         open_points = sum(self._rows) if passing is None else passing.count
         check_rows(len(queries), plan.kernel, open_points, self._row_bytes)
         return super()._answer(queries, plan, passing)
+
+    def find_candidates(
+        self, query: Rows, plan: QueryPlan, passing: PassingRows | None
+    ) -> tuple[CandidateSet, Answers]:
+        """Return the candidates of one query, and the answer without results; hold them."""
+        single = empty_answers(1, plan.parameters.k, plan.parameters)
+        self._run(query, plan, single, passing)
+        count = int(single.counts[0])
+        distances = self._local.memory.scratch.candidates.distances[:count].copy()
+        points = {name: array[:count] for name, array in self._buffers.arrays.items()}
+        if self._form.is_sparse:
+            points |= self._buffers.sparse(count)
+        rows = self.hold(points.pop("ids"), points)
+        return self.candidates_of(rows, distances), single
+
+    def hold(self, ids: IntArray, points: Mapping[str, Array]) -> npt.NDArray[np.int32]:
+        """Hold points, and return their rows (m,).
+
+        points: the vectors of the points with these ids (m,), by the names of `FETCH_REPLY`.
+        """
+        rows = self._held.add(ids, points)
+        check_bytes(len(self._held), self._row_bytes)
+        return rows
+
+    def candidates_of(self, rows: npt.NDArray[np.int32], distances: FloatArray) -> CandidateSet:
+        """Return candidates that are held."""
+        candidates = super().candidates_of(rows, distances)
+        return replace(candidates, points=self._held.searcher.point_records)
+
+    def put_picks(
+        self,
+        plan: QueryPlan,
+        candidates: CandidateSet,
+        picks: Picks,
+        single: Answers,
+        *,
+        shown: IntArray | None = None,
+        quotas: WithinQuotas | None = None,
+    ) -> None:
+        """Write the picks from candidates that are held into the answer to one query."""
+        searcher = self._held.searcher
+        searcher.put_picks(plan, candidates, picks, single, shown=shown, quotas=quotas)
+
+    def keys_of(self, rows: npt.NDArray[np.integer[Any]]) -> IntArray:
+        """Return the keys (m,) of points that are held."""
+        return self._held.searcher.keys_of(rows)
 
     def _run(
         self, queries: Rows, plan: QueryPlan, answers: Answers, passing: PassingRows | None = None

@@ -7,6 +7,7 @@ points that it has gathered.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -14,33 +15,40 @@ import numpy as np
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.annotations import INDPTR
+from divgrpc.columns.filters import Flags
 from divgrpc.columns.ids import as_integers, encode_texts, is_texts
-from divgrpc.columns.reader import RowReader
+from divgrpc.columns.reader import RowReader, ValueNumbers
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, invalid
 from divgrpc.labels.prediction import LabelSets
 from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
+from divgrpc.search.quota_population import Population
 from divgrpc.search.reports import ids_of
+from divgrpc.search.results import joined
 from divgrpc.sharding import checks, layouts
 from divgrpc.sharding.finding import PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathering import GatheringSearcher
 from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.part_points import PartPoints
+from divgrpc.sharding.quota_filters import no_forbidden, same_values
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
 from divgrpc.stored_points import RowsT
 from divgrpc.types import FloatArray, IntArray, QueryResult
-from divgrpc.types.filters import Filter
+from divgrpc.types.filters import Condition, Filter
+from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
-from divgrpc.vectors import SparseRows
+from divgrpc.vectors import RowsLike, SparseRows, as_rows
 
 _LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=True)
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 _UNREADABLE: Final = "shards have sent columns of points that cannot be read"
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
+_NO_PARTS: Final = np.zeros(len(Parts._fields), np.uint8)
 
 
 class GatheringEngine(Engine):
@@ -68,10 +76,10 @@ class GatheringEngine(Engine):
         self._description = layouts.describe_reply(
             self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
         )
+        self._counts = layouts.count_reply(self._description)
         self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
         self._widths = {"vectors": self.dims, "sizes": 1 + len(Parts._fields)}
-        # The sizes of points by their keys, as far as replies to the current call have them.
-        self._sizes: dict[int, list[int]] = {}
+        self.transcript = Transcript()
 
     def _make_searcher(self, generation: Generation) -> GatheringSearcher:
         manifest = generation.manifest
@@ -92,8 +100,15 @@ class GatheringEngine(Engine):
     @transcript.setter
     def transcript(self, transcript: Transcript) -> None:
         """Begin a call, or begin it anew, with these replies."""
+        self._use(transcript)
+        # The shard and the sizes of points by their keys, as far as replies have them.
+        self._known: dict[int, tuple[int, list[int]]] = {}
+
+    def _use(self, transcript: Transcript) -> None:
+        """Use these replies for a part of the current call."""
         self._gathering.transcript = transcript
-        self._sizes = {}
+        # Replies with attributes of candidates.
+        self._valued: list[Mapping[str, Array]] = []
 
     def passing(
         self,
@@ -116,10 +131,9 @@ class GatheringEngine(Engine):
     def _count_points(self, restriction: Restriction) -> PassingSomewhere:
         """Return the points that meet a restriction; raises `UnansweredError`."""
         columns = restriction.columns
-        message = layouts.COUNT_REQUEST.pack(columns)
         total, cells = 0, np.zeros(max(0, len(self.arrays.get("cell_starts", ())) - 1), np.int32)
-        for shard, reply in self._ask_all("count", message).items():
-            counts = checks.unpack(layouts.COUNT_REPLY, shard, reply, {})
+        replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
+        for shard, counts in replies.items():
             rows, most = counts["count"].tolist(), self._shard_rows[shard]
             in_cells = counts["cells"]
             if len(rows) != 1 or not 0 <= rows[0] <= most or in_cells.shape != cells.shape:
@@ -146,19 +160,12 @@ class GatheringEngine(Engine):
             raise invalid(field, "must be texts, as the ids of this index are")
         return [text.decode() for text in encode_texts(ids, field)]
 
-    def _ask_all(self, name: str, message: bytes) -> Mapping[int, Buffer]:
-        """Return the replies of all shards that have points; raises `UnansweredError`."""
-        shards = [shard for shard, rows in enumerate(self._shard_rows) if rows]
-        replies = self.transcript.ask(name, dict.fromkeys(shards, message))
-        self.transcript.check()
-        assert replies is not None  # noqa: S101  # no reply is missing
-        return replies
-
     def answer_each(self, answer: Callable[[RowsT], QueryResult], rows: RowsT) -> list[QueryResult]:
         """Return the answer for each of some rows; each round has the messages about all rows."""
         whole, results = self.transcript, []
         for place in range(len(rows)):
-            self.transcript = part = whole.part()
+            part = whole.part()
+            self._use(part)
             try:
                 results.append(answer(rows[place : place + 1]))
             except UnansweredError:
@@ -170,7 +177,7 @@ class GatheringEngine(Engine):
                 break
             finally:
                 whole.add(part)
-        self.transcript = whole
+        self._use(whole)
         whole.check()
         return results
 
@@ -179,7 +186,7 @@ class GatheringEngine(Engine):
     def rows_of_ids(self, ids: Ids, field: str) -> IntArray:
         """Return the key (m,) of each id, -1 for an id that no point has."""
         plain = self._plain_ids(ids, field)
-        columns: dict[str, Array] = {"parts": np.zeros(len(Parts._fields), np.uint8)}
+        columns: dict[str, Array] = {"parts": _NO_PARTS}
         if self._has_texts:
             texts = [str(text).encode() for text in plain]
             columns["texts"] = np.frombuffer(b"".join(texts), np.uint8)
@@ -188,13 +195,49 @@ class GatheringEngine(Engine):
             columns["ids"] = np.array(plain, np.int64)
         keys = np.full(len(plain), -1)
         if len(plain):
-            for reply in self._replies("get", columns, layouts.GET_REQUEST, self._stored):
+            for reply in self._locate(columns):
                 places = reply["places"]
                 if len(places) and not 0 <= places.min() <= places.max() < len(keys):
                     raise IndexDamagedError(_UNREADABLE)
                 keys[places] = reply["ids"]
-                self._note(reply)
         return keys
+
+    def _locate(self, columns: Mapping[str, Array]) -> list[dict[str, Array]]:
+        """Return replies to a `GET_REQUEST` for nothing beside ids, and note what they say."""
+        replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
+        for shard, reply in replies.items():
+            self._note(shard, reply)
+        return list(replies.values())
+
+    def _note(self, shard: int, reply: Mapping[str, Array]) -> None:
+        """Note the shard and the sizes of the points in a reply."""
+        for key, sizes in zip(reply["ids"].tolist(), reply["sizes"].tolist(), strict=True):
+            self._known[key] = shard, sizes
+
+    def rows_of_keys(self, keys: IntArray) -> IntArray:
+        """Return each key (m,), -1 for a key that no point has."""
+        unknown = np.unique([key for key in keys.tolist() if key not in self._known])
+        if len(unknown):
+            self._locate({"parts": _NO_PARTS, "ids": unknown})
+        return np.array([key if key in self._known else -1 for key in keys.tolist()], np.int64)
+
+    def keys_of_results(self, ids: IntArray) -> IntArray:
+        """Return the keys (m,) of results of a searcher."""
+        return ids
+
+    def rows_to_compare(self, rows: IntArray) -> IntArray:
+        """Return the rows in the searcher of the points with the keys `rows` (m,)."""
+        keys = np.unique(rows)
+        owners = np.array([self._known[key][0] for key in keys.tolist()], np.int64)
+        places = {shard: np.flatnonzero(owners == shard) for shard in np.unique(owners).tolist()}
+        messages = {
+            shard: layouts.FETCH_REQUEST.pack({"ids": keys[part]}) for shard, part in places.items()
+        }
+        replies, numbers = self._replies_to("fetch", messages), np.empty(len(keys), np.int64)
+        for shard, part in places.items():
+            points = checks.unpack_points(shard, replies[shard], keys[part], self._widths)
+            numbers[part] = self._gathering.hold(keys[part], points)
+        return numbers[np.searchsorted(keys, rows)]
 
     def following(
         self, key: int, count: int, passing: PassingRows | None = None
@@ -203,21 +246,17 @@ class GatheringEngine(Engine):
         columns: dict[str, Array] = {"after": np.array([key]), "count": np.array([count])}
         columns |= columns_of(passing)
         replies = self._replies("scroll", columns, layouts.SCROLL_REQUEST, layouts.SCROLL_REPLY)
-        for reply in replies:
-            self._note(reply)
-        keys = np.sort(np.concatenate([reply["ids"] for reply in replies]))[:count]
+        for shard, reply in replies.items():
+            self._note(shard, reply)
+        keys = np.sort(np.concatenate([reply["ids"] for reply in replies.values()]))[:count]
         return keys, keys
-
-    def _note(self, reply: Mapping[str, Array]) -> None:
-        """Note the sizes of the points in a reply."""
-        self._sizes.update(zip(reply["ids"].tolist(), reply["sizes"].tolist(), strict=True))
 
     def bytes_of_rows(self, rows: IntArray, parts: Parts) -> IntArray:
         """Return an upper bound of the bytes that the record of each point takes in a message.
 
         rows: (m,) keys that a method of this engine has returned.
         """
-        sizes = np.array([self._sizes[key] for key in rows.tolist()], np.int64)
+        sizes = np.array([self._known[key][1] for key in rows.tolist()], np.int64)
         totals: IntArray = sizes.reshape(-1, 1 + len(parts)) @ np.array([True, *parts])
         return totals
 
@@ -225,7 +264,7 @@ class GatheringEngine(Engine):
         """Return the points with these keys (m,)."""
         columns: dict[str, Array] = {"parts": np.array(parts, np.uint8), "ids": np.unique(rows)}
         replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
-        arrays = self._joined(self._stored, replies)
+        arrays = self._joined(self._stored, list(replies.values()))
         with _reading():
             points = PartPoints(self.manifest, arrays, len(arrays["ids"]))
             return points.records(_check_rows(rows, points.rows_of_keys(rows)), parts)
@@ -237,10 +276,86 @@ class GatheringEngine(Engine):
 
     def _replies(
         self, name: str, columns: Mapping[str, Array], request: Layout, reply: Layout
-    ) -> list[dict[str, Array]]:
+    ) -> dict[int, dict[str, Array]]:
         """Return the columns of the replies of all shards; raises `UnansweredError`."""
-        messages, widths = self._ask_all(name, request.pack(columns)), self._widths
-        return [checks.unpack(reply, shard, part, widths) for shard, part in messages.items()]
+        shards = [shard for shard, rows in enumerate(self._shard_rows) if rows]
+        messages = self._replies_to(name, dict.fromkeys(shards, request.pack(columns)))
+        widths = self._widths
+        return {
+            shard: checks.unpack(reply, shard, part, widths) for shard, part in messages.items()
+        }
+
+    def _replies_to(self, name: str, messages: Mapping[int, bytes]) -> Mapping[int, Buffer]:
+        """Return the reply to each message by shard; raises `UnansweredError`."""
+        replies = self.transcript.ask(name, messages)
+        self.transcript.check()
+        assert replies is not None  # noqa: S101  # no reply is missing
+        return replies
+
+    # Values for quotas.
+
+    def answer(
+        self,
+        queries: RowsLike,
+        parameters: QueryParameters,
+        passing: PassingRows | None = None,
+        quotas: Quotas | None = None,
+        *,
+        as_points: bool = False,
+    ) -> QueryResult:
+        """Answer queries as `Engine.answer` does; each round has the messages about all rows."""
+        answer = partial(super().answer, as_points=as_points)
+        if quotas is None:
+            return answer(queries, parameters, passing)
+        rows = as_rows("queries", queries, self.dims)
+        if not 1 < len(rows) <= LIMITS["query_rows_max"]:
+            return answer(rows, parameters, passing, quotas)
+        self.check_queries(rows)
+        return joined(self.answer_each(lambda row: answer(row, parameters, passing, quotas), rows))
+
+    def _narrow(self, condition: Condition, passing: PassingRows | None) -> PassingRows:
+        return self._within(passing).that_pass(Filter(must=(condition,)))
+
+    def _within(self, passing: PassingRows | None) -> PassingSomewhere:
+        every = self._all_rows if passing is None else passing
+        assert isinstance(every, PassingSomewhere)  # noqa: S101  # routers make no other kind
+        return every
+
+    def _numbers(self, name: str, rows: IntArray) -> ValueNumbers:
+        return self._numbers_at(name, self._searcher.keys_of(rows))
+
+    def _numbers_at(self, name: str, rows: IntArray) -> ValueNumbers:
+        known = np.concatenate([np.empty(0, np.int64), *(reply["ids"] for reply in self._valued)])
+        unknown = np.setdiff1d(rows, known)
+        if len(unknown):
+            parts = np.array(Parts(payload=False), np.uint8)
+            columns: dict[str, Array] = {"parts": parts, "ids": unknown}
+            replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
+            self._valued += replies.values()
+        reader = self._reader_in(self._stored, self._valued)
+        with _reading():
+            return reader.numbers(name, _check_rows(rows, reader.ids.rows_of_keys(rows)))
+
+    def _population(self, quotas: Sequence[Quota], every: PassingRows) -> Population:
+        names, within = [column.name for column in self.manifest.attributes], self._within(every)
+        numbers = np.unique([names.index(quota.attribute) for quota in quotas])
+        columns = within.columns | {"attributes": numbers.astype(np.int32)}
+        replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
+        with _reading():
+            arrays = self._joined(self._counts, list(replies.values()))
+            places = np.arange(len(arrays["keys"]))
+            reader = RowReader(arrays, len(places), self.manifest.attributes)
+            values = tuple(QuotaColumn(*reader.numbers(q.attribute, places)) for q in quotas)
+
+        def select(flags: Flags) -> PassingRows:
+            # All points with flags have the same values.
+            return within.that_pass(same_values(quotas, values, int(np.argmax(flags))))
+
+        return Population(values, arrays["keys"], arrays["members"], select)
+
+    def _without_forbidden(self, quotas: Quotas, every: PassingRows) -> PassingRows:
+        population = self._population(quotas.quotas, every)
+        return self._within(every).that_pass(no_forbidden(quotas.quotas, population.columns))
 
     @property
     def label_sets(self) -> LabelSets | None:
@@ -272,7 +387,11 @@ class GatheringEngine(Engine):
         """Return a reader of the points with these keys; negative ones are padding."""
         columns = {"ids": np.unique(keys[keys >= 0])}
         replies = self._replies("describe", columns, layouts.DESCRIBE_REQUEST, self._description)
-        arrays = self._joined(self._description, replies)
+        return self._reader_in(self._description, list(replies.values()))
+
+    def _reader_in(self, layout: Layout, replies: Sequence[Mapping[str, Array]]) -> RowReader:
+        """Return a reader of the points in replies."""
+        arrays = self._joined(layout, replies)
         return RowReader(arrays, len(arrays["ids"]), self.manifest.attributes)
 
     def _joined(self, layout: Layout, replies: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from divgrpc.columns.annotations import INDICES, INDPTR
 from divgrpc.columns.ids import ID_TEXTS
-from divgrpc.columns.reader import PAYLOAD, array_name
+from divgrpc.columns.reader import PAYLOAD, array_name, is_of_attribute
 from divgrpc.columns.texts import BYTES, ENDS
 from divgrpc.columns.values import DTYPES
 from divgrpc.sharding.messages import Column, Layout
@@ -81,9 +81,14 @@ FIND_REPLY: Final = Layout(
 # The vectors of candidates whose ids the router knows.
 FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
 FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[:6])
-# How many points pass a filter.
-COUNT_REQUEST: Final = Layout(6, _RESTRICTION)
-COUNT_REPLY: Final = Layout(7, (Column.of("count", np.int64), Column.of("cells", np.int32)))
+# How many points pass a filter, and how many of them have the same values of some attributes.
+COUNT_REQUEST: Final = Layout(
+    6,
+    (
+        *_RESTRICTION,
+        Column.of("attributes", np.int32),  # numbers of the attributes of quotas
+    ),
+)
 # The ids, attributes and payloads of those points of a shard that have some ids.
 DESCRIBE_REQUEST: Final = Layout(8, (Column.of("ids", np.int64),))
 
@@ -128,6 +133,25 @@ def describe_reply(
         if attribute.multi:
             columns.append(Column.of(array_name(number, "ends"), np.int64))
     return Layout(9, tuple(columns))
+
+
+def count_reply(description: Layout) -> Layout:
+    """Return the layout of replies to `COUNT_REQUEST`; `description` is as for `get_reply`.
+
+    `keys` has the least key of the points with the same values, `members` their number, and the
+    arrays of attributes have their values.
+    """
+    columns = [column for column in description.columns if is_of_attribute(column.name)]
+    return Layout(
+        7,
+        (
+            Column.of("count", np.int64),
+            Column.of("cells", np.int32),  # the number of points in each cell
+            Column.of("keys", np.int64),
+            Column.of("members", np.int64),
+            *columns,
+        ),
+    )
 
 
 def get_reply(description: Layout, names: Collection[str]) -> Layout:

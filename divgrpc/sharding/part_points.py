@@ -6,9 +6,11 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.columns.reader import PAYLOAD, RowReader
+from divgrpc.columns.reader import PAYLOAD, RowReader, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts
 from divgrpc.errors import invalid
+from divgrpc.quotas.bounds import Bounds, QuotaColumn
+from divgrpc.quotas.completions import Signatures
 from divgrpc.search.arrays import points_of
 from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import layouts
@@ -17,6 +19,7 @@ from divgrpc.sharding.messages import Buffer
 from divgrpc.storage.manifest import Manifest
 from divgrpc.stored_points import StoredPoints
 from divgrpc.types import IntArray
+from divgrpc.types.quotas import Quota
 from divgrpc.types.records import Parts, SparseVectors
 from divgrpc.vectors import Rows
 
@@ -66,6 +69,29 @@ class PartPoints(StoredPoints):
             raise invalid("message", "must have a key and a number of points")
         rows, keys = self.following(int(after[0]), min(int(count[0]), self.rows), passing)
         return layouts.SCROLL_REPLY.pack({"ids": keys, "sizes": self._sizes(rows)})
+
+    def values_of(self, passing: PassingRows, numbers: IntArray) -> dict[str, Array]:
+        """Return the different values of some attributes, for a reply to a `COUNT_REQUEST`.
+
+        numbers: (a,) the numbers of the attributes. passing: at least one point.
+
+        Raises `InvalidArgumentError` for a number that no attribute has.
+        """
+        attributes = self.manifest.attributes
+        if numbers.min() < 0 or numbers.max() >= len(attributes):
+            raise invalid("message", "has an attribute that does not exist")
+        rows = np.flatnonzero(passing.flags)
+        rows = rows[np.argsort(self._reader.ids.keys_of_rows(rows))]
+        names = [attributes[number].name for number in np.unique(numbers).tolist()]
+        columns = tuple(QuotaColumn(*self._reader.numbers(name, rows)) for name in names)
+        quotas = tuple(Quota(name, max_each=1) for name in names)
+        signatures = Signatures.of(Bounds.of(quotas, columns, 1).arrays)
+        firsts = rows[signatures.firsts]
+        arrays = columns_of_rows(attributes, self._arrays, firsts)
+        prefixes = tuple(array_name(number, "") for number in numbers.tolist())
+        values = {name: array for name, array in arrays.items() if name.startswith(prefixes)}
+        keys = self._reader.ids.keys_of_rows(firsts)
+        return values | {"keys": keys, "members": signatures.counts}
 
     def _rows_requested(self, request: Mapping[str, Array]) -> IntArray:
         """Return the row of each id of a `GET_REQUEST`, -1 for an id that no point has."""

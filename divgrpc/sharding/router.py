@@ -49,14 +49,19 @@ class Router:
     """
 
     def __init__(
-        self, manifest: Manifest, shared: Mapping[str, Array], rows: Sequence[int]
+        self,
+        manifest: Manifest,
+        shared: Mapping[str, Array],
+        rows: Sequence[int],
+        name: str = "",
     ) -> None:
         """Take the manifest of the whole generation, and what all shards share.
 
-        rows: number of points of each shard.
+        rows: number of points of each shard. name: the name of the index, which its page tokens
+            tell from others.
         """
         self._generation = Generation(manifest, dict(shared))
-        self._rows = tuple(rows)
+        self._rows, self._name = tuple(rows), name
         self._local = threading.local()
 
     def begin(self, call: Call[ResultT]) -> Round | ResultT:
@@ -95,5 +100,5 @@ class Router:
         """The engine of this thread."""
         engine: GatheringEngine | None = getattr(self._local, "engine", None)
         if engine is None:
-            engine = self._local.engine = GatheringEngine(self._generation, self._rows)
+            engine = self._local.engine = GatheringEngine(self._generation, self._rows, self._name)
         return engine

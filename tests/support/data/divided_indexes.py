@@ -64,6 +64,7 @@ class DividedIndex:
     """A router and its shards.
 
     rounds: the names of the operations of the last answer.
+    steps: the number of its rounds.
     messages, reply_bytes: the number of its messages, and the size of all replies.
     """
 
@@ -72,14 +73,14 @@ class DividedIndex:
         self.pieces = cut(Generation(engine.manifest, engine.arrays), shards, homes)
         self.shards = [ShardCore(part) for part in self.pieces.parts]
         rows = [shard.rows for shard in self.shards]
-        self.router = Router(self.pieces.manifest, self.pieces.shared, rows)
+        self.router = Router(self.pieces.manifest, self.pieces.shared, rows, engine.name)
         self.rounds: list[str] = []
-        self.messages = self.reply_bytes = 0
+        self.steps = self.messages = self.reply_bytes = 0
 
     def answer(self, call: Call[ResultT]) -> ResultT:
         """Answer a call by as many rounds as it takes."""
         rounds: dict[str, None] = {}
-        self.messages = self.reply_bytes = 0
+        self.steps = self.messages = self.reply_bytes = 0
 
         def ask(name: str, shard: int, message: bytes) -> bytes:
             rounds[name] = None
@@ -88,7 +89,13 @@ class DividedIndex:
             self.reply_bytes += len(reply)
             return reply
 
-        result = self.router.answer(call, ask)
+        def count_and_call(engine: Engine) -> ResultT:
+            self.steps += 1
+            return call(engine)
+
+        result = self.router.answer(count_and_call, ask)
+        # The last call has the result.
+        self.steps -= 1
         self.rounds = list(rounds)
         return result
 

@@ -1,0 +1,50 @@
+"""Filters of points whose values of some attributes matter to quotas."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from divgrpc.quotas.bounds import Bounds, QuotaColumn
+from divgrpc.search.quota_population import condition_of
+from divgrpc.types.filters import Condition, Filter
+from divgrpc.types.quotas import Quota
+
+
+def same_values(quotas: Sequence[Quota], columns: Sequence[QuotaColumn], place: int) -> Filter:
+    """Return the filter of the points that have exactly the values of one point.
+
+    columns: for each quota, all values of its attribute that any point has. place: the place of the
+    point in them.
+    """
+    must: list[Condition] = []
+    must_not: list[Condition] = []
+    for quota, column in zip(quotas, columns, strict=True):
+        numbers = column.take(np.array([place])).pairs()[1]
+        values = [column.value_of(number) for number in numbers.tolist()]
+        must += [condition_of(quota.attribute, [value]) for value in values]
+        rest = np.setdiff1d(column.numbers, numbers) if column.is_multi else numbers[:0]
+        if len(rest) and values != [None]:
+            further = [column.value_of(number) for number in rest.tolist()]
+            must_not.append(condition_of(quota.attribute, further))
+    return Filter(tuple(must), (), tuple(must_not))
+
+
+def no_forbidden(quotas: tuple[Quota, ...], columns: tuple[QuotaColumn, ...]) -> Filter:
+    """Return the filter of the points without a value that quotas forbid.
+
+    columns: for each quota, all values of its attribute that any point has.
+    """
+    bounds = Bounds.of(quotas, columns, 1)
+    must: list[Condition] = []
+    must_not: list[Condition] = []
+    values = [bounds.value(place) for place in range(len(bounds.arrays.lows))]
+    for number, (quota, column) in enumerate(zip(quotas, columns, strict=True)):
+        places = [place for place, value in enumerate(values) if value.quota == number]
+        forbidden = [values[p].value for p in places if not bounds.arrays.highs[p]]
+        allowed = [values[p].value for p in places if bounds.arrays.highs[p]]
+        # A filter has room for so many values only.
+        if not column.is_multi and len(allowed) < len(forbidden):
+            must.append(condition_of(quota.attribute, allowed))
+        elif forbidden:
+            must_not.append(condition_of(quota.attribute, forbidden))
+    return Filter(tuple(must), (), tuple(must_not))

@@ -1,0 +1,206 @@
+"""Queries within quotas and by groups are answered by shards as by one index."""
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc import Field, GroupBy, Index, Quota
+from divgrpc.columns.quotas import as_quotas
+from divgrpc.engine import Engine
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.sharding import layouts
+from divgrpc.sharding.messages import join
+from divgrpc.types import HashFamily, QueryResult
+from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, check_call
+
+_ROWS, _BRANDS, _DIMS = 900, 30, 12
+_FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "cells")
+_SELECTORS = ["nearest", "greedy", "mmr", "rerank", "max_sum", "dpp"]
+
+
+@cache
+def an_index(*, family: HashFamily = "lsh_div", texts: bool = False) -> Index:
+    """Return an index of points around the centres of their brands, some with rare values."""
+    rng = np.random.default_rng(0)
+    brands = rng.integers(0, _BRANDS, _ROWS)
+    centres = rng.standard_normal((_BRANDS, _DIMS))
+    sources = rng.choice(["own", "web", "ads", ""], _ROWS, p=[0.006, 0.5, 0.4, 0.094])
+    numbers = rng.permutation(10**6)[:_ROWS]
+    return Index.build(
+        (centres[brands] + 0.3 * rng.standard_normal((_ROWS, _DIMS))).astype(np.float32),
+        ids=[f"item {number:x}" for number in numbers] if texts else numbers,
+        hash_family=family,
+        attributes={
+            "brand": [f"b{brand}" for brand in brands],
+            "source": [source or None for source in sources],
+            "tags": [
+                sorted({f"t{t}" for t in rng.integers(0, 8, row % 4)}) for row in range(_ROWS)
+            ],
+            "price": rng.uniform(0, 100, _ROWS),
+            "year": brands % 5 + 2020,
+            "sold": [bool(row % 7) for row in range(_ROWS)],
+        },
+    )
+
+
+@cache
+def divided(index: Index, shards: int, division: str) -> DividedIndex:
+    return DividedIndex(index.engine, shards, division)
+
+
+_QUOTAS: list[Any] = [
+    [Quota("brand", max_each=1)],
+    [Quota("brand", min_each=1)],
+    [Quota("tags", max_each=2)],
+    [Quota("tags", rules={"t1": (3, None), None: (1, 2)})],
+    [Quota("tags", max_each=0, rules={"t1": (0, 4), "t2": (0, 9)})],
+    [Quota("source", max_each=0, rules={"ads": (0, 9), None: (0, 2)})],
+    [Quota("source", rules={"own": (3, None), "nothing": (0, 1)}), Quota("year", max_each=3)],
+    [Quota("source", rules={"web": (None, 0)}), Quota("sold", rules={True: (1, 3)})],
+    [Quota("tags", max_each=1), Quota("year", max_each=1)],
+    [Quota("price", max_each=1), Quota("year", rules={2021: (2, 5)})],
+    [
+        Quota("brand", max_each=2),
+        Quota("source", rules={"own": (2, 3), None: (1, 1)}),
+        Quota("tags", rules={"t1": (3, None)}),
+    ],
+    GroupBy("brand", groups=4, per_group=2),
+    GroupBy("source", groups=4, per_group=3),
+    GroupBy("year", groups=9, per_group=1),
+]
+_FILTERS = [None, Field("price") < 30, Field("brand").is_in(["b1", "b2"]), Field("price") > 200]
+_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"diversity": "auto", "explain": True, "with_attributes": True},
+    {"lose_at_most": 0.05, "with_report": True},
+    {"diversity": 0.8, "hash_limit": 60, "candidates_limit": 25},
+    {"duplicate_threshold": 0.995, "list_collapsed": True, "diversity": 0.2},
+]
+
+
+def words_of(quotas: Any, on_infeasible: str, k: int) -> dict[str, Any]:  # noqa: ANN401  # as callers give them
+    if isinstance(quotas, GroupBy):
+        return {"group_by": quotas, "on_infeasible": on_infeasible}
+    return {"quotas": quotas, "on_infeasible": on_infeasible, "k": k}
+
+
+@pytest.mark.parametrize("number", range(len(_QUOTAS)))
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_each_quota_with_each_selector(family: HashFamily, number: int) -> None:
+    index = an_index(family=family, texts=number % 2 == 0)
+    pieces = divided(index, 4, "hash")
+    row = index.engine.vectors_of(next(index.scroll()).ids[:1])
+    for turn, selector in enumerate(_SELECTORS):
+        for on_infeasible in ("fail", "relax"):
+            words = words_of(_QUOTAS[number], on_infeasible, 10)
+            words |= {"selector": selector, "search": ["exact", "scan", "tables"][turn % 3]}
+            check_call(index, pieces, partial(Index.query, queries=row, **words))
+
+
+@settings(max_examples=150)
+@given(
+    place=st.tuples(st.sampled_from(_FAMILIES), st.booleans()),
+    division=st.tuples(st.sampled_from(COUNTS), st.sampled_from(sorted(DIVISIONS))),
+    quotas=st.tuples(
+        st.sampled_from(_QUOTAS),
+        st.sampled_from(["fail", "relax"]),
+        st.sampled_from([1, 5, 12, 40]),
+        st.sampled_from(_OPTIONS),
+    ),
+    words=st.fixed_dictionaries(
+        {
+            "selector": st.sampled_from(_SELECTORS),
+            "search": st.sampled_from(["exact", "scan", "scan_hamming", "tables", "auto"]),
+            "filter": st.sampled_from(_FILTERS),
+        }
+    ),
+    rows=st.tuples(st.integers(0, 30), st.sampled_from([1, 1, 3]), st.booleans()),
+)
+def test_any_quota_on_any_shards(
+    place: tuple[HashFamily, bool],
+    division: tuple[int, str],
+    quotas: tuple[Any, str, int, dict[str, Any]],
+    words: dict[str, Any],
+    rows: tuple[int, int, bool],
+) -> None:
+    index = an_index(family=place[0], texts=place[1])
+    ids = next(index.scroll()).ids[rows[0] : rows[0] + rows[1]].tolist()
+    call: dict[str, Any] = {**words_of(*quotas[:3]), **quotas[3], **words}
+    if rows[2]:
+        call["like"] = ids
+    else:
+        call |= {"queries": index.engine.vectors_of(ids), "exclude_ids": ids[:1]}
+    check_call(index, divided(index, *division), partial(Index.query, **call))
+
+
+def test_values_of_points_by_id() -> None:
+    """`Diversify` of stored points picks within quotas by these values."""
+    quotas = as_quotas([Quota("tags", max_each=2), Quota("brand", max_each=1)])
+    assert quotas is not None
+    for texts in (False, True):
+        index = an_index(texts=texts)
+        ids = next(index.scroll()).ids[::50]
+        call = partial(Engine.quota_values, quotas=quotas, ids=ids, k=3)
+        values = divided(index, 4, "hash").answer(call), call(index.engine)
+        for name in quotas.names:
+            answer, whole = (part.columns[name] for part in values)
+            assert answer.numbers.tolist() == whole.numbers.tolist()
+            assert answer.ends.tolist() == whole.ends.tolist()
+
+
+def test_all_rows_are_asked_about_together() -> None:
+    index = an_index()
+    pieces, rows = divided(index, 3, "hash"), index.engine.vectors_of(next(index.scroll()).ids[:20])
+    words: dict[str, Any] = {"quotas": [Quota("source", max_each=4)], "k": 10}
+    check_call(index, pieces, partial(Index.query, queries=rows[:1], **words))
+    alone = pieces.steps
+    check_call(index, pieces, partial(Index.query, queries=rows, **words))
+    assert pieces.steps <= 2 * alone
+
+
+def test_errors_name_the_row_of_the_batch() -> None:
+    index = an_index()
+    rows = np.ones((3, _DIMS), np.float32)
+    rows[2] = 0
+    words: dict[str, Any] = {"quotas": [Quota("brand", max_each=1)], "k": 5}
+    answer = check_call(
+        index, divided(index, 2, "hash"), partial(Index.query, queries=rows, **words)
+    )
+    assert isinstance(answer, str)
+    assert "row 2" in answer
+
+
+def test_points_that_all_tie() -> None:
+    """Only ids tell the points apart, and the signatures of points decide which are picked."""
+    rng = np.random.default_rng(5)
+    index = Index.build(
+        np.ones((200, 8), np.float32),
+        ids=rng.permutation(10**5)[:200],
+        attributes={
+            "tags": [[f"t{t}" for t in rng.permutation(6)[: row % 4]] for row in range(200)],
+            "year": rng.integers(0, 5, 200),
+        },
+    )
+    quotas = [Quota("tags", max_each=2), Quota("year", max_each=3, min_each=1)]
+    for k in (5, 9, 14):
+        for on_infeasible in ("fail", "relax"):
+            words = words_of(quotas, on_infeasible, k)
+            for shards, division in ((2, "hash"), (7, "on two")):
+                pieces = divided(index, shards, division)
+                call = partial(Index.query, queries=np.ones((1, 8), np.float32), **words)
+                answer = check_call(index, pieces, call)
+                assert on_infeasible == "fail" or isinstance(answer, QueryResult)
+
+
+def test_attributes_that_do_not_exist_are_refused() -> None:
+    shard = divided(an_index(), 2, "hash").shards[0]
+    for number in (-1, 6):
+        message = layouts.COUNT_REQUEST.pack({"attributes": np.array([number], np.int32)})
+        with pytest.raises(InvalidArgumentError, match="attribute that does not exist"):
+            shard.ask("count", join([message]))
+    with pytest.raises(InvalidArgumentError, match="a filter or attributes"):
+        shard.ask("count", join([layouts.COUNT_REQUEST.pack({})]))
