@@ -147,6 +147,9 @@ def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
     open_points: number of points that may be hits. row_bytes: as in `Finder`.
     """
     candidates = plan.pool_limit or plan.candidates_limit or plan.hash_limit or open_points
+    if plan.step == records.GREEDY and plan.candidates_limit:
+        # A pool grows in later rounds, if near-copies crowd it.
+        candidates = plan.candidates_limit
     size = min(candidates, open_points) * row_bytes
     if rows > 1 and rows * size > VECTOR_BYTES_MAX:
         most = max(1, VECTOR_BYTES_MAX // size)

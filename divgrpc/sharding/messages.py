@@ -113,6 +113,9 @@ def _head(sizes: int) -> struct.Struct:
 
 _ENVELOPE: Final = Layout(1, (Column.of("ends", np.int64), Column.of("bytes", np.uint8)))
 _ENVELOPE_HEAD: Final = _head(2)
+# The head and the only end of an envelope of one message.
+_ENVELOPE_OF_ONE: Final = _head(3)
+_KIND_OF_ONE: Final = [VERSION, _ENVELOPE.number, 2, 1]
 
 
 def join(messages: Sequence[Buffer]) -> bytes:
@@ -130,10 +133,14 @@ def divide(message: Buffer) -> list[Buffer]:
     They are views, but for those whose columns would not begin at multiples of eight bytes.
     """
     view = memoryview(message)
+    if len(view) > _ENVELOPE_OF_ONE.size:
+        # Most envelopes hold one message, and a query has an envelope for each shard.
+        *kind, size, end = _ENVELOPE_OF_ONE.unpack_from(view)
+        first = _ENVELOPE_OF_ONE.size
+        if kind == _KIND_OF_ONE and len(view) == first + size == first + end:
+            return [view[first:]]
     size, ends = _ends_of(view)
     first = _ENVELOPE_HEAD.size + len(ends) * _ALIGNMENT_BYTES
-    if ends == (size,):
-        return [view[first : first + size]]
     starts = (0, *ends)
     ascends = all(start <= end for start, end in zip(starts, ends, strict=False))
     if starts[-1] != size or not ascends:
@@ -149,7 +156,7 @@ def divide(message: Buffer) -> list[Buffer]:
 def _ends_of(message: memoryview) -> tuple[int, tuple[int, ...]]:
     """Return the number of bytes of the messages that an envelope holds, and where each ends."""
     if len(message) >= _ENVELOPE_HEAD.size:
-        # `Layout.unpack` takes several times as long, and a query has an envelope for each shard.
+        # `Layout.unpack` takes several times as long.
         *kind, count, size = _ENVELOPE_HEAD.unpack_from(message)
         first = _ENVELOPE_HEAD.size + count * _ALIGNMENT_BYTES
         is_whole = size >= 0 and first + size + -size % _ALIGNMENT_BYTES == len(message)

@@ -56,13 +56,14 @@ class Transcript:
         # Replies by operation and message, because most rounds ask all shards the same.
         self._replies: dict[tuple[str, bytes], dict[int, Buffer]] = {}
         self._missing: dict[str, dict[int, list[bytes]]] = {}
+        known: dict[tuple[str, bytes], list[dict[int, Buffer]]] = {}
         for (name, messages), replies in exchanges:
-            known: dict[bytes, list[dict[int, Buffer]]] = {}
             for shard, message in messages.items():
-                parts = known.get(message)
+                parts = known.get((name, message))
                 if parts is None:
                     keys = [(name, bytes(part)) for part in divide(message)]
-                    parts = known[message] = [self._replies.setdefault(key, {}) for key in keys]
+                    parts = [self._replies.setdefault(key, {}) for key in keys]
+                    known[name, message] = parts
                 divided = _divided(shard, replies[shard], len(parts))
                 for part, reply in zip(parts, divided, strict=True):
                     part[shard] = reply
@@ -70,8 +71,13 @@ class Transcript:
     def ask(self, name: str, messages: Mapping[int, bytes]) -> dict[int, Buffer] | None:
         """Return the reply to each message by shard, or None if not all replies are known."""
         replies, is_complete = {}, True
+        known: dict[int, Buffer] = {}
+        last = None
         for shard, message in messages.items():
-            reply = self._replies.get((name, message), {}).get(shard)
+            if message is not last:
+                # Most rounds ask all shards the same.
+                last, known = message, self._replies.get((name, message), {})
+            reply = known.get(shard)
             if reply is None:
                 self._missing.setdefault(name, {}).setdefault(shard, []).append(message)
                 is_complete = False
