@@ -28,7 +28,8 @@ _KINDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
 }
 _ALIASES: Final = {"send_async": "send", "receive_async": "receive", "peek": "receive"}
 _MODULES: Final = (
-    *("front.pool", "front.jobs", "worker.process", "supervisor.child", "builder.uploads"),
+    *("front.pool", "front.jobs", "worker.process", "worker.front_link", "supervisor.child"),
+    "builder.uploads",
     *("builder.__main__", "ipc.packets", "ipc.job_calls", "ipc.progress", "writer.renewals"),
 )
 _PACKAGE: Final = "divgrpc_server."

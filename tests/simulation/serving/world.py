@@ -30,7 +30,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.front import admission, pool, quarantine, query_stream
 from divgrpc_server.ipc import control, job_calls, job_frames, packets, progress
 from divgrpc_server.supervisor import supervisor
-from divgrpc_server.worker import batches, index_cache
+from divgrpc_server.worker import batches, front_link, index_cache
 from divgrpc_server.worker import process as worker_process
 from divgrpc_server.writer import collections, renewals
 from divgrpc_server.writer import process as writer_process
@@ -318,6 +318,7 @@ class World:
             quarantine,
             query_stream,
             worker_process,
+            front_link,
             batches,
             index_cache,
             progress,
