@@ -43,7 +43,7 @@ PROGRAMS = {
 # programs that change the machine.
 REASONS = {
     *("apt-get", "browser", "docker", "ghz", "git", "go", "grpcurl", "kubectl", "make"),
-    *("npm", "pip"),
+    *("machines", "npm", "pip"),
 }
 NOT_RUN_MAX = 25
 RUN_SECONDS = 120.0

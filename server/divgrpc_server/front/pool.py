@@ -54,7 +54,7 @@ _WRITER_ENDED: Final = (
     "the writer ended, and may or may not have made this write;"
     " a write with a write_id can be sent again"
 )
-_POISON: Final = "this request ended two workers a moment ago and is not tried again"
+POISON: Final = "this request ended two workers a moment ago and is not tried again"
 # Members of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
 _STREAM: Final = Op.STREAM
 # Requests of this operation are sent to every worker. They are not queued, counted or retried.
@@ -213,7 +213,7 @@ class Pool:
         if is_counted and not is_stream:
             self._admission.check(len(payload), deadline)
         if self._is_quarantined(op, payload):
-            raise PoisonError(_POISON)
+            raise PoisonError(POISON)
         call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)
         if is_counted:
             self._admission.take(call.size, is_stream=is_stream)
@@ -468,7 +468,7 @@ class Pool:
                 self._fail(call, UnavailableError(_WRITER_ENDED))
             elif self._is_quarantined(call.request.op, call.request.payload):
                 # The same request of another call ended two workers meanwhile.
-                self._fail(call, PoisonError(_POISON))
+                self._fail(call, PoisonError(POISON))
             elif call.deaths < _TRIES and call.losses >= _LOSSES_MAX:
                 self._fail(call, UnavailableError("workers end before they begin with this call"))
             elif call.deaths < _TRIES:
@@ -516,7 +516,7 @@ class Pool:
                 may_be_equal = (request.op, other.size) == (op, call.size)
                 if may_be_equal and subjects.fingerprint(op, request.payload) == fingerprint:
                     del queue[request.id]
-                    self._fail(other, PoisonError(_POISON))
+                    self._fail(other, PoisonError(POISON))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)

@@ -15,9 +15,10 @@ from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from divgrpc.errors import IndexChangedError
+from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.front.admission import kind_of
 from divgrpc_server.front.jobs import RefusedError
-from divgrpc_server.front.pool import Pool, PoolCall, WorkerLink
+from divgrpc_server.front.pool import POISON, Pool, PoolCall, WorkerLink
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.packets import Outcome, Reply
 
@@ -117,8 +118,12 @@ class ShardedPool(Pool):
 
     def _continue(self, call: PoolCall, exchanges: bytes) -> None:
         """Queue a call again, behind the calls that wait."""
+        if self._is_quarantined(call.request.op, call.request.payload):
+            # The same request of another call has ended two workers meanwhile.
+            self._end(call, PoisonError(POISON))
+            return
         del self._asking[call.request.id]
-        call.request = call.request._replace(exchanges=exchanges, is_suspect=False)
-        call.kind = kind_of(call.request.size)
+        call.request = call.request._replace(exchanges=exchanges)
+        call.kind, call.has_begun = kind_of(call.request.size), False
         self._queue_of(call)[call.request.id] = call
         self._dispatch()

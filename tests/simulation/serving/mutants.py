@@ -29,7 +29,7 @@ _MUTANTS: Final = (
         old="""
             elif self._is_quarantined(call.request.op, call.request.payload):
                 # The same request of another call ended two workers meanwhile.
-                self._fail(call, PoisonError(_POISON))
+                self._fail(call, PoisonError(POISON))
         """,
         new="",
         reason="a copy of a request that has ended two workers is tried again",
