@@ -1,8 +1,9 @@
 """python -m simulation: run the paths of writes and of queries under many seeds, and check them.
 
 A seed that fails is printed with its history, and --seed repeats it. With --mutant, the code has a
-known defect, and the run succeeds if a seed finds it; --mutants does so for all defects. The exit
-code is 0 if all is as it should be.
+known defect, and the run succeeds if a seed finds it; --mutants does so for all defects. With
+--fixed as well, seeds have the options of the defect but not the defect, and must find nothing. The
+exit code is 0 if all is as it should be.
 """
 
 import argparse
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant", help="run with this defect in the code")
+    parser.add_argument("--fixed", action="store_true", help="run without this defect")
     parser.add_argument("--mutants", action="store_true", help="look for each known defect")
     parser.add_argument(
         "--failpoints", action="store_true", help="print how often each was reached"
@@ -51,16 +53,21 @@ def _run(part: Part, arguments: argparse.Namespace) -> int:
     start = time.monotonic()
     report = Report(part)
     mutant = part.mutants[arguments.mutant] if arguments.mutant else None
+    is_fixed = mutant is not None and arguments.fixed
+    if mutant is not None and is_fixed:
+        mutant = mutant.fixed
     for outcome in run_seeds(part, seeds, arguments.processes, arguments.seconds, mutant):
         report.add(outcome)
         if outcome.failure or arguments.seed is not None:
             _show("\n".join(outcome.history))
         if outcome.failure:
             _show(f"seed {outcome.seed} fails: {outcome.failure}")
-            _show(f"to repeat it: python -m simulation --part {part.name} --seed {outcome.seed}")
+            options = f"{f' --mutant {arguments.mutant}' if mutant else ''}{' --fixed' * is_fixed}"
+            place = f"--part {part.name}{options} --seed {outcome.seed}"
+            _show(f"to repeat it: python -m simulation {place}")
             break
     report.show(_show, time.monotonic() - start, is_long=arguments.failpoints)
-    return int(report.has_failed != bool(arguments.mutant))
+    return int(report.has_failed != (mutant is not None and not is_fixed))
 
 
 def _find_all(part: Part, arguments: argparse.Namespace) -> int:

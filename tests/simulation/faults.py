@@ -5,7 +5,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from simulation.scheduler import Scheduler
 
@@ -60,6 +60,27 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.kind}{' of power' * self.takes_power} at {self.name or 'any'} {self.count}"
+
+
+_K = TypeVar("_K", bound=str)
+
+
+class Focus(NamedTuple, Generic[_K]):
+    """Where each seed of a past defect has one more fault.
+
+    place: the beginning of the names of failpoints, one of which has the fault.
+    kinds: the kinds that it may have; an end is the one of a process.
+    count_max: the greatest number of the call at which it happens.
+    """
+
+    place: str
+    kinds: tuple[_K, ...]
+    count_max: int = 1
+
+    def draw(self, rng: random.Random, names: list[str]) -> tuple[str, _K, int]:
+        """Return the name of a failpoint, a kind, and the number of a call."""
+        name = rng.choice([name for name in names if name.startswith(self.place)])
+        return name, rng.choice(self.kinds), rng.randint(1, self.count_max)
 
 
 class Faults:
@@ -151,6 +172,12 @@ def draw_faults(rng: random.Random, names: list[str], *, power: bool) -> list[Fa
         fault = Fault(kind, count, name, takes_power, rng.random() < 0.5, rng.randrange(6))
         faults.append(fault)
     return faults
+
+
+def draw_focused(rng: random.Random, names: list[str], focus: Focus[Kind]) -> Fault:
+    """Return the fault of a focus."""
+    name, kind, count = focus.draw(rng, names)
+    return Fault(kind, count, name, half=rng.random() < 0.5, choice=rng.randrange(6))
 
 
 def draw_errors(rng: random.Random, names: list[str]) -> list[Fault]:

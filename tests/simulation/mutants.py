@@ -2,7 +2,12 @@
 
 from typing import Final
 
+from simulation.faults import Focus
 from simulation.mutation import Mutant
+from simulation.world import KINDS
+
+# Points may lack a vector.
+_OPTIONAL: Final = next(kind for kind in KINDS if kind.is_optional)
 
 _LIST: Final = (
     Mutant(
@@ -310,6 +315,14 @@ _LIST: Final = (
             os.pwrite(self._file.fileno(), header, 0)
         """,
         reason="a header of an array that the system writes in parts is not whole",
+        # System calls that write half of a header, while builds make headers.
+        changes={
+            "builds": 4,
+            "faults": [],
+            "focus": Focus("storage.arrays:ArrayFile._write_header", ("short",), 60),
+            "has_power": False,
+            "snapshots": 0,
+        },
     ),
     Mutant(
         name="issue-4",
@@ -323,6 +336,19 @@ _LIST: Final = (
                 sequence, count = self._target.write(pending.request)
         """,
         reason="a write that begins a file of the log as a build ends fails for a missing file",
+        # Each write begins a file of the log, and threads are often stopped while builds end.
+        changes={
+            "builds": 8,
+            "clients": 3,
+            "faults": [],
+            "has_power": False,
+            "log_bytes": 1,
+            "readers": 0,
+            "renewals": [],
+            "slow_share": 0,
+            "snapshots": 0,
+            "stall_share": 0.05,
+        },
     ),
     Mutant(
         name="issue-5",
@@ -338,6 +364,14 @@ _LIST: Final = (
                 self._begin()
         """,
         reason="readers never see writes if the time of CURRENT could not be set in the first one",
+        changes={
+            "builds": 0,
+            "faults": [],
+            "focus": Focus("storage.generations:_set_time", ("error",)),
+            "kills": 0,
+            "readers": 2,
+            "renewals": [],
+        },
     ),
     Mutant(
         name="issue-6",
@@ -354,6 +388,17 @@ _LIST: Final = (
             os.close(descriptor)
         """,
         reason="a lock of builds is never free if its file cannot be removed",
+        # A builder has ended, but must have freed the lock before: its next build needs it.
+        changes={
+            "builds": 3,
+            "faults": [],
+            "focus": Focus("storage.build_locks:build_lock:path.unlink", ("error",), 3),
+            "has_power": False,
+            "readers": 0,
+            "renewals": [],
+            "snapshots": 0,
+            "writes": 8,
+        },
     ),
     Mutant(
         name="issue-7",
@@ -365,6 +410,16 @@ _LIST: Final = (
             if self._has_whole_log:
         """,
         reason="the doctor loses points without a vector, and says that it loses nothing",
+        changes={
+            "builds": 0,
+            "faults": [],
+            "has_power": False,
+            "is_damaged_last": True,
+            "kind": _OPTIONAL,
+            "log_bytes": 8_192,
+            "renewals": [],
+            "writes": 6,
+        },
     ),
     Mutant(
         name="issue-8",
@@ -376,6 +431,15 @@ _LIST: Final = (
             (published is not None and published.sequence > 0)
         """,
         reason="nobody misses a LAYOUT of Build, so points without a vector are lost",
+        changes={
+            "builds": 0,
+            "faults": [],
+            "has_power": False,
+            "is_damaged_last": True,
+            "kind": _OPTIONAL,
+            "renewals": [],
+            "writes": 0,
+        },
     ),
     Mutant(
         name="issue-9",
@@ -388,6 +452,19 @@ _LIST: Final = (
             self._recover(is_synced=is_synced)
         """,
         reason="writes follow a LAYOUT that a writer has renamed, but not synced before it ended",
+        changes={
+            "builds": 0,
+            "durability": "sync",
+            "faults": [],
+            "focus": Focus("writes.layout:WritesFolder._publish:os.rename", ("after",), 3),
+            "has_power": True,
+            "kills": 0,
+            "merged_rows": 6,
+            "readers": 0,
+            "renewals": [],
+            "snapshots": 0,
+            "writes": 12,
+        },
     ),
     Mutant(
         name="issue-10",
@@ -400,6 +477,20 @@ _LIST: Final = (
             self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         """,
         reason="writes are in a file whose name a writer has not synced before it ended",
+        changes={
+            "builds": 0,
+            "durability": "sync",
+            "faults": [],
+            "focus": Focus("writes.log:LogWriter._begin:os.rename", ("after",), 4),
+            "has_power": True,
+            "kills": 0,
+            "log_bytes": 512,
+            "merged_rows": 10**9,
+            "readers": 0,
+            "renewals": [],
+            "snapshots": 0,
+            "writes": 12,
+        },
     ),
     Mutant(
         name="issue-11",
@@ -409,6 +500,15 @@ _LIST: Final = (
         """,
         new="",
         reason="writes follow a build that ended before it synced CURRENT",
+        changes={
+            "builds": 1,
+            "durability": "sync",
+            "faults": [],
+            "focus": Focus("storage.generations:write_pointer:os.rename", ("after",)),
+            "has_power": True,
+            "renewals": [],
+            "writes": 24,
+        },
     ),
     Mutant(
         name="issue-12",
@@ -420,6 +520,18 @@ _LIST: Final = (
             if any(entry.parent == folder and entry.is_dir() for entry in stale) and False:
         """,
         reason="a generation is removed that a loss of power makes the current one again",
+        # A build ends right after it has renamed CURRENT, and the next one or a renewal sweeps.
+        changes={
+            "builds": 3,
+            "faults": [],
+            "focus": Focus("storage.generations:write_pointer:os.rename", ("after",), 2),
+            "has_power": True,
+            "kills": 0,
+            "readers": 0,
+            "renewals": ["retrain"] * 6,
+            "snapshots": 0,
+            "writes": 12,
+        },
     ),
     Mutant(
         name="issue-13",
@@ -434,6 +546,18 @@ _LIST: Final = (
                 self.sync_names()
         """,
         reason="a second layout follows a first one that was not synced, and seems to have lost it",
+        changes={
+            "builds": 0,
+            "durability": "sync",
+            "faults": [],
+            "focus": Focus("writes.layout:WritesFolder.sync_names", ("error",), 3),
+            "has_power": True,
+            "kills": 0,
+            "readers": 0,
+            "renewals": [],
+            "snapshots": 0,
+            "writes": 12,
+        },
     ),
     Mutant(
         name="issue-14",

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from textwrap import dedent, indent
 from types import CodeType, FunctionType
 from typing import Any, Final, TypeAlias
@@ -40,6 +40,11 @@ class Mutant:
             if f"\n{source}".count(f"\n{old}") == 1:
                 return source.replace(old, new)
         raise ValueError(f"{self.name}: its lines do not occur once")
+
+    @property
+    def fixed(self) -> "Mutant":
+        """What has the same options and no defect."""
+        return replace(self, new=self.old)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

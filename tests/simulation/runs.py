@@ -19,7 +19,7 @@ from divgrpc.storage import generations
 from divgrpc.writes.opening import open_engine
 from simulation.actors import attempt, send, serve
 from simulation.failpoints import FailpointMap
-from simulation.faults import draw_errors, draw_errors_of_syncs, draw_faults
+from simulation.faults import draw_errors, draw_errors_of_syncs, draw_faults, draw_focused
 from simulation.history import Op, Version, ViolationError
 from simulation.mutation import Changes
 from simulation.promises import POINTER_RENAME, doubtful_events
@@ -133,6 +133,10 @@ def run_seed(
     outcome = Outcome(seed)
     start = time.process_time()
     options = replace(draw_options(seed, failpoints.names), **changes)
+    if options.focus is not None:
+        # A source of its own, so that no other draw differs.
+        fault = draw_focused(random.Random(f"focus {seed}"), failpoints.names, options.focus)
+        options = replace(options, faults=[*options.faults, fault])
     shutil.copytree(templates / options.kind.name, folder / "life-0")
     world = World(seed, options, folder / "life-0", failpoints)
     world.ops.extend(_draw_ops(world.rng, options))

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import random
 import re
 import subprocess
 import sys
@@ -67,6 +68,30 @@ def test_defects_change_the_code_as_it_is() -> None:
         compile(changed, mutant.name, "exec")
     assert len(mutants) >= 40
     assert len({mutant.name for mutant in mutants}) == len(mutants)
+
+
+def test_a_past_defect_is_found_where_its_fault_is() -> None:
+    """The same seeds find nothing without it."""
+    arguments = ("--mutant", "issue-5", "--seeds", "20", "--processes", "1")
+    outcome = simulate(*arguments)
+    assert outcome.returncode == 0, outcome.stdout[-4_000:] + outcome.stderr
+    seed = re.search(r"--mutant issue-5 --seed (\d+)", outcome.stdout)
+    assert seed is not None
+    outcome = simulate("--mutant", "issue-5", "--fixed", "--seed", seed[1])
+    assert outcome.returncode == 0, outcome.stdout[-4_000:] + outcome.stderr
+
+
+def test_each_focus_has_a_failpoint() -> None:
+    for part in PARTS.values():
+        for mutant in part.mutants.values():
+            focus = mutant.changes.get("focus")
+            with mutant.applied():
+                names = part.failpoints()
+            if focus is not None:
+                faults = {focus.draw(random.Random(seed), names) for seed in range(40)}
+                assert {kind for _, kind, _ in faults} == set(focus.kinds)
+                assert all(name.startswith(focus.place) for name, _, _ in faults)
+                assert {count for _, _, count in faults} <= set(range(1, focus.count_max + 1))
 
 
 def test_failpoints_are_all_places_that_change_the_disk() -> None:

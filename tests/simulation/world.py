@@ -23,7 +23,8 @@ from divgrpc.types import Durability, HashFamily, Points
 from divgrpc.writes import backlog, committer, log, replica, target
 from divgrpc.writes.renewal import Renewal
 from simulation.failpoints import FailpointMap
-from simulation.faults import Fault, Faults
+from simulation.faults import Fault, Faults, Focus
+from simulation.faults import Kind as FaultKind
 from simulation.history import History, Lineage, Op, Version
 from simulation.scheduler import Process, Scheduler, clock, threads
 from simulation.system import System
@@ -90,6 +91,7 @@ class Options:
     kills: how often a process is killed or the power is lost, beside the faults.
     kill_seconds: seconds between kills, on average.
     renewers: tasks that merge and renew.
+    focus: where there is one more fault; no seed draws one, but a past defect may have one.
     """
 
     kind: Kind
@@ -118,6 +120,7 @@ class Options:
     log_bytes: int
     merged_rows: int
     faults: list[Fault]
+    focus: Focus[FaultKind] | None = None
 
 
 class World:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from simulation.failpoints import source_of
+from simulation.faults import Focus
 from simulation.scheduler import Process, Scheduler
 
 # Kill: the process ends before the call. Delay, stop: it stands still for a while, or for longer
@@ -104,6 +105,12 @@ def draw_stop(rng: random.Random, names: list[str]) -> Fault:
     """Return a fault that lets a front stand still."""
     name = rng.choice([name for name in names if name.startswith("front.pool")])
     return Fault(name, "stop", rng.choice((5, 20, 50)), rng.choice(_STOPS_SECONDS))
+
+
+def draw_focused(rng: random.Random, names: list[str], focus: Focus[Kind]) -> Fault:
+    """Return the fault of a focus."""
+    name, kind, count = focus.draw(rng, names)
+    return Fault(name, kind, count, rng.choice(_DELAYS_SECONDS))
 
 
 class Faults:

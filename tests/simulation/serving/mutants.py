@@ -5,6 +5,7 @@ A defect named issue-N is the reverse of a fix: the simulator or a user found it
 
 from typing import Final
 
+from simulation.faults import Focus
 from simulation.mutation import Mutant
 
 _POOL: Final = "divgrpc_server.front.pool"
@@ -66,6 +67,20 @@ _MUTANTS: Final = (
             self._send(worker, packet)
         """,
         reason="a worker that is not told of a change keeps an old generation open",
+        # Few queries follow a build, so that a worker does not look at the index again.
+        changes={
+            "actions": 2,
+            "builds": 4,
+            "callers": 1,
+            "fatal_calls": 0,
+            "faults": [],
+            "focus": Focus("front.pool:Pool._send:send", ("full",), 20),
+            "kills": 0,
+            "poison_share": 0,
+            "renewals": 0,
+            "stall_share": 0,
+            "writes": 0,
+        },
     ),
     Mutant(
         name="issue-21",

@@ -16,7 +16,7 @@ from simulation.history import ViolationError
 from simulation.mutation import Changes
 from simulation.runs import Outcome
 from simulation.scheduler import DeadlockError
-from simulation.serving.faults import draw_faults, draw_stop, failpoints
+from simulation.serving.faults import draw_faults, draw_focused, draw_stop, failpoints
 from simulation.serving.processes import SimulatedChild, drive, kill_at_random, supervise
 from simulation.serving.requests import FATAL_INDEX, Answers, Version, build_templates
 from simulation.serving.world import INDEX, Action, Options, World
@@ -102,6 +102,10 @@ def run_seed(
     start = time.process_time()
     names = failpoints()
     options = replace(draw_options(seed, names), **changes)
+    if options.focus is not None:
+        # A source of its own, so that no other draw differs.
+        fault = draw_focused(random.Random(f"focus {seed}"), names, options.focus)
+        options = replace(options, faults=[*options.faults, fault])
     root = folder / "root"
     shutil.copytree(templates / "0", root / INDEX)
     if options.fatal_calls:

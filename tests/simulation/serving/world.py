@@ -36,10 +36,11 @@ from divgrpc_server.writer import collections, renewals
 from divgrpc_server.writer import process as writer_process
 from simulation.failpoints import FailpointMap
 from simulation.faults import Faults as FaultsOfDisk
+from simulation.faults import Focus
 from simulation.history import ViolationError
 from simulation.scheduler import Executor, Process, Scheduler, clock, threads, wait
 from simulation.serving import loop
-from simulation.serving.faults import Fault, Faults
+from simulation.serving.faults import Fault, Faults, Kind
 from simulation.serving.network import Channel, End, Event, Network, Poller, frames
 from simulation.serving.requests import (
     DATASET_IDS,
@@ -79,6 +80,7 @@ class Options:
     builds: how many builds there are.
     writes, renewals: how many writes there are, and merges, vacuums and retrainings.
     fatal_calls: how often callers ask for an index whose opening ends its worker.
+    focus: where there is one more fault; no seed draws one, but a past defect may have one.
     """
 
     config: Config
@@ -98,6 +100,7 @@ class Options:
     renewals: int
     faults: list[Fault] = field(default_factory=list)
     fatal_calls: int = 0
+    focus: Focus[Kind] | None = None
 
 
 @dataclass
