@@ -1,0 +1,191 @@
+"""How a front asks shard servers: replicas, deadlines, and errors."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+from grpc import aio
+
+from divgrpc.errors import DivgrpcError, IndexChangedError, IndexDamagedError
+from divgrpc_server.codec.statuses import LateError, QueueFullError, ShardsMissingError, status_of
+from divgrpc_server.config import Config
+from divgrpc_server.front.jobs import RefusedError
+from divgrpc_server.front.shard_servers import SERVICE, ShardServers
+from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.ipc.topology import Topology
+from divgrpc_server.logging import logs
+
+SECRET = "sixteen characters"  # noqa: S105  # of these tests alone
+# What a server does with a message: it returns the reply.
+Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Servers:
+    """Shard servers in this process, and a front's view of them."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
+        config = Config(shards=2, worker_wait=1.0, **options)
+        self.front = ShardServers(config, SECRET, logs.configure(config, "test"))
+        self.calls: list[str] = []
+        self._servers: list[aio.Server] = []
+
+    async def start(self, name: str, behave: Behaviour) -> str:
+        """Start a server, and return its address."""
+
+        async def ask(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+            assert ("authorization", f"Bearer {SECRET}") in context.invocation_metadata()
+            self.calls.append(name)
+            return await behave(request, context)
+
+        server = aio.server()
+        methods = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
+        handler = grpc.method_handlers_generic_handler(SERVICE, methods)
+        server.add_generic_rpc_handlers([handler])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        self._servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        """Close all connections and servers."""
+        await self.front.close()
+        for server in self._servers:
+            await server.stop(0)
+
+
+async def reply(request: bytes, _: object) -> bytes:
+    return request[::-1]
+
+
+async def hang(_: bytes, __: object) -> bytes:
+    await asyncio.sleep(60)
+    return b""
+
+
+def fail(error: DivgrpcError) -> Behaviour:
+    """Return what a server does that ends each call with an error."""
+
+    async def behave(_: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        status = status_of(error, "")
+        trailers = ((DETAILS_KEY, status.SerializeToString()),)
+        await context.abort(_CODES[status.code], status.message, trailers)
+        return b""
+
+    return behave
+
+
+def with_servers(**options: Any) -> Callable[[Any], Callable[[], None]]:  # noqa: ANN401
+    """Return a decorator that runs an asynchronous test with `Servers` in a new event loop."""
+
+    def decorate(test: Callable[[Servers], Awaitable[None]]) -> Callable[[], None]:
+        async def scene() -> None:
+            servers = Servers(**options)
+            try:
+                await asyncio.wait_for(test(servers), 30)
+            finally:
+                await servers.stop()
+
+        def run() -> None:
+            asyncio.run(scene())
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return decorate
+
+
+@with_servers()
+async def test_shards_are_at_their_places(servers: Servers) -> None:
+    addresses = [(await servers.start(name, reply),) for name in ("zero", "one")]
+    servers.front.follow(Topology(3, tuple(addresses)))
+    servers.front.follow(Topology(2, ()))
+    assert await servers.front.ask({0: b"ab", 3: b"cd"}, 10) == {0: b"ba", 3: b"dc"}
+    assert sorted(servers.calls) == ["one", "zero"]
+
+
+@with_servers(hedge_ms=30.0)
+async def test_a_replica_that_is_slow_is_avoided(servers: Servers) -> None:
+    """It is asked again when it has been avoided for a second."""
+    addresses = (await servers.start("slow", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    for _ in range(3):
+        assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    assert servers.calls == ["slow", "quick", "quick", "quick"]
+
+
+@pytest.mark.parametrize("error", [QueueFullError("full"), IndexDamagedError("damaged")])
+def test_another_replica_may_do_better(error: DivgrpcError) -> None:
+    @with_servers(hedge_ms=10_000.0)
+    async def scene(servers: Servers) -> None:
+        addresses = (
+            "127.0.0.1:1",
+            await servers.start("bad", fail(error)),
+            await servers.start("good", reply),
+        )
+        servers.front.follow(Topology(1, (addresses,)))
+        assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+        assert servers.calls == ["bad", "good"]
+
+    scene()
+
+
+@with_servers()
+async def test_the_last_error_of_all_replicas_is_passed_on(servers: Servers) -> None:
+    address = await servers.start("bad", fail(QueueFullError("full")))
+    servers.front.follow(Topology(1, ((address,),)))
+    with pytest.raises(RefusedError) as error:
+        await servers.front.ask({0: b"ab"}, 10)
+    assert error.value.status.code == code_pb2.RESOURCE_EXHAUSTED
+
+
+@with_servers()
+async def test_a_replaced_index_is_said_at_once(servers: Servers) -> None:
+    """No other replica is asked, and no other try is made."""
+    address = await servers.start("changed", fail(IndexChangedError("replaced")))
+    servers.front.follow(Topology(1, ((address, address),)))
+    with pytest.raises(IndexChangedError):
+        await servers.front.ask({0: b"ab"}, 10)
+    assert servers.calls == ["changed"]
+
+
+@with_servers()
+async def test_missing_shards_are_named_after_a_while(servers: Servers) -> None:
+    there = await servers.start("there", reply)
+    servers.front.follow(Topology(1, ((there,), (), ("127.0.0.1:1",))))
+    start = time.monotonic()
+    with pytest.raises(ShardsMissingError) as error:
+        await servers.front.ask({0: b"ab", 1: b"cd", 4: b"ef"}, 10)
+    assert error.value.shards == [1, 4]
+    assert 0.9 < time.monotonic() - start < 9
+
+
+@with_servers()
+async def test_a_server_that_comes_back_is_asked(servers: Servers) -> None:
+    servers.front.follow(Topology(1, ((),)))
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 10))
+    await asyncio.sleep(0.1)
+    address = await servers.start("new", reply)
+    servers.front.follow(Topology(2, ((address,),)))
+    assert await call == {0: b"ba"}
+
+
+@with_servers()
+async def test_a_late_reply_is_not_awaited(servers: Servers) -> None:
+    address = await servers.start("slow", hang)
+    servers.front.follow(Topology(1, ((address,),)))
+    start = time.monotonic()
+    with pytest.raises(LateError):
+        await servers.front.ask({0: b"ab"}, 0.2)
+    assert time.monotonic() - start < 9
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 20))
+    await asyncio.sleep(0.1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not any("ShardServers" in repr(task) for task in others)
