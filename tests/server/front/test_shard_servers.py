@@ -43,7 +43,7 @@ class Servers:
             return await behave(request, context)
 
         server = aio.server()
-        methods = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
+        methods: dict[str, Any] = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
         handler = grpc.method_handlers_generic_handler(SERVICE, methods)
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
@@ -187,5 +187,5 @@ async def test_a_late_reply_is_not_awaited(servers: Servers) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    assert not any("ShardServers" in repr(task) for task in others)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not any("ShardServers" in repr(task) for task in tasks)
