@@ -6,14 +6,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from divgrpc.errors import invalid
+from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut
 from divgrpc.storage.arrays import ArrayFolder, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
-from divgrpc.storage.generations import Generation, extending, open_array_of, read_manifest
+from divgrpc.storage.generations import (
+    Generation,
+    IndexFolder,
+    extending,
+    open_array_of,
+    read_manifest,
+)
 from divgrpc.storage.manifest import MANIFEST, Manifest, ShardEntry
 from divgrpc.storage.meter import OnProgress
+from divgrpc.storage.published import was_written
 from divgrpc.storage.shards import SHARDS, SHARED, is_shared, open_shard, open_shared
 from divgrpc.types import IndexInfo, Progress
 
@@ -25,18 +32,27 @@ def divide_index(
 
     path: the folder of the index. shards: from 2 to 256.
 
-    Raises `InvalidArgumentError` with the field `shards`, `IndexNotFoundError`,
+    All checksums are compared. Raises `InvalidArgumentError` with the field `shards`,
+    `IndexNotFoundError`, `IndexDamagedError`,
     `BuildUnderWayError`, `StorageInUseError`, `StorageFullError`, and `UnsupportedError` if the
     index was written to or is divided already.
     """
     if not 2 <= shards <= LIMITS["shards_max"]:
         raise invalid("shards", f"must be between 2 and {LIMITS['shards_max']}, got {shards}")
-    with extending(Path(path)) as (stage, current):
+    index = IndexFolder(path)
+    if was_written(index.path / str(index.current())):
+        raise UnsupportedError(
+            "index", f"index {index.name!r} was written to since it was built: build it again"
+        )
+    with extending(index.path) as (stage, current):
+        folder = index.path / str(current.manifest.generation)
+        for array, entry in current.manifest.arrays.items():
+            # The files of shards get checksums of their own, which would hide damage for ever.
+            open_array_of(folder, array, entry, verify=True)
         stage.share(current)
         stage.divide = partial(divide_folder, shards=shards, on_progress=on_progress)
         generation = stage.publish(current.manifest)
-    name = Path(path).absolute().name
-    return generation.manifest.info(name, generation.defaults)
+    return generation.manifest.info(index.name, generation.defaults)
 
 
 def divide_folder(

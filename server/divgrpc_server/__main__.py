@@ -22,6 +22,13 @@ _EXTRA_MODULES: Final = (
     *("numba", "scipy", "structlog", "grpc_health", "grpc_reflection", "prometheus_client"),
 )
 
+# What stands for the values of options, unless their type says it.
+_METAVARS: Final = {
+    "recall_sample": "SHARE",
+    "hedge_ms": "MILLISECONDS",
+    "shard_servers": "ADDRESSES",
+}
+
 _DESCRIPTION = """\
 Serves diverse retrieval over gRPC: results that are near the query and different from one another.
 
@@ -84,8 +91,8 @@ def _metavar(field: "dataclasses.Field[object]") -> str:
         return "|".join(field.metadata["choices"])
     if field.name in ("listen", "metrics"):
         return "HOST:PORT"
-    if field.name == "recall_sample":
-        return "SHARE"
+    if field.name in _METAVARS:
+        return _METAVARS[field.name]
     return "N" if field.type is int else "SECONDS" if field.type is float else "PATH"
 
 

@@ -289,6 +289,9 @@ def index(info: IndexInfo) -> None:
         f"dimensions, codes of {info.code_bits} bits"
     )
     out.print(_points(info))
+    if info.shards:
+        rows = [shard.rows for shard in info.shards]
+        out.print(f"{len(rows):,} shards of {min(rows):,} to {max(rows):,} points")
     if info.rows_without_vector:
         out.print(f"{info.rows_without_vector:,} points without a vector, which no query finds")
     columns = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics

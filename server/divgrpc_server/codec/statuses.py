@@ -103,6 +103,15 @@ class ShardsMissingError(errors.UnavailableError):
         super().__init__(f"no server with shard {names} of the index is running; retry")
 
 
+class WorkersEndedError(errors.UnavailableError):
+    """Two workers ended while they answered a request."""
+
+    reason = "WORKERS_ENDED"
+
+    def __init__(self) -> None:
+        super().__init__("two workers ended while they answered this request")
+
+
 class OutOfMemoryError(errors.LimitExceededError):
     """The system has no free memory or descriptors."""
 

@@ -41,7 +41,7 @@ async def _serve(engine: Engine, channel: control.Channel) -> None:
     is_ready = False
     async for topology in engine.watch():
         channel.send(Message("topology", topology.version, topology.pack()))
-        if not is_ready:
+        if engine.is_whole and not is_ready:
             channel.send(Message("ready"))
             is_ready = True
 

@@ -10,10 +10,14 @@ class Engine(Protocol):
     """Starts the shard servers of a cluster, and keeps them running."""
 
     async def start(self) -> None:
-        """Start all servers, and return when they serve; raises `UnavailableError`."""
+        """Begin to start all servers."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all servers serve."""
 
     def watch(self) -> AsyncIterator[Topology]:
-        """Yield where the shards are, now and after each change."""
+        """Yield where the shards are, now and after each change; raises `UnavailableError`."""
 
     async def stop(self) -> None:
         """End all servers."""

@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.config import ENVIRONMENT_PREFIX, Config
@@ -45,25 +45,27 @@ class LocalEngine:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Start all servers, and return when they serve; raises `UnavailableError`."""
+        """Begin to start all servers."""
         places = range(self._config.shards)
         servers = [(place, number) for place in places for number in range(self._config.replicas)]
-        started = [asyncio.Event() for _ in servers]
-        self._keepers = [
-            asyncio.create_task(self._keep(*server, event))
-            for server, event in zip(servers, started, strict=True)
-        ]
-        waiter = asyncio.ensure_future(asyncio.gather(*(event.wait() for event in started)))
-        tasks: list[asyncio.Future[Any]] = [waiter, *self._keepers]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not waiter.done():
-            waiter.cancel()
-            raise UnavailableError("a shard server does not start; its lines of the log say why")
+        self._keepers = [asyncio.create_task(self._keep(*server)) for server in servers]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all servers serve."""
+        return len(self._addresses) == len(self._keepers)
 
     async def watch(self) -> AsyncIterator[Topology]:
-        """Yield where the shards are, now and after each change."""
+        """Yield where the shards are, now and after each change.
+
+        Raises `UnavailableError` if a server ends again and again before it serves.
+        """
         while True:
             self._changed.clear()
+            if any(keeper.done() for keeper in self._keepers):
+                raise UnavailableError(
+                    "a shard server does not start; its lines of the log say why"
+                )
             yield self._topology()
             await self._changed.wait()
 
@@ -102,11 +104,12 @@ class LocalEngine:
         self._version = time.monotonic_ns()
         self._changed.set()
 
-    async def _keep(self, place: int, number: int, started: asyncio.Event) -> None:
+    async def _keep(self, place: int, number: int) -> None:
         """Run a server for ever; return if it has often ended before it ever served."""
         failures = failed_starts = 0
+        has_served = False
         loop = asyncio.get_running_loop()
-        while failed_starts < _FAILED_STARTS_MAX or started.is_set():
+        while failed_starts < _FAILED_STARTS_MAX or has_served:
             start_time = loop.time()
             process = await self._run()
             self._processes[place, number] = process
@@ -114,7 +117,7 @@ class LocalEngine:
             if address:
                 self._log.info("a shard server serves", place=place, address=address)
                 self._set_address(place, number, address)
-                started.set()
+                has_served = True
             code = await process.wait()
             self._log.warning("a shard server ended", place=place, code=code)
             failed_starts += not address
@@ -125,6 +128,7 @@ class LocalEngine:
             if failures:
                 pause = _PAUSE_SECONDS * 2 ** min(failures, 10)
                 await asyncio.sleep(min(_PAUSE_SECONDS_MAX, pause))
+        self._changed.set()
 
     async def _run(self) -> Process:
         """Start a server, which reads the secret from its standard input."""

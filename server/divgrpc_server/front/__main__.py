@@ -45,6 +45,8 @@ from divgrpc_server.logging.logs import AccessLog, Logger
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
+# Maximum number of bytes that a router may send to a shard server at once.
+_ASK_BYTES_MAX: Final = 64 << 20
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
     ("grpc.max_receive_message_length", RECEIVED_BYTES_MAX),
@@ -93,7 +95,9 @@ class Front:
         # cost of a refusal with a reason. A front that may hold more calls answers them too late.
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
         pending = ((name, calls), (f"{name}_hard_limit", calls))
-        self._server = aio.server(options=(*_OPTIONS, *pending))
+        # Routers send all rows of a batch together, each with the filter.
+        most = (("grpc.max_receive_message_length", _ASK_BYTES_MAX),) if self._is_shard else ()
+        self._server = aio.server(options=(*_OPTIONS, *pending, *most))
 
     def _new_pool(
         self, log: Logger, target: Literal["worker", "writer"], on_change: Callable[[], None]

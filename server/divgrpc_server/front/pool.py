@@ -32,7 +32,7 @@ from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.codec import subjects
-from divgrpc_server.codec.statuses import OutOfMemoryError, PoisonError, explain
+from divgrpc_server.codec.statuses import OutOfMemoryError, PoisonError, WorkersEndedError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.admission import Admission, Kind, kind_of
 from divgrpc_server.front.meter import PoolMeter
@@ -509,7 +509,7 @@ class Pool:
         fingerprint = subjects.fingerprint(op, payload)
         self._quarantine.add(fingerprint, subjects.index_of(op, payload))
         self._log.error("query ended two workers", **log_fields(call.request.tag))
-        self._fail(call, UnavailableError("two workers ended while they answered this request"))
+        self._fail(call, WorkersEndedError())
         for queue in (self._suspects, *self._queues.values()):
             for other in list(queue.values()):
                 request = other.request

@@ -12,17 +12,23 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import IndexChangedError, UnavailableError
 from divgrpc_protos.v1 import shard_index_pb2
-from divgrpc_server.codec.statuses import LateError, ShardsMissingError
+from divgrpc_server.codec.statuses import (
+    LateError,
+    ReplyTooLargeError,
+    ShardsMissingError,
+    WorkersEndedError,
+)
 from divgrpc_server.config import Config
 from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.standard_services import DETAILS_KEY
@@ -48,6 +54,9 @@ _RETRY_SECONDS: Final = 0.25
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
 _DURATIONS: Final = 128
+# One call in ten may be hedged, and at first as many as this.
+_HEDGES_SHARE: Final = 0.1
+_HEDGES_MAX: Final = 20.0
 _SHARE_OF_QUICK: Final = 0.95
 # Another replica may answer what one answers with one of these codes.
 _ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
@@ -74,6 +83,9 @@ class ShardServers:
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
+        # How many calls may ask another replica because the first one is slow.
+        self._hedges_left = _HEDGES_MAX
+        self._unreachable: set[str] = set()
         self._changed = asyncio.Event()
         self._credentials = _credentials(config)
         if config.shard_servers:
@@ -106,8 +118,10 @@ class ShardServers:
         try:
             replies = await asyncio.gather(*tasks.values())
         except ShardsMissingError as error:
-            absent = {shard for shard in messages if not self._topology.replicas(shard)}
-            raise ShardsMissingError(sorted({*error.shards, *absent})) from None
+            await asyncio.wait(tasks.values(), timeout=_RETRY_SECONDS)
+            failures = [task.exception() for task in tasks.values() if task.done()]
+            missing = [e.shards for e in failures if isinstance(e, ShardsMissingError)]
+            raise ShardsMissingError(sorted({*error.shards, *chain(*missing)})) from None
         finally:
             for task in tasks.values():
                 task.cancel()
@@ -121,13 +135,11 @@ class ShardServers:
             outcome = await self._ask_replicas(shard, message, end_time)
             if isinstance(outcome, bytes):
                 return outcome
-            if outcome is not None and not outcome.is_local:
+            if outcome is not None and not isinstance(outcome.error, UnavailableError):
                 raise outcome.error
             left = wait_end - time.monotonic()
             if left <= 0:
-                if outcome is None or isinstance(outcome.error, UnavailableError):
-                    raise ShardsMissingError([shard])
-                raise outcome.error
+                raise ShardsMissingError([shard])
             if version == self._topology.version:
                 # A server that was killed is replaced in a moment.
                 with suppress(TimeoutError):
@@ -146,10 +158,13 @@ class ShardServers:
                     address = addresses.pop(0)
                     call = self._call(address, message, end_time)
                     calls[asyncio.create_task(call)] = address
-                timeout = self._hedge_seconds if addresses else None
+                # A server that is slow with all calls is no reason to ask others for all of them.
+                may_hedge = addresses and self._hedges_left >= 1
+                timeout = self._hedge_seconds if may_hedge else None
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
+                self._hedges_left -= not completions
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
@@ -183,6 +198,13 @@ class ShardServers:
             reply: bytes = await ask(message, timeout=seconds, metadata=self._metadata)
         except aio.AioRpcError as error:
             return self._failure(error, address)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The channel was closed, because its address is no longer one of a shard server.
+            return _Failure(UnavailableError("a shard server is gone"), True)
+        self._unreachable.discard(address)
         self._measure(time.monotonic() - start)
         return reply
 
@@ -199,6 +221,7 @@ class ShardServers:
     def _measure(self, seconds: float) -> None:
         """Measure how long few calls take, unless the configuration says it."""
         self._durations.append(seconds)
+        self._hedges_left = min(_HEDGES_MAX, self._hedges_left + _HEDGES_SHARE)
         if self._measures_hedge and len(self._durations) == _DURATIONS:
             place = int(_SHARE_OF_QUICK * _DURATIONS)
             self._hedge_seconds = max(_HEDGE_SECONDS_MIN, sorted(self._durations)[place])
@@ -212,10 +235,19 @@ class ShardServers:
         if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED):
             return _Failure(LateError("a shard has not replied before the deadline"), False)
         if status.code in _ELSEWHERE:
-            if not status.details:
-                # It is gRPC that says so: nothing listens there, or the connection was lost.
-                return _Failure(UnavailableError("a shard server cannot be reached"), True)
-            return _Failure(RefusedError(status.SerializeToString()), True)
+            if status.details:
+                is_local = _reason_of(status) != WorkersEndedError.reason
+                return _Failure(RefusedError(status.SerializeToString()), is_local)
+            if status.code == code_pb2.RESOURCE_EXHAUSTED:
+                error_of_size = ReplyTooLargeError(
+                    "the messages to a shard are too large; send fewer rows at a time"
+                )
+                return _Failure(error_of_size, False)
+            # It is gRPC that says so: nothing listens there, or the connection was lost.
+            if address not in self._unreachable:
+                self._unreachable.add(address)
+                self._log.warning("a shard server cannot be reached", address=address)
+            return _Failure(UnavailableError("a shard server cannot be reached"), True)
         if status.code == code_pb2.INTERNAL and status.details:
             return _Failure(RefusedError(status.SerializeToString()), False)
         self._log.error(
@@ -235,6 +267,12 @@ def _credentials(config: Config) -> grpc.ChannelCredentials | None:
     key = Path(config.tls_key).read_bytes() if config.tls_key else None
     chain = Path(config.tls_cert).read_bytes() if config.tls_cert else None
     return grpc.ssl_channel_credentials(Path(config.cluster_ca).read_bytes(), key, chain)
+
+
+def _reason_of(status: status_pb2.Status) -> str:
+    info = error_details_pb2.ErrorInfo()
+    has_info = any(detail.Unpack(info) for detail in status.details)
+    return str(info.reason) if has_info else ""
 
 
 def _status_of(error: aio.AioRpcError) -> status_pb2.Status:

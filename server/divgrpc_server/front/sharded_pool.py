@@ -15,7 +15,8 @@ from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from divgrpc.errors import IndexChangedError
-from divgrpc_server.codec.statuses import PoisonError
+from divgrpc.sharding.layouts import VECTOR_BYTES_MAX
+from divgrpc_server.codec.statuses import PoisonError, QueueFullError
 from divgrpc_server.front.admission import kind_of
 from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.pool import POISON, Pool, PoolCall, WorkerLink
@@ -25,6 +26,8 @@ from divgrpc_server.ipc.packets import Outcome, Reply
 # Shards may take this share of the time to the deadline; the rest is for merging and selecting.
 _SHARDS_SHARE: Final = 0.8
 _BEGINS_MAX: Final = 2
+# Four calls with as many candidates as a call may have.
+_GATHERED_BYTES_MIN: Final = 4 * 2 * VECTOR_BYTES_MAX
 # A call of more rounds than any search needs would go on for ever.
 _ROUNDS_MAX: Final = 64
 
@@ -51,6 +54,9 @@ class ShardedPool(Pool):
         self._asking: dict[int, asyncio.Task[None]] = {}
         # How often a call has begun, and how many rounds it has had, by the id of its request.
         self._begins: dict[int, int] = {}
+        # The bytes of all exchanges that calls hold, and their limit.
+        self._gathered_bytes = 0
+        self._gathered_bytes_max = max(self._config.queue_bytes, _GATHERED_BYTES_MIN)
         self._rounds: dict[int, int] = {}
 
     def close(self) -> None:
@@ -71,6 +77,7 @@ class ShardedPool(Pool):
     def _release(self, call: PoolCall, *, is_answered: bool = False) -> None:
         self._begins.pop(call.request.id, None)
         self._rounds.pop(call.request.id, None)
+        self._gathered_bytes -= len(call.request.exchanges)
         super()._release(call, is_answered=is_answered)
 
     def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
@@ -92,17 +99,28 @@ class ShardedPool(Pool):
             messages = rounds.unpack_round(packed)
             seconds = _SHARDS_SHARE * (request.deadline - time.monotonic())
             replies = await self._shards.ask(messages, seconds)
-        except IndexChangedError as error:
-            begins = self._begins.get(request.id, 1)
-            if begins >= _BEGINS_MAX:
-                self._end(call, error)
-                return
-            self._begins[request.id] = begins + 1
-            self._continue(call, b"")
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
-            self._end(call, error)
+            if request.id in self._asking:  # else the call was withdrawn meanwhile
+                self._take_error(call, error)
         else:
-            self._continue(call, request.exchanges + rounds.pack_exchanges(messages, replies))
+            if request.id in self._asking:
+                self._take_replies(call, rounds.pack_exchanges(messages, replies))
+
+    def _take_error(self, call: PoolCall, error: Exception) -> None:
+        """End a call; or begin it anew, once, if its index was replaced."""
+        number = call.request.id
+        begins = self._begins.get(number, 1)
+        if not isinstance(error, IndexChangedError) or begins >= _BEGINS_MAX:
+            self._end(call, error)
+            return
+        self._begins[number] = begins + 1
+        self._continue(call, b"")
+
+    def _take_replies(self, call: PoolCall, exchanges: bytes) -> None:
+        if self._gathered_bytes + len(exchanges) > self._gathered_bytes_max:
+            self._end(call, QueueFullError("calls hold too many replies of shards; try again"))
+        else:
+            self._continue(call, call.request.exchanges + exchanges)
 
     def _count_round(self, number: int) -> None:
         self._rounds[number] = self._rounds.get(number, 0) + 1
@@ -123,6 +141,7 @@ class ShardedPool(Pool):
             self._end(call, PoisonError(POISON))
             return
         del self._asking[call.request.id]
+        self._gathered_bytes += len(exchanges) - len(call.request.exchanges)
         call.request = call.request._replace(exchanges=exchanges)
         call.kind, call.has_begun = kind_of(call.request.size), False
         self._queue_of(call)[call.request.id] = call

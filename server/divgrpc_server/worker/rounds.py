@@ -33,6 +33,9 @@ def start_or_ask(call: Call, index: GatheringEngine) -> Reply | None:
         return call.start(index)
     except UnansweredError as error:
         return Reply(call.id, Outcome.ROUND, rounds.pack_round(_requests(error.round, index)))
+    finally:
+        # Replies may be many megabytes.
+        index.transcript = Transcript()
 
 
 def _exchanges(packed: bytes, index: GatheringEngine) -> list[Exchange]:

@@ -30,6 +30,7 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
 _RETRY_SECONDS: Final = 1.0
+_DAMAGE_SECONDS: Final = 5.0
 
 
 class ShardKey(NamedTuple):
@@ -116,6 +117,8 @@ class ShardCache:
         self._cores: dict[ShardKey, ShardCore] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
+        # Shards whose damage was reported.
+        self._damaged: set[ShardKey] = set()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
 
     def find(self, text: str) -> ShardCore | None:
@@ -156,11 +159,19 @@ class ShardCache:
                 return names
             self._opening.discard(key)
             names.append((str(key), ""))
+            if isinstance(result, ShardCore) and key not in self._current(key.name):
+                # It was replaced or deleted while it was opened.
+                result = _replaced(key)
             if isinstance(result, ShardCore):
                 self._cores[key] = result
                 continue
-            self._errors[key] = (result, time.monotonic() + _RETRY_SECONDS)
-            if isinstance(result, IndexDamagedError):
+            is_damaged = isinstance(result, IndexDamagedError)
+            seconds = _DAMAGE_SECONDS if is_damaged else _RETRY_SECONDS
+            now = time.monotonic()
+            self._errors = {k: error for k, error in self._errors.items() if error[1] > now}
+            self._errors[key] = (result, now + seconds)
+            if is_damaged and key not in self._damaged:
+                self._damaged.add(key)
                 self._on_damage(key.name, f"shard {key.shard}: {result}")
 
     def open_all(self) -> None:
@@ -174,17 +185,18 @@ class ShardCache:
 
     def refresh(self, index: str) -> None:
         """Close the shards of an index that are not of its current generation."""
+        current = self._current(index)
+        self._close(lambda key: key.name == index and key not in current)
+
+    def _current(self, index: str) -> set[ShardKey]:
+        """Return the shards of the current generation of an index."""
         folder = IndexFolder(self._root / index)
-        current: set[ShardKey] = set()
         try:
             number = folder.current()
             entries = read_manifest(folder.path / str(number)).shards
-            current = {
-                ShardKey(index, number, shard, entry.crc32) for shard, entry in enumerate(entries)
-            }
         except (DivgrpcError, OSError):
-            pass  # it was deleted, or the next call reports the damage
-        self._close(lambda key: key.name == index and key not in current)
+            return set()  # it was deleted, or the next call reports the damage
+        return {ShardKey(index, number, shard, entry.crc32) for shard, entry in enumerate(entries)}
 
     def recheck(self, index: str) -> None:
         """Close the shards of an index, so that the next call checks their files."""

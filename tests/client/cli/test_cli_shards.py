@@ -73,3 +73,14 @@ def test_an_index_on_shards_is_not_divided_again(
     assert run("reshard", folder, "--shards", 3) == 1
     assert "divided among 2 shards" in capsys.readouterr().err
     assert len(open_router_part(folder / "2").manifest.shards) == 2
+
+
+def test_damage_is_not_hidden_by_new_checksums(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "1" / "vectors.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert run("reshard", folder, "--shards", 2) == 1
+    assert "vectors does not match its checksum" in capsys.readouterr().err
+    assert (folder / "CURRENT").read_text() == "1\n"

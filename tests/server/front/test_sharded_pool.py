@@ -208,3 +208,25 @@ async def test_an_endless_call_ends(stage: Stage) -> None:
             reader.cancel()
     assert code_of(call.result()) == code_pb2.INTERNAL
     assert time.monotonic() - start < 20
+
+
+@on_stage()
+async def test_replies_that_take_too_much_memory_end_their_call(stage: Stage) -> None:
+    """What other calls hold counts too; and nothing is held when they have ended."""
+    shards = with_shards(stage)
+    assert isinstance(stage.pool, ShardedPool)
+    stage.pool._gathered_bytes_max = 100
+    link = stage.attach(1)
+    for code in (None, code_pb2.RESOURCE_EXHAUSTED):
+        call = stage.ask(b"")
+        (request,) = await packet(link)
+        ask_shards(link, request)
+        shards.replies.put_nowait(None)
+        if code is None:
+            answer(link, *await packet(link))
+            assert (await call).outcome == Outcome.ANSWER
+            assert stage.pool._gathered_bytes == 0
+            stage.pool._gathered_bytes_max = 20
+        else:
+            assert code_of(await call) == code
+    assert stage.pool._gathered_bytes == 0
