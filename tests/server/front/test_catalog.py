@@ -83,7 +83,10 @@ PUBLISHED = {
     "grace": ("grace_ms", 1_000),
 }
 # Options that limit no caller.
-NO_LIMITS = {"workers", "fronts", "worker_silence", "worker_awake", "recall_sample", "retain"}
+NO_LIMITS = {
+    *("workers", "fronts", "worker_silence", "worker_awake", "recall_sample", "retain"),
+    *("shards", "replicas", "hedge_ms"),
+}
 
 
 def test_every_limit_is_published() -> None:

@@ -117,7 +117,10 @@ def test_a_process_that_cannot_be_forked_is_started_with_exec(
     supervisor._children[7] = fork_server
     monkeypatch.setattr(supervisor, "_spawn", lambda work: work.close())
     assert supervisor._start("worker").serial == 8
-    assert [call.kwargs for call in started.call_args_list] == [{"fork_server": fork_server}, {}]
+    assert [call.kwargs for call in started.call_args_list] == [
+        {"fork_server": fork_server},
+        {"secret": ""},
+    ]
     assert log.warning.called
 
 
