@@ -235,6 +235,16 @@ def open_write_stream(stub: DiverseIndexStub) -> Iterator[writes_pb2.WriteStream
     return call
 
 
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
     """All children end, even stopped ones; the port is free; the next start removes old files."""
     with serving(data, "--workers", "2") as (server, stub):
@@ -244,10 +254,8 @@ def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         server.process.kill()
         eventually(lambda: not any(map(alive, everyone)))
-        port = int(server.target.rpartition(":")[2])
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
+        # Another test may have the port for a moment, for a connection.
+        eventually(lambda: _is_free(int(server.target.rpartition(":")[2])))
     with serving(data) as (server, _), Client(server.target, timeout=30) as client:
         assert set(os.listdir(data)) == {".lock", "kept"}
         assert client.query("kept", np.ones(DIMS)).generation == 1
