@@ -65,9 +65,11 @@ figures: .venv/ready  ## its figures, drawn again
 	$(BIN)/python -m divgrpc_lab figures $(ARGS)
 
 # Three processes, each with a server of its own, take one file after another: a third one uses the
-# time in which tests wait. Kernels are compiled first, because a test has no time to wait for them.
+# time in which tests wait. Kernels are compiled first, because a test has no time to wait for them;
+# those for x86-64 too, with which a test compares answers.
 test: .venv/ready .venv/node/ready  ## run the whole suite
 	$(BIN)/divgrpc warm
+	test "$$(uname -m)" != x86_64 || NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Unit tests: no server, no build of more than a few hundred points, nothing compiled anew.

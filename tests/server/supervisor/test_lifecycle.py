@@ -3,12 +3,13 @@
 import fcntl
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -235,27 +236,28 @@ def open_write_stream(stub: DiverseIndexStub) -> Iterator[writes_pb2.WriteStream
     return call
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+def _quiet_address() -> str:
+    """Return a free address that the system gives to no connection of another test."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+            return f"127.0.0.1:{port}"
+    raise AssertionError("no port is free")
 
 
 def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
     """All children end, even stopped ones; the port is free; the next start removes old files."""
-    with serving(data, "--workers", "2") as (server, stub):
+    with serving(data, "--workers", "2", "--listen", _quiet_address()) as (server, stub):
         upload = Held(stub, "unfinished")
         upload.send(chunk(np.ones((3, DIMS))))
         everyone = all_processes(server)
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         server.process.kill()
         eventually(lambda: not any(map(alive, everyone)))
-        # Another test may have the port for a moment, for a connection.
-        eventually(lambda: _is_free(int(server.target.rpartition(":")[2])))
+        port = int(server.target.rpartition(":")[2])
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
     with serving(data) as (server, _), Client(server.target, timeout=30) as client:
         assert set(os.listdir(data)) == {".lock", "kept"}
         assert client.query("kept", np.ones(DIMS)).generation == 1

@@ -10,7 +10,7 @@ import pytest
 
 # Time limit in seconds of a test, of its fixtures and of its teardown. It exceeds START_SECONDS,
 # the limit of a first server start, which compiles every kernel. An emulated processor is slower.
-PHASE_SECONDS = float(os.environ.get("DIVGRPC_PHASE_SECONDS", "300"))
+PHASE_SECONDS = float(os.environ.get("DIVGRPC_PHASE_SECONDS", "180"))
 # Seconds after which the alarm rings again. Hypothesis catches the first failure and runs the
 # example again, which would otherwise hang.
 _AGAIN_SECONDS = 15.0
