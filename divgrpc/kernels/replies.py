@@ -216,7 +216,7 @@ def _fits(reply, count, dims, is_sparse, has_inverse_lengths):
 def find_misfit(replies, counts, dims, is_sparse, has_inverse_lengths):
     """Return the number of a reply that does not have counts[i] vectors, or -1.
 
-    replies: (S, C, 3) int64, registers of `FindReply`, of which only the vectors are read.
+    replies: (S, C, 3) int64, registers of `FindReply`. Only their vectors are read.
     counts: (S,) int64.
 
     The other arguments are as for `join_replies`.

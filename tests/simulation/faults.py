@@ -68,7 +68,7 @@ _K = TypeVar("_K", bound=str)
 class Focus(NamedTuple, Generic[_K]):
     """Where each seed of a past defect has one more fault.
 
-    place: the beginning of the names of failpoints, one of which has the fault.
+    place: how the names of some failpoints begin. One of them has the fault.
     kinds: the kinds that it may have; an end is the one of a process.
     count_max: the greatest number of the call at which it happens.
     """

@@ -22,13 +22,13 @@ class Shards:
     """Shards that reply when a test lets them."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[int, bytes]] = []
+        self.requests: list[dict[int, bytes]] = []
         self.seconds: list[float] = []
         self.replies: asyncio.Queue[Exception | None] = asyncio.Queue()
 
     async def ask(self, messages: dict[int, bytes], seconds: float) -> dict[int, bytes]:
         """Reply to each message with its reverse, or raise what the test says."""
-        self.asked.append(messages)
+        self.requests.append(messages)
         self.seconds.append(seconds)
         if (error := await self.replies.get()) is not None:
             raise error
@@ -69,7 +69,7 @@ async def test_a_call_goes_on_with_the_replies_of_shards(stage: Stage) -> None:
     assert request.exchanges == b""
     ask_shards(first, request)
     await settle()
-    assert shards.asked == [MESSAGES]
+    assert shards.requests == [MESSAGES]
     assert 7 < shards.seconds[0] < 8
     shards.replies.put_nowait(None)
     for number in (1, 2):
@@ -140,7 +140,7 @@ async def test_a_call_begins_anew_once_if_its_index_is_replaced(stage: Stage) ->
         assert request.exchanges == b""
         ask_shards(link, request)
         await settle()
-        assert len(shards.asked) == number + 1
+        assert len(shards.requests) == number + 1
         shards.replies.put_nowait(IndexChangedError("replaced"))
     assert code_of(await call) == code_pb2.ABORTED
 
@@ -162,7 +162,7 @@ async def test_a_call_that_is_withdrawn_asks_no_more(stage: Stage) -> None:
     later = stage.ask(b"later")
     answer(link, *await packet(link))
     assert (await later).payload == b"retal"
-    assert len(shards.asked) == 1
+    assert len(shards.requests) == 1
 
 
 @on_stage()
