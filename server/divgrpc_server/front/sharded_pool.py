@@ -54,10 +54,10 @@ class ShardedPool(Pool):
         self._asking: dict[int, asyncio.Task[None]] = {}
         # How often a call has begun, and how many rounds it has had, by the id of its request.
         self._begins: dict[int, int] = {}
+        self._rounds: dict[int, int] = {}
         # The bytes of all exchanges that calls hold, and their limit.
         self._gathered_bytes = 0
         self._gathered_bytes_max = max(self._config.queue_bytes, _GATHERED_BYTES_MIN)
-        self._rounds: dict[int, int] = {}
 
     def close(self) -> None:
         """Close the sockets to all workers, and ask no more."""
