@@ -26,6 +26,7 @@ _ROOT: Final = Path(__file__).parents[3]
 _DEPLOY: Final = _ROOT / "server" / "deploy"
 _KUBERNETES: Final = _DEPLOY / "kubernetes"
 _REPLICAS: Final = _DEPLOY / "kubernetes-replicas"
+_SHARDS: Final = _DEPLOY / "kubernetes-shards"
 _CONTAINERFILE: Final = _DEPLOY / "Containerfile"
 _ENTRYPOINT: Final = _DEPLOY / "entrypoint.sh"
 _SHELL: Final = "/bin/sh"
@@ -35,6 +36,7 @@ _GRPC_PORT, _METRICS_PORT = 50051, 9464
 _PODS: Final = {
     "divgrpc": (_KUBERNETES, "StatefulSet"),
     "divgrpc-replica": (_REPLICAS, "Deployment"),
+    "divgrpc-shard": (_SHARDS, "StatefulSet"),
 }
 _PROBES: Final = {
     "startupProbe": "/startupz",
@@ -223,6 +225,10 @@ def test_a_pod_is_probed_limited_and_cannot_write_elsewhere(name: str) -> None:
     context = pod["securityContext"]
     assert [str(context["runAsUser"]), str(context["runAsGroup"])] == user
     assert context["runAsNonRoot"] is True
+    # Secrets belong to this group, which alone may read them.
+    assert context["fsGroup"] == context["runAsGroup"]
+    secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+    assert {secret["defaultMode"] for secret in secrets} == {0o440}
     assert pod["terminationGracePeriodSeconds"] > Config().grace
     volumes = {volume["name"] for volume in pod["volumes"]}
     claims = documents[kind]["spec"].get("volumeClaimTemplates", [])
@@ -231,7 +237,9 @@ def test_a_pod_is_probed_limited_and_cannot_write_elsewhere(name: str) -> None:
     assert mounts.keys() == volumes
     options = options_of(container["args"])
     assert options["metrics"] == f"0.0.0.0:{_METRICS_PORT}"
-    for option, volume in (("tls_cert", "tls"), ("tls_key", "tls"), ("tokens", "tokens")):
+    is_shard = options.get("role") == "shard"
+    callers = ("cluster_token", "cluster") if is_shard else ("tokens", "tokens")
+    for option, volume in (("tls_cert", "tls"), ("tls_key", "tls"), callers):
         assert options[option].startswith(f"{mounts[volume]}/")
     assert mounts["data"] == "/data"
 
@@ -256,7 +264,8 @@ def test_selectors_find_the_pods(name: str) -> None:
 
 
 def test_one_server_writes_and_replicas_read_its_volume() -> None:
-    writer, replicas = (manifests(folder)[kind]["spec"] for folder, kind in _PODS.values())
+    writer = manifests()["StatefulSet"]["spec"]
+    replicas = manifests(_REPLICAS)["Deployment"]["spec"]
     assert writer["serviceName"] == manifests()["Service"]["metadata"]["name"]
     assert writer["replicas"] == 1
     assert replicas["replicas"] == 3
@@ -287,6 +296,46 @@ def test_one_server_writes_and_replicas_read_its_volume() -> None:
     for part in path:
         value = value[int(part) if part.isdigit() else part]
     assert (value[last], operation["value"]) == (["ReadWriteOnce"], ["ReadWriteMany"])
+
+
+def test_the_server_that_routes_names_the_pods_of_shard_servers() -> None:
+    """Each is on a node of its own, so that the loss of a node leaves a server at each place."""
+    document = read_yaml(_SHARDS / "kustomization.yaml")
+    assert (_SHARDS / document["resources"][0]).resolve() == _KUBERNETES
+    (patch,) = document["patches"]
+    pods, router = (manifests(f)["StatefulSet"]["spec"]["template"] for f in (_SHARDS, _KUBERNETES))
+    (container,) = router["spec"]["containers"]
+    volumes, mounts = router["spec"]["volumes"], container["volumeMounts"]
+    places = {"args": container["args"], "volumeMounts": mounts, "volumes": volumes}
+    for operation in yaml.safe_load(patch["patch"])[1:]:
+        *_, name, last = operation["path"].split("/")
+        assert (operation["op"], last) == ("add", "-")
+        places[name].append(operation["value"])
+    config = configuration.load(options_of(container["args"]), {"DIVGRPC_DATA_DIR": "/data"}, None)
+    shards = manifests(_SHARDS)["StatefulSet"]["spec"]
+    service = manifests(_SHARDS)["Service"]
+    names = [f"divgrpc-shard-{number}.{shards['serviceName']}" for number in range(4)]
+    assert len(names) == shards["replicas"]
+    assert service["metadata"]["name"] == shards["serviceName"]
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    addresses = [f"{name}:{_GRPC_PORT}" for name in names]
+    assert config.shard_places == (tuple(addresses[:2]), tuple(addresses[2:]))
+    (rule,) = pods["spec"]["affinity"]["podAntiAffinity"].values()
+    assert rule[0]["topologyKey"] == "kubernetes.io/hostname"
+    assert rule[0]["labelSelector"] == shards["selector"]
+    options = options_of(pods["spec"]["containers"][0]["args"])
+    assert config.cluster_token == options["cluster_token"]
+    secrets = [[v for v in some if v["name"] == "cluster"] for some in (volumes, mounts)]
+    assert secrets[0][0] in pods["spec"]["volumes"]
+    assert secrets[1][0] in pods["spec"]["containers"][0]["volumeMounts"]
+
+
+def test_kubectl_joins_the_manifests() -> None:
+    """Its patches apply."""
+    program = _program("kubectl")
+    for folder, words in ((_REPLICAS, "ReadWriteMany"), (_SHARDS, "--shards=2")):
+        command = [program, "kustomize", str(folder)]
+        assert words in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(
