@@ -38,6 +38,7 @@ _SERVER_RUNS: Final = (
     "overload",
     "replicas",
     "served_shards",
+    "shard_costs",
     "security",
 )
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):

@@ -191,6 +191,13 @@ def _served_shards(tables: list[Table]) -> None:
     assert (column(deaths, "failed"), column(deaths, "wrong")) == ([0], [0])
 
 
+def _shard_costs(tables: list[Table]) -> None:
+    [row] = tables[0].rows
+    for name in ("router", "shard", "p50"):
+        floor = row[f"{name} fan-out us"] + row[f"{name} work us"]
+        assert row[name] == pytest.approx(row[f"{name} us"] / floor)
+
+
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -267,6 +274,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "metrics": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _metrics),
     "security": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _security),
     "overload": ("--pending 64 --connections 1 --seconds 0.5 --rounds 1", _overload),
+    "shard_costs": ("--points 1000 --shards 2 --rounds 1", _shard_costs),
     "served_shards": ("--points 1000 --shards 2 --rounds 1 --kills 2", _served_shards),
     "replicas": ("--calls 300 --servers 2 --in-flight 4", _replicas),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),

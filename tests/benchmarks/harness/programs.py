@@ -133,6 +133,17 @@ def echo(reply_bytes: int) -> Iterator[Program]:
 
 
 @contextmanager
+def fan_out(message_bytes: int, reply_bytes: int, shards: int) -> Iterator[Program]:
+    """Run a service that asks `shards` echoes for each call."""
+    with ExitStack() as stack:
+        echoes = [stack.enter_context(echo(reply_bytes)) for _ in range(shards)]
+        words = ("fan-out", str(message_bytes), *(one.address for one in echoes))
+        pid, address = stack.enter_context(_service(*words))
+        shard_pids = tuple(pid for one in echoes for pid in one.roles["front"])
+        yield Program(address, {"router": (pid,), "shard": shard_pids})
+
+
+@contextmanager
 def by_hand(
     folder: Path, processes: int, *, ef: int, candidates: int, dial: float
 ) -> Iterator[Program]:

@@ -3,6 +3,9 @@
 `echo BYTES` answers every Query with that many zero bytes. It neither parses nor builds messages,
 so its cost is the cost of gRPC.
 
+`fan-out BYTES ADDRESS...` sends a message of that many bytes to all addresses for every Query. When
+all have answered, it answers without content.
+
 `by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a good engineer would write
 it. It answers Query calls of one dense vector with ids and scores. Its search settings are
 command-line options. Several of these processes may listen on one port, and the kernel distributes
@@ -14,6 +17,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import grpc
 import numpy as np
@@ -23,6 +27,8 @@ from benchmarks.harness.runner import show
 from divgrpc_protos.v1 import query_pb2
 
 Answer = Callable[[bytes, object], Awaitable[bytes]]
+_SERVICE: Final = "divgrpc.v1.DiverseIndex"
+METHOD: Final = f"/{_SERVICE}/Query"
 
 
 def echo(reply_bytes: int) -> Answer:
@@ -31,6 +37,20 @@ def echo(reply_bytes: int) -> Answer:
 
     async def answer(_request: bytes, _context: object) -> bytes:
         return reply
+
+    return answer
+
+
+def fan_out(message_bytes: int, addresses: list[str]) -> Answer:
+    """Return a handler that asks all addresses for each call."""
+    message = bytes(message_bytes)
+    calls: list[aio.UnaryUnaryMultiCallable[bytes, bytes]] = []
+
+    async def answer(_request: bytes, _context: object) -> bytes:
+        if not calls:  # a channel belongs to the event loop
+            calls.extend(aio.insecure_channel(one).unary_unary(METHOD) for one in addresses)
+        await asyncio.gather(*(call(message) for call in calls))
+        return b""
 
     return answer
 
@@ -70,7 +90,7 @@ async def serve(answer: Answer, port: int = 0) -> None:
     server = aio.server()
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
     methods = {"Query": grpc.unary_unary_rpc_method_handler(answer)}
-    handlers = grpc.method_handlers_generic_handler("divgrpc.v1.DiverseIndex", methods)
+    handlers = grpc.method_handlers_generic_handler(_SERVICE, methods)
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
@@ -85,13 +105,19 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     programs = parser.add_subparsers(dest="program", required=True)
     programs.add_parser("echo").add_argument("bytes", type=int)
+    service = programs.add_parser("fan-out")
+    service.add_argument("bytes", type=int)
+    service.add_argument("addresses", nargs="+")
     service = programs.add_parser("by-hand")
     service.add_argument("folder", type=Path)
     for name, kind in (("port", int), ("ef", int), ("candidates", int), ("dial", float)):
         service.add_argument(f"--{name}", type=kind, required=True)
     options = vars(parser.parse_args())
-    if options.pop("program") == "echo":
+    program = options.pop("program")
+    if program == "echo":
         asyncio.run(serve(echo(options["bytes"])))
+    elif program == "fan-out":
+        asyncio.run(serve(fan_out(options["bytes"], options["addresses"])))
     else:
         port = options.pop("port")
         asyncio.run(serve(by_hand(**options), port))

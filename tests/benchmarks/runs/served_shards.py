@@ -17,7 +17,7 @@ from benchmarks.harness.runner import Option, Options, Output, Row, Table, bench
 from divgrpc.types import FloatArray, QueryResult
 from divgrpc_client import Client, RpcError
 from support.data.divided_indexes import differences
-from support.processes.running_server import RunningServer, cpu_seconds
+from support.processes.running_server import RunningServer, children, cpu_seconds
 
 _NAME: Final = "points"
 _QUERIES: Final = 200
@@ -111,7 +111,7 @@ class _Served:
     def _kill(self, number: int) -> None:
         """Kill one of the shard servers that run, another one each time."""
         (engine,) = self._server.pids("engine")
-        servers = _children(engine)
+        servers = children(engine)
         os.kill(servers[number % len(servers)], signal.SIGKILL)
 
 
@@ -141,13 +141,6 @@ def _differ(answer: QueryResult, expected: QueryResult) -> bool:
 
 def _descendants(pid: int) -> list[int]:
     pids = [pid]
-    for child in _children(pid):
+    for child in children(pid):
         pids += _descendants(child)
     return pids
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:
-        return []

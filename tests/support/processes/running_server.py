@@ -140,6 +140,14 @@ def _role(pid: int) -> str:
     return roles[0] if roles else ""
 
 
+def children(pid: int) -> list[int]:
+    """Return the process ids of the children of a process, oldest first; none if it has ended."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return []
+
+
 def index_folders(server: RunningServer, name: str) -> list[Path]:
     """Return the folders of an index, including staging folders."""
     data = server.folder / "data"
