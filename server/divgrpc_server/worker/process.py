@@ -392,7 +392,10 @@ class Worker:
         if self._meter is not None and is_first and isinstance(batch, batches.Batch):
             self._meter.add(batch.name, batch.row_count)
         if isinstance(index, GatheringEngine):
-            return start_or_ask(batch, index)
+            step = start_or_ask(batch, index)
+            # Shards take longer than a worker stays awake, and may need this processor.
+            self._is_single &= step is None or step.outcome != Outcome.ROUND
+            return step
         reply = batch.start(cast(Engine, index))
         if self._sampler is not None and isinstance(index, Engine):
             self._offer_sample(batch, index)
