@@ -5,10 +5,10 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from support.processes.running_server import RunningServer, children, cpu_second
 _NAME: Final = "points"
 _QUERIES: Final = 200
 _TIMEOUT_SECONDS: Final = 30.0
+# Lets a shard server fail, given the number of the round, until the round is over.
+Break: TypeAlias = Callable[[int], AbstractContextManager[None]]
 
 
 @benchmark(
@@ -29,15 +31,17 @@ _TIMEOUT_SECONDS: Final = 30.0
     points=Option(100_000, "synthetic points"),
     shards=Option([2, 4], "numbers of shards"),
     rounds=Option(10, "rounds of queries in turn"),
-    kills=Option(10, "servers that are killed"),
+    kills=Option(20, "servers that are killed"),
+    stops=Option(20, "servers that are stopped"),
 )
 def served_shards(options: Options) -> Iterator[Output]:
     """Compare queries of a server with shards with those of a server whose index is whole.
 
     One query at a time. "p50" and "CPU" are those of the server with shards, divided by those of
     the other one, medians of rounds in turn. "CPU" is of all processes. "Equal" is the number of
-    queries with the same bytes. Then shard servers with two replicas are killed while a client
-    without retries asks: "failed" and "wrong" are numbers of its calls.
+    queries with the same bytes. Then shard servers with two replicas are killed, and others stand
+    still (SIGSTOP), while a client without retries asks: "failed" and "wrong" are numbers of its
+    calls.
     """
     points = Manifold.of().points(options.points + _QUERIES)
     base, queries = points[: options.points], points[options.points :]
@@ -51,8 +55,11 @@ def served_shards(options: Options) -> Iterator[Output]:
                 yield {"shards": shards, **_compare(whole, divided, queries, expected, options)}
         with ExitStack() as inner:
             divided = _Served(inner, Path(temporary), base, options.shards[0], 2)
-            yield Table("Shard servers are killed", {"replicas": "2"})
-            yield divided.ask_and_kill(queries, expected, options.kills)
+            yield Table("Shard servers that fail", {"replicas": "2"})
+            for cause, count in (("killed", options.kills), ("stopped", options.stops)):
+                break_server = divided.kill if cause == "killed" else divided.stop
+                outcome = divided.ask_and_break(queries, expected, count, break_server)
+                yield {"servers are": cause, **outcome}
 
 
 class _Served:
@@ -87,20 +94,22 @@ class _Served:
     def _cpu_seconds(self) -> float:
         return sum(map(cpu_seconds, _descendants(self._server.process.pid)))
 
-    def ask_and_kill(self, queries: FloatArray, expected: list[QueryResult], kills: int) -> Row:
-        """Ask all queries again and again, and kill a shard server before each time."""
+    def ask_and_break(
+        self, queries: FloatArray, expected: list[QueryResult], rounds: int, break_server: Break
+    ) -> Row:
+        """Ask all queries again and again, and let another shard server fail each time."""
         outcomes: Counter[str] = Counter()
         times = []
-        for number in range(kills):
-            self._kill(number)
-            for query, answer in zip(queries, expected, strict=True):
-                start, outcome = time.perf_counter(), "failed"
-                with suppress(RpcError):
-                    outcome = "wrong" if _differ(self.ask(query), answer) else "right"
-                outcomes[outcome] += 1
-                times.append(time.perf_counter() - start)
+        for number in range(rounds):
+            with break_server(number):
+                for query, answer in zip(queries, expected, strict=True):
+                    start, outcome = time.perf_counter(), "failed"
+                    with suppress(RpcError):
+                        outcome = "wrong" if _differ(self.ask(query), answer) else "right"
+                    outcomes[outcome] += 1
+                    times.append(time.perf_counter() - start)
         return {
-            "kills": kills,
+            "rounds": rounds,
             "calls": outcomes.total(),
             "failed": outcomes["failed"],
             "wrong": outcomes["wrong"],
@@ -108,11 +117,30 @@ class _Served:
             "worst, ms": max(times) * 1e3,
         }
 
-    def _kill(self, number: int) -> None:
-        """Kill one of the shard servers that run, another one each time."""
+    @contextmanager
+    def kill(self, number: int) -> Iterator[None]:
+        """Kill a shard server; another one takes its place."""
+        os.kill(self._server_of(number), signal.SIGKILL)
+        yield
+
+    @contextmanager
+    def stop(self, number: int) -> Iterator[None]:
+        """Let all processes of a shard server stand still."""
+        server = self._server_of(number)
+        pids = [server, *children(server)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def _server_of(self, number: int) -> int:
+        """Return the process id of one of the shard servers that run, another one each time."""
         (engine,) = self._server.pids("engine")
         servers = children(engine)
-        os.kill(servers[number % len(servers)], signal.SIGKILL)
+        return servers[number % len(servers)]
 
 
 def _compare(
