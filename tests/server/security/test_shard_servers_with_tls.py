@@ -1,0 +1,78 @@
+"""Shard servers with certificates, and a server that asks them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc import Index
+from divgrpc.sharding.files import divide_index
+from divgrpc_client import Client
+from support.checks.refusals import failing
+from support.data.certificates import Authority, tls_options
+from support.data.served_index import random_points
+from support.processes.running_server import RunningServer
+
+POINTS = random_points(300, dims=8, seed=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a divided index and the secret of a cluster."""
+    Index.build(POINTS, path=tmp_path / "data" / "points")
+    divide_index(tmp_path / "data" / "points", 2)
+    (tmp_path / "secret").write_text("a secret of sixteen or more")
+    return tmp_path
+
+
+@pytest.fixture
+def shard_server(folder: Path, authority: Authority) -> Iterator[RunningServer]:
+    """Run a shard server that demands certificates of the authority."""
+    options = (
+        *("--role", "shard", "--read-only", "--data-dir", str(folder / "data")),
+        *("--cluster-token", str(folder / "secret"), "--tls-client-ca", str(authority.ca)),
+    )
+    own = folder / "shard"
+    own.mkdir()
+    with RunningServer(own, *options, *tls_options(authority.issue("shard"))) as running:
+        yield running
+
+
+def options_of_router(folder: Path, shard_server: RunningServer, ca: Path) -> tuple[str, ...]:
+    return (
+        *("--data-dir", str(folder / "data"), "--shards", "2", "--worker-wait", "1"),
+        *("--cluster-token", str(folder / "secret"), "--cluster-ca", str(ca)),
+        *("--shard-servers", shard_server.target),
+    )
+
+
+def test_both_servers_show_certificates(
+    folder: Path, authority: Authority, shard_server: RunningServer
+) -> None:
+    options = options_of_router(folder, shard_server, authority.ca)
+    tls = tls_options(authority.issue("router"))
+    with (
+        RunningServer(folder, *options, *tls) as server,
+        Client(server.target, timeout=30, tls=authority.ca) as client,
+    ):
+        answer = client.query("points", POINTS[:3] + 0.1, k=4)
+    assert np.array_equal(answer.ids, Index.build(POINTS).query(POINTS[:3] + 0.1, k=4).ids)
+
+
+@pytest.mark.parametrize("fault", ["no certificate", "another authority"])
+def test_a_stranger_is_not_asked_and_asks_nobody(
+    folder: Path, authority: Authority, shard_server: RunningServer, fault: str
+) -> None:
+    """Either the shard server refuses the caller, or the caller refuses the shard server."""
+    has_own = fault == "another authority"
+    other = Authority(folder, "other")
+    options = options_of_router(folder, shard_server, other.ca if has_own else authority.ca)
+    tls = tls_options(authority.issue("router")) if has_own else ("--workers", "1")
+    with (
+        RunningServer(folder, *options, *tls) as server,
+        Client(server.target, timeout=30, tls=authority.ca if has_own else None) as client,
+        failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"),
+    ):
+        client.query("points", POINTS[:1], k=4, timeout=20)
