@@ -50,6 +50,19 @@ def lock_exclusively(file: IO[bytes] | int) -> bool:
     return True
 
 
+def wait_for_lock(file: IO[bytes], *, is_shared: bool) -> None:
+    """Lock an open file, after waiting for the processes that have it locked.
+
+    is_shared: others may share the lock. Closing the file releases the lock. Raises `OSError`, with
+    ENOLCK on systems without file locks.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise OSError(errno.ENOLCK, "this system has no file locks") from None
+    fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+
 def reserve(descriptor: int, size_bytes: int) -> None:
     """Reserve disk space for a file; raises an error if the disk is full.
 

@@ -92,6 +92,20 @@ def array_files(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, ArrayE
             yield folder / SHARDS / str(shard) / f"{name}.npy", entry
 
 
+def shard_files(folder: Path, manifest: Manifest, shard: int) -> Iterator[Path]:
+    """Yield the files of a shard and those that it shares, relative to `folder`.
+
+    The manifest of the whole generation is not among them. Raises `IndexDamagedError` and
+    `OtherFormatError` for the manifest of the shard.
+    """
+    home = Path(SHARDS) / str(shard)
+    yield home / MANIFEST
+    for name in read_shard_manifest(folder, manifest, shard).arrays:
+        yield home / f"{name}.npy"
+    for name in filter(is_shared, manifest.arrays):
+        yield Path(SHARED) / f"{name}.npy"
+
+
 def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifest:
     """Read the manifest of a shard, and compare its checksum with that in `manifest`.
 

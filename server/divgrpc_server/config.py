@@ -88,6 +88,9 @@ class Config:
     cluster_ca: str = _option(
         "", "PEM file of the authorities that have signed the certificates of shard servers"
     )
+    cache_dir: str = _option(
+        "", "folder on a disk of this machine in which shard servers keep copies of their shards"
+    )
     workers: int = _option(
         max(1, _cores() - 1),
         "processes that answer queries; by default one fewer than the cores",
@@ -181,7 +184,7 @@ class Config:
             split_address("metrics", self.metrics)
         elif self.recall_sample:
             raise invalid("recall_sample", "needs metrics, which show the recall")
-        for name in ("read_only", "retain"):
+        for name in ("read_only", "retain", "cache_dir"):
             if getattr(self, name) and not self.data_dir:
                 raise invalid(name, "needs data_dir, the folder that several servers share")
         self._check_cluster()
@@ -201,6 +204,16 @@ class Config:
             ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
             ("cluster_token", token and is_alone, "needs shard_servers or role shard"),
             ("cluster_ca", self.cluster_ca and not asks, "needs shard_servers"),
+            (
+                "cache_dir",
+                self.cache_dir and not (is_shard or self.starts_shard_servers),
+                "is for shard servers: it needs role shard, or shards without shard_servers",
+            ),
+            (
+                "cache_dir",
+                self.cache_dir and _are_nested(self.cache_dir, self.data_dir),
+                "must be neither in data_dir nor around it: name another folder",
+            ),
         )
         for name, is_broken, rule in rules:
             if is_broken:
@@ -300,6 +313,12 @@ def _check(field: "dataclasses.Field[object]", value: object) -> None:
         raise invalid(
             field.name, f"must be between {limits['low']} and {limits['high']}, got {value}"
         )
+
+
+def _are_nested(one: str, other: str) -> bool:
+    """Return whether one folder is in the other one, or is the same."""
+    paths = Path(one).resolve(), Path(other).resolve()
+    return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])
 
 
 def split_address(option: str, address: str) -> tuple[str, int]:

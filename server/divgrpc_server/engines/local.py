@@ -160,6 +160,9 @@ class LocalEngine:
             "log-level": config.log_level,
             "worker-silence": str(config.worker_silence),
         }
+        if config.cache_dir:
+            # Servers of one machine share the copies.
+            options["cache-dir"] = str(Path(config.cache_dir).absolute())
         arguments = [f"--{name}={value}" for name, value in options.items()]
         return [*arguments, "--read-only", "--no-access-log"]
 

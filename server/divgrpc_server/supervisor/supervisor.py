@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -446,6 +447,7 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
             yield root
         return
     root = Path(config.data_dir).absolute()
+    _check_cache_folder(config)
     if config.read_only:
         _check_data_folder(root)
         yield root
@@ -478,6 +480,18 @@ def _check_data_folder(root: Path) -> None:
             "the data directory has no indexes, and no server has written to it: start the server"
             " that writes first, or name another folder"
         )
+
+
+def _check_cache_folder(config: Config) -> None:
+    """Raise `UnavailableError` if the folder of the copies cannot be made or written to."""
+    if not config.cache_dir:
+        return
+    try:
+        Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=config.cache_dir):
+            pass
+    except OSError as error:
+        raise UnavailableError(f"the cache directory cannot be used: {error}") from error
 
 
 def _sweep(root: Path, log: Logger) -> None:

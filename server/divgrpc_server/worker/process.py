@@ -47,7 +47,7 @@ from divgrpc_server.worker.meter import QueryMeter
 from divgrpc_server.worker.readings import READS, Reading, parse_reading
 from divgrpc_server.worker.recall import RecallSampler
 from divgrpc_server.worker.rounds import start_or_ask
-from divgrpc_server.worker.shards import Ask, ShardCache, parse_ask
+from divgrpc_server.worker.shards import Ask, ShardCache, copies_of, parse_ask
 
 _ALIVE_SECONDS: Final = 1.0
 # The worker reads packets at most this many times before it answers. Fewer reads are enough to
@@ -116,7 +116,7 @@ class Worker:
             self._log.error("an index is damaged", index=name, reason=reason)
 
         if process.config.role == "shard":
-            return ShardCache(process.root, wake, report)
+            return ShardCache(process.root, wake, report, copies_of(process, self._log))
         return IndexCache(
             process.root, wake, report,
             is_read_only=self._is_read_only, has_shards=process.config.shards > 1,

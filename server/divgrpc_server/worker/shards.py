@@ -5,6 +5,11 @@ manifest. Together they name files that never change, so a shard that is open is
 again. A thread opens a shard at the first call for it, and calls wait meanwhile. When an index is
 replaced or deleted, the shards of its earlier generations are closed. A router that still asks for
 one gets `IndexChangedError`, and begins its query again.
+
+A server may have copies of shards (`divgrpc.sharding.copies`). Then a shard is copied before it is
+opened, and threads remove the copies of earlier generations when the server starts and when an
+index changes. A copy that is damaged again after it was made again is not made a third time until a
+minute has passed.
 """
 
 import threading
@@ -21,16 +26,20 @@ from divgrpc.errors import (
     IndexNotFoundError,
 )
 from divgrpc.parameters import check_index_name
+from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
-from divgrpc.storage.generations import IndexFolder, read_manifest
+from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import explain
+from divgrpc_server.ipc.control import Process
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
 _RETRY_SECONDS: Final = 1.0
 _DAMAGE_SECONDS: Final = 5.0
+# To look again takes as long as the two copies that were made before.
+_COPY_DAMAGE_SECONDS: Final = 60.0
 
 
 class ShardKey(NamedTuple):
@@ -107,19 +116,26 @@ class ShardCache:
     """
 
     def __init__(
-        self, root: Path, on_open: Callable[[], None], on_damage: Callable[[str, str], None]
+        self,
+        root: Path,
+        on_open: Callable[[], None],
+        on_damage: Callable[[str, str], None],
+        copies: ShardCopies | None = None,
     ) -> None:
         """Take the folder of the indexes.
 
-        on_damage: called with the name of an index and the damage.
+        on_damage: called with the name of an index and the damage. copies: opens shards, which are
+            otherwise opened in `root`.
         """
         self._root, self._on_open, self._on_damage = root, on_open, on_damage
+        self._copies = copies
         self._cores: dict[ShardKey, ShardCore] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
         # Shards whose damage was reported.
         self._damaged: set[ShardKey] = set()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
+        self._damage_seconds = _DAMAGE_SECONDS if copies is None else _COPY_DAMAGE_SECONDS
 
     def find(self, text: str) -> ShardCore | None:
         """Return a shard, or None while it is being opened; raises the error of opening it.
@@ -143,11 +159,23 @@ class ShardCache:
     def _open(self, key: ShardKey) -> None:
         result: ShardCore | Exception
         try:
-            result = _open_core(self._root, key)
+            result = ShardCore(self._open_part(key))
         except Exception as error:  # noqa: BLE001  # `find` raises it
             result = error
         self._outcomes.put(_Outcome(key, result))
         self._on_open()
+
+    def _open_part(self, key: ShardKey) -> Generation:
+        """Open a shard, in its copy if this server has copies; raises as `_check_key` does."""
+        folder = _check_key(self._root, key)
+        try:
+            if self._copies is None:
+                return open_shard_part(folder, key.shard)
+            return self._copies.open(key.name, key.generation, key.shard)
+        except IndexDamagedError:
+            # Files go while they are read if the index is replaced meanwhile.
+            _check_key(self._root, key)
+            raise
 
     def collect(self) -> list[tuple[str, str]]:
         """Store the shards that threads have opened; return their names, each with ""."""
@@ -166,7 +194,7 @@ class ShardCache:
                 self._cores[key] = result
                 continue
             is_damaged = isinstance(result, IndexDamagedError)
-            seconds = _DAMAGE_SECONDS if is_damaged else _RETRY_SECONDS
+            seconds = self._damage_seconds if is_damaged else _RETRY_SECONDS
             now = time.monotonic()
             self._errors = {k: error for k, error in self._errors.items() if error[1] > now}
             self._errors[key] = (result, now + seconds)
@@ -175,7 +203,8 @@ class ShardCache:
                 self._on_damage(key.name, f"shard {key.shard}: {result}")
 
     def open_all(self) -> None:
-        """Do nothing: which shards this server has is decided by those that ask it."""
+        """Remove old copies; which shards this server has is decided by those that ask it."""
+        self._remove_copies()
 
     def prepare(self, index: str, folder: str) -> None:
         """Do nothing: no build asks a shard server."""
@@ -187,6 +216,12 @@ class ShardCache:
         """Close the shards of an index that are not of its current generation."""
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
+        self._remove_copies()
+
+    def _remove_copies(self) -> None:
+        """Remove the copies of earlier generations in a thread, which may wait for a copy."""
+        if self._copies is not None:
+            threading.Thread(target=self._copies.remove_stale, daemon=True).start()
 
     def _current(self, index: str) -> set[ShardKey]:
         """Return the shards of the current generation of an index."""
@@ -207,8 +242,25 @@ class ShardCache:
         self._errors = {key: error for key, error in self._errors.items() if not is_stale(key)}
 
 
-def _open_core(root: Path, key: ShardKey) -> ShardCore:
-    """Open a shard; raises `IndexNotFoundError`, `IndexChangedError` and `IndexDamagedError`."""
+def copies_of(process: Process, log: Logger) -> ShardCopies | None:
+    """Return the copies of shards of a server, None without the option `cache_dir`."""
+    if not process.config.cache_dir:
+        return None
+
+    def report(event: str, shard: str, reason: str) -> None:
+        if reason:
+            log.warning(event, shard=shard, reason=reason)
+        else:
+            log.info(event, shard=shard)
+
+    return ShardCopies(Path(process.config.cache_dir), process.root, report)
+
+
+def _check_key(root: Path, key: ShardKey) -> Path:
+    """Return the folder of the generation of a shard, if it has the shard.
+
+    Raises `IndexNotFoundError`, `IndexChangedError` and `IndexDamagedError`.
+    """
     folder = root / key.name / str(key.generation)
     if not folder.is_dir():
         if IndexFolder(root / key.name).pointer_stamp() is None:
@@ -217,7 +269,7 @@ def _open_core(root: Path, key: ShardKey) -> ShardCore:
     entries = read_manifest(folder).shards
     if key.shard >= len(entries) or entries[key.shard].crc32 != key.checksum:
         raise _replaced(key)
-    return ShardCore(open_shard_part(folder, key.shard))
+    return folder
 
 
 def _replaced(key: ShardKey) -> IndexChangedError:

@@ -116,6 +116,11 @@ _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster
         ({**_ROUTER, "replicas": 2}, "replicas"),
         ({**_ROUTER, "shard_servers": "one:1|two"}, "shard_servers"),
         ({"shards": 2, "cluster_ca": "file"}, "cluster_ca"),
+        ({"data_dir": "d", "cache_dir": "c"}, "cache_dir"),
+        ({"shards": 2, "cache_dir": "c"}, "cache_dir"),
+        ({**_ROUTER, "data_dir": "d", "cache_dir": "c"}, "cache_dir"),
+        ({**_SHARD, "cache_dir": "d/c"}, "cache_dir"),
+        ({**_SHARD, "cache_dir": "."}, "cache_dir"),
     ],
 )
 def test_options_of_shards_that_contradict_one_another(options: dict[str, Any], field: str) -> None:
@@ -128,6 +133,8 @@ def test_shard_servers_have_places_and_replicas() -> None:
     assert config.shard_places == (("one:1", "two:2"), ("three:3",))
     assert not config.starts_shard_servers
     assert Config(shards=2).starts_shard_servers
+    assert Config(shards=2, data_dir="d", cache_dir="c").cache_dir == "c"
+    assert Config(**_SHARD, cache_dir="c").cache_dir == "c"  # type: ignore[arg-type]  # of any option
 
 
 def test_shard_servers_elsewhere_need_tls(tmp_path: Path) -> None:

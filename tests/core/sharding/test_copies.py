@@ -1,0 +1,223 @@
+"""Copies of shards on a disk of this machine."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from divgrpc.builder.builder import IndexBuilder
+from divgrpc.columns.values import columns_of
+from divgrpc.errors import IndexDamagedError, StorageFullError
+from divgrpc.parameters import BuildParameters
+from divgrpc.sharding import copies as copies_module
+from divgrpc.sharding.copies import ShardCopies
+from divgrpc.sharding.files import divide_folder, open_shard_part
+from divgrpc.storage.generations import Generation, IndexFolder, staging
+from support.data.served_index import random_points
+
+POINTS = random_points(120, dims=8, seed=3)
+COLOURS = ["red", "green", "blue"] * 40
+_COPIED: Final = "a shard was copied"
+_DAMAGED: Final = "a copy is damaged, and is made again"
+
+
+class Copies:
+    """Copies of the shards of an index, and what was reported about them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.cache = folder / "data", folder / "cache"
+        self.events: list[tuple[str, str]] = []
+        self.copies = ShardCopies(self.cache, self.root, self._report)
+
+    def _report(self, event: str, shard: str, reason: str) -> None:
+        assert shard.startswith(("points.", "others."))
+        self.events.append((event.split(" in ", maxsplit=1)[0], reason))
+
+    def build(self, name: str = "points", rows: int = len(POINTS)) -> Path:
+        """Build an index on two shards, and return the folder of its generation."""
+        columns = columns_of({"colour": COLOURS[:rows]}, rows, {})
+        with staging(self.root / name, replace=True) as stage:
+            stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+            builder = IndexBuilder(stage, BuildParameters(), attributes=columns)
+            builder.append(POINTS[:rows], columns=columns)
+            number = builder.build().manifest.generation
+        return self.root / name / str(number)
+
+    @property
+    def names(self) -> list[str]:
+        """The folders of copies, without their checksums."""
+        paths = sorted(path for path in self.cache.iterdir() if path.is_dir())
+        return [path.name.rsplit(".", 1)[0] for path in paths]
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    (tmp_path / "data").mkdir()
+    return Copies(tmp_path)
+
+
+def check_equal(one: Generation, other: Generation) -> None:
+    assert one.manifest == other.manifest
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, array in other.arrays.items():
+        assert one.arrays[name].tobytes() == array.tobytes()
+
+
+def flip(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_the_copy_is_read_and_not_the_original(copies: Copies) -> None:
+    folder = copies.build()
+    original = open_shard_part(folder, 1)
+    expected = {name: array.tobytes() for name, array in original.arrays.items()}
+    part = copies.copies.open("points", 1, 1)
+    check_equal(part, original)
+    for path in folder.rglob("*.npy"):
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            file.write(bytes(size))
+    assert {name: array.tobytes() for name, array in part.arrays.items()} == expected
+    assert copies.names == ["points.1.1"]
+    # A copy is made once, and opened from then on.
+    copies.copies.open("points", 1, 1)
+    assert copies.events == [(_COPIED, "")]
+    # Mapped files may go.
+    shutil.rmtree(copies.cache)
+    assert {name: array.tobytes() for name, array in part.arrays.items()} == expected
+
+
+def test_each_damaged_file_of_a_copy_is_noticed(copies: Copies) -> None:
+    """The copy is made again, and then has the bytes of the original."""
+    folder = copies.build()
+    copies.copies.open("points", 1, 0)
+    (copy,) = (path for path in copies.cache.iterdir() if path.is_dir())
+    files = [path for path in copy.rglob("*") if path.is_file() and path.stat().st_size > 128]
+    assert {path.name for path in files} >= {"manifest.json", "vectors.npy", "hyperplanes.npy"}
+    for path in files:
+        copies.events.clear()
+        flip(path)
+        check_equal(copies.copies.open("points", 1, 0), open_shard_part(folder, 0))
+        assert [event for event, _ in copies.events] == [_DAMAGED, _COPIED]
+    shutil.rmtree(copy / "shards")
+    check_equal(copies.copies.open("points", 1, 0), open_shard_part(folder, 0))
+
+
+def test_a_damaged_original_is_copied_twice_and_leaves_no_copy(copies: Copies) -> None:
+    path = copies.build() / "shards" / "0" / "vectors.npy"
+    flip(path)
+    with pytest.raises(IndexDamagedError, match="in a new copy, array vectors does not match"):
+        copies.copies.open("points", 1, 0)
+    assert [event for event, _ in copies.events] == [_COPIED, _DAMAGED, _COPIED]
+    assert copies.names == []
+    copies.copies.open("points", 1, 1)
+    path.unlink()
+    with pytest.raises(IndexDamagedError, match=r"vectors\.npy is missing"):
+        copies.copies.open("points", 1, 0)
+    assert copies.names == ["points.1.1"]
+
+
+_KILLED: Final = """
+import os, signal, sys
+from pathlib import Path
+from divgrpc.sharding import copies
+
+moment, cache, root = sys.argv[1:]
+fsync, rename = os.fsync, os.rename
+
+def end(*_): os.kill(os.getpid(), signal.SIGKILL)
+def rename_and_end(*paths): rename(*paths), end()
+synced = []
+def sync(file):
+    fsync(file), synced.append(file)
+    if len(synced) == 3: end()
+
+if moment == "copying": os.fsync = sync
+if moment == "whole": os.rename = end
+if moment == "renamed": os.rename = rename_and_end
+copies.ShardCopies(Path(cache), Path(root), print).open("points", 1, 0)
+"""
+
+
+@pytest.mark.parametrize("moment", ["copying", "whole", "renamed"])
+def test_a_killed_process_leaves_no_copy_that_is_incomplete(copies: Copies, moment: str) -> None:
+    folder = copies.build()
+    command = [sys.executable, "-c", _KILLED, moment, str(copies.cache), str(copies.root)]
+    killed = subprocess.run(command, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (name,) = (path.name for path in copies.cache.iterdir() if path.is_dir())
+    assert name.endswith(".part") == (moment != "renamed")
+    check_equal(copies.copies.open("points", 1, 0), open_shard_part(folder, 0))
+    assert copies.events == ([] if moment == "renamed" else [(_COPIED, "")])
+    assert copies.names == ["points.1.0"]
+
+
+def test_old_and_unfinished_copies_are_removed(copies: Copies) -> None:
+    """Copies of current generations stay, and so does whatever is no copy."""
+    copies.build()
+    copies.build("others")
+    for name, shard in (("points", 0), ("points", 1), ("others", 0)):
+        copies.copies.open(name, 1, shard)
+    (copies.cache / "points.2.0.00000000.part").mkdir()
+    (copies.cache / "photographs").mkdir()
+    (copies.cache / "points.txt").touch()
+    copies.copies.remove_stale()
+    assert copies.names == [*("others.1.0", "photographs", "points.1.0", "points.1.1")]
+    copies.build()
+    copies.copies.open("points", 2, 0)
+    copies.copies.remove_stale()
+    assert copies.names == ["others.1.0", "photographs", "points.2.0"]
+    # An index that was deleted and built again has the same numbers.
+    IndexFolder(copies.root / "others").delete()
+    copies.build("others", rows=60)
+    copies.copies.remove_stale()
+    assert copies.names == ["photographs", "points.2.0"]
+    # While nobody can read the pointer, the copy may be current.
+    (copies.root / "points" / "CURRENT").write_text("?")
+    copies.copies.remove_stale()
+    assert copies.names == ["photographs", "points.2.0"]
+    IndexFolder(copies.root / "points").delete()
+    copies.copies.remove_stale()
+    assert copies.names == ["photographs"]
+
+
+def test_two_generations_of_one_number_have_two_copies(copies: Copies) -> None:
+    """The index was deleted and built again."""
+    copies.build()
+    copies.copies.open("points", 1, 0)
+    IndexFolder(copies.root / "points").delete()
+    folder = copies.build(rows=60)
+    check_equal(copies.copies.open("points", 1, 0), open_shard_part(folder, 0))
+    assert copies.names == ["points.1.0", "points.1.0"]
+
+
+@pytest.mark.parametrize("error", [StorageFullError("no room"), PermissionError("read-only")])
+def test_without_room_for_a_copy_the_original_is_read(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    folder = copies.build()
+
+    def fail(*_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(copies_module, "_copy", fail)
+    check_equal(copies.copies.open("points", 1, 0), open_shard_part(folder, 0))
+    assert copies.events == [("a shard has no copy, and is read where it is", str(error))]
+    assert copies.names == []
+
+
+def test_several_processes_make_one_copy(copies: Copies) -> None:
+    """Threads stand for processes: each open of a lock file has a lock of its own."""
+    folder = copies.build()
+    with ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(copies.copies.open, "points", 1, 0) for _ in range(6)]
+        parts = [future.result() for future in futures]
+    for part in parts:
+        check_equal(part, open_shard_part(folder, 0))
+    assert copies.events == [(_COPIED, "")]

@@ -1,0 +1,71 @@
+"""Shard servers that answer from copies of their shards."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from divgrpc import Index
+from divgrpc_client import Client
+from divgrpc_server.__main__ import run
+from support.data.divided_indexes import differences
+from support.data.served_index import random_points
+from support.processes.running_server import RunningServer, eventually
+
+POINTS = random_points(400, dims=8, seed=9)
+QUERIES = POINTS[:5] + 0.2
+
+
+def mapped(server: RunningServer) -> set[Path]:
+    """Return the files of shards that workers of shard servers have mapped."""
+    paths: set[Path] = set()
+    processes = server.pids("engine")
+    while processes:
+        pid = processes.pop()
+        processes += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if line.endswith(".npy") and "/shards/" in line:
+                paths.add(Path(line.split(maxsplit=5)[5]))
+    return paths
+
+
+def check(client: Client, points: np.ndarray) -> None:
+    answer, whole = client.query("points", QUERIES, k=5), Index.build(points).query(QUERIES, k=5)
+    assert set(differences(answer, whole)) <= {"generation", "dial_reasons"}
+
+
+def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> None:
+    """Also after a start with a damaged copy, which the log names."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    options = ("--data-dir", str(data), "--shards", "2", "--cache-dir", str(cache))
+    with (
+        RunningServer(tmp_path, *options, "--workers", "1") as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        for rows in (300, 400):
+            client.build("points", POINTS[:rows], replace=True)
+            check(client, POINTS[:rows])
+        files = mapped(server)
+        assert files
+        assert all(path.is_relative_to(cache) for path in files)
+        # Those of the first generation are removed.
+        eventually(lambda: len(list(cache.glob("points.*"))) == 2)
+        assert {path.name.split(".")[1] for path in cache.glob("points.*")} == {"2"}
+    (path,) = cache.glob("points.2.1.*/shards/1/vectors.npy")
+    data_before = path.read_bytes()
+    path.write_bytes(data_before[:-1] + bytes([data_before[-1] ^ 1]))
+    shutil.copytree(path.parents[2], cache / "points.1.0.00000000")
+    with (
+        RunningServer(tmp_path, *options, "--workers", "1") as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        check(client, POINTS)
+        assert "a copy is damaged, and is made again" in server.log
+        eventually(lambda: len(list(cache.glob("points.*"))) == 2)
+    assert path.read_bytes() == data_before
+
+
+def test_a_cache_folder_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    data, cache = str(tmp_path / "data"), str(tmp_path / "file" / "cache")
+    assert run(["--data-dir", data, "--shards", "2", "--cache-dir", cache], {}) == 1

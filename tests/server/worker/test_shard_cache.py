@@ -1,0 +1,133 @@
+"""The shards that a worker of a shard server has open, and their copies."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from divgrpc.builder.builder import IndexBuilder
+from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
+from divgrpc.parameters import BuildParameters
+from divgrpc.sharding import copies as copies_module
+from divgrpc.sharding.copies import ShardCopies
+from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.files import divide_folder
+from divgrpc.storage.generations import IndexFolder, read_manifest, staging
+from divgrpc_server.worker.shards import ShardCache, ShardKey
+from support.data.served_index import random_points
+from support.processes.running_server import eventually
+
+POINTS = random_points(60, dims=8, seed=1)
+
+
+def build(path: Path) -> Path:
+    """Build an index on two shards, and return the folder of its generation."""
+    with staging(path, replace=True) as stage:
+        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        builder = IndexBuilder(stage, BuildParameters())
+        builder.append(POINTS)
+        return path / str(builder.build().manifest.generation)
+
+
+def key_of(folder: Path, shard: int = 0) -> ShardKey:
+    checksum = read_manifest(folder).shards[shard].crc32
+    return ShardKey(folder.parent.name, int(folder.name), shard, checksum)
+
+
+class Shards:
+    """Shards of the index in a folder, with copies in another folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.copies = folder / "data" / "points", folder / "copies"
+        self.path.parent.mkdir()
+        self.damage: list[str] = []
+        self._is_open = threading.Event()
+        copies = ShardCopies(self.copies, self.path.parent, lambda *_: None)
+        self.cache = ShardCache(self.path.parent, self._is_open.set, self._report, copies)
+
+    def _report(self, index: str, damage: str) -> None:
+        self.damage.append(f"{index}: {damage}")
+
+    def find(self, key: ShardKey) -> ShardCore:
+        """Return a shard after it was opened; raises as `ShardCache.find` does."""
+        self._is_open.clear()
+        while (core := self.cache.find(str(key))) is None:
+            assert self._is_open.wait(20)
+            self.cache.collect()
+        return core
+
+    @property
+    def names(self) -> set[str]:
+        """The copies, without their checksums."""
+        return {path.name.rsplit(".", 1)[0] for path in self.copies.iterdir() if path.is_dir()}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    return Shards(tmp_path)
+
+
+def test_copies_of_earlier_generations_are_removed(shards: Shards) -> None:
+    """When the index is replaced and deleted, and when a worker starts."""
+    first = shards.find(key_of(build(shards.path)))
+    shards.find(key_of(build(shards.path)))
+    assert shards.names == {"points.1.0", "points.2.0"}
+    shards.cache.refresh("points")
+    eventually(lambda: shards.names == {"points.2.0"})
+    # A query may be about to be answered.
+    assert first.rows
+    shards.find(key_of(build(shards.path)))
+    shards.cache.open_all()
+    eventually(lambda: shards.names == {"points.3.0"})
+    IndexFolder(shards.path).delete()
+    shards.cache.refresh("points")
+    eventually(lambda: shards.names == set())
+
+
+def test_a_generation_that_goes_while_it_is_copied_is_no_damage(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = key_of(build(shards.path))
+    copy = copies_module._copy  # the moment at which the index is replaced
+
+    def replace_and_copy(source: Path, target: Path) -> None:
+        if target.name == "vectors.npy":
+            build(shards.path)
+        copy(source, target)
+
+    monkeypatch.setattr(copies_module, "_copy", replace_and_copy)
+    with pytest.raises(IndexChangedError):
+        shards.find(old)
+    assert shards.damage == []
+    assert shards.names == set()
+
+
+def delete(path: Path) -> None:
+    IndexFolder(path).delete()
+
+
+def damage(path: Path) -> None:
+    file = path / "1" / "shards" / "0" / "codes.npy"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [(build, IndexChangedError), (delete, IndexNotFoundError), (damage, IndexDamagedError)],
+)
+def test_what_has_no_copy_is_refused_with_its_reason(
+    shards: Shards, change: Callable[[Path], object], error: type[Exception]
+) -> None:
+    """Damage that the original has is reported once, and other shards are opened."""
+    folder = build(shards.path)
+    keys = [key_of(folder, shard) for shard in range(2)]
+    change(shards.path)
+    for _ in range(2):
+        with pytest.raises(error):
+            shards.find(keys[0])
+    if error is IndexDamagedError:
+        reason = "in a new copy, array codes does not match its checksum"
+        assert shards.damage == [f"points: shard 0: {reason}"]
+        assert shards.find(keys[1]).rows
