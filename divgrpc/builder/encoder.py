@@ -28,10 +28,10 @@ from divgrpc.builder.row_encoder import (
 )
 from divgrpc.hashing import codes, hyperplanes, lists, partition
 from divgrpc.hashing.count_sketch import CountSketch
+from divgrpc.hashing.length_bounds import length_bounds
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels import normalise
 from divgrpc.kernels.encode import put_codes
-from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.projection import embed
@@ -181,24 +181,11 @@ class _Encoder:
                 part = inverses[start : start + len(block)]
                 np.divide(1, block_lengths, out=part, where=block_lengths > 0)
             if not isinstance(self._points, SparseRows):
-                self._store_length_bounds(self._points)
+                self._put("length_bounds", length_bounds(self._points))
 
     def _store_inverted_lists(self) -> None:
         """Store the points by column (`kernels.inverted_lists`)."""
         lists.create_lists(self._sparse_blocks, self._rows, self._dims, self._create)
-
-    def _store_length_bounds(self, points: FloatArray) -> None:
-        """For each block, store an upper bound on the lengths of its points and all later points.
-
-        A block has `BOUND_ROWS` points. `kernels.exact.score_longest` uses these bounds.
-        """
-        longest = []
-        for start in range(0, self._rows, BOUND_ROWS):
-            block = points[start : start + BOUND_ROWS].astype(np.float64)
-            longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
-            release_rows(points)
-        suffix_maxima = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
-        self._put("length_bounds", np.nextafter(suffix_maxima, np.float32(np.inf)))
 
     def draw(self, *, fit: bool) -> None:
         """Draw the hyperplanes; if `fit`, also choose the number of components for cells."""

@@ -26,7 +26,10 @@ from divgrpc.types.records import Attribute
 from divgrpc.vectors import SparseRows
 
 # Arrays with an entry for each row.
-_BY_ROW: Final[Sequence[str]] = ("vectors", "inverse_lengths", "squares", "ids")
+BY_ROW: Final[Sequence[str]] = ("vectors", "inverse_lengths", "squares", "ids")
+# The rows of the whole generation that a shard has, unless their ids ascend. Only
+# `divgrpc.sharding.joining` reads them.
+ROW_NUMBERS: Final = "row_numbers"
 
 
 class Cut(NamedTuple):
@@ -57,11 +60,18 @@ def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> C
     if homes is None:
         homes = homes_of(arrays, shards)
     shared = {name: array for name, array in arrays.items() if is_shared(name)}
-    # One after another, because their arrays are copies.
-    parts = (
-        _part(manifest, arrays, shared, np.flatnonzero(homes == shard)) for shard in range(shards)
-    )
-    return Cut(manifest, shared, parts)
+    has_order = ascends(arrays["ids"])
+
+    def parts() -> Iterator[Generation]:
+        # One after another, because their arrays are copies.
+        for shard in range(shards):
+            rows = np.flatnonzero(homes == shard)
+            part = _part(manifest, arrays, shared, rows)
+            if not has_order:
+                part.arrays[ROW_NUMBERS] = read_only(rows.astype(np.int32))
+            yield part
+
+    return Cut(manifest, shared, parts())
 
 
 def homes_of(arrays: Mapping[str, Array], shards: int) -> IntArray:
@@ -81,7 +91,7 @@ def _part(
     manifest: Manifest, arrays: Mapping[str, Array], shared: Mapping[str, Array], rows: IntArray
 ) -> Generation:
     """Return the generation of the points in `rows` (m,), in ascending order."""
-    part = {name: arrays[name][rows] for name in _BY_ROW if name in arrays}
+    part = {name: arrays[name][rows] for name in BY_ROW if name in arrays}
     if not ascends(part["ids"]):
         part[ID_ORDER] = np.argsort(part["ids"])
     part |= take(annotations_in(arrays), rows)

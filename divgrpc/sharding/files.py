@@ -1,4 +1,9 @@
-"""Writes the files of shards: divides the folder of a complete generation, and opens it again."""
+"""Writes the files of shards: divides the folder of a complete generation, and opens it again.
+
+To change the number of shards, the generation is made whole again first. Its arrays are those that
+were divided, which their checksums show. So the new shards have the files that a division of the
+whole generation writes.
+"""
 
 import os
 import zlib
@@ -9,6 +14,7 @@ from pathlib import Path
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.joining import join
 from divgrpc.storage.arrays import ArrayFolder, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import (
@@ -17,6 +23,7 @@ from divgrpc.storage.generations import (
     extending,
     open_array_of,
     read_manifest,
+    staging,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest, ShardEntry
 from divgrpc.storage.meter import OnProgress
@@ -30,20 +37,32 @@ def divide_index(
 ) -> IndexInfo:
     """Divide the points of an index among shards; return the description of its new generation.
 
-    path: the folder of the index. shards: from 2 to 256.
+    path: the folder of the index, which may be divided among another number of shards. shards: from
+        1 to 256; 1 makes the index whole.
 
     All checksums are compared. Raises `InvalidArgumentError` with the field `shards`,
     `IndexNotFoundError`, `IndexDamagedError`,
     `BuildUnderWayError`, `StorageInUseError`, `StorageFullError`, and `UnsupportedError` if the
-    index was written to or is divided already.
+    index was written to, has this number of shards already, or was divided by an earlier version.
     """
-    if not 2 <= shards <= LIMITS["shards_max"]:
-        raise invalid("shards", f"must be between 2 and {LIMITS['shards_max']}, got {shards}")
+    if not 1 <= shards <= LIMITS["shards_max"]:
+        raise invalid("shards", f"must be between 1 and {LIMITS['shards_max']}, got {shards}")
     index = IndexFolder(path)
-    if was_written(index.path / str(index.current())):
+    folder = index.path / str(index.current())
+    if was_written(folder):
         raise UnsupportedError(
             "index", f"index {index.name!r} was written to since it was built: build it again"
         )
+    count = len(read_manifest(folder).shards)
+    if shards == max(1, count):
+        state = f"is divided among {count} shards" if count else "is whole"
+        raise UnsupportedError("index", f"index {index.name!r} {state} already")
+    generation = (_divide_again if count else _divide)(index, shards, on_progress)
+    return generation.manifest.info(index.name, generation.defaults)
+
+
+def _divide(index: IndexFolder, shards: int, on_progress: OnProgress | None) -> Generation:
+    """Divide an index that is whole."""
     with extending(index.path) as (stage, current):
         folder = index.path / str(current.manifest.generation)
         for array, entry in current.manifest.arrays.items():
@@ -51,8 +70,47 @@ def divide_index(
             open_array_of(folder, array, entry, verify=True)
         stage.share(current)
         stage.divide = partial(divide_folder, shards=shards, on_progress=on_progress)
-        generation = stage.publish(current.manifest)
-    return generation.manifest.info(index.name, generation.defaults)
+        return stage.publish(current.manifest)
+
+
+def _divide_again(index: IndexFolder, shards: int, on_progress: OnProgress | None) -> Generation:
+    """Change the number of shards of an index; nobody can have written to it."""
+    with staging(index.path, replace=True) as stage:
+        folder = index.path / str(index.current())
+        router_part = open_router_part(folder)
+        whole = replace(router_part.manifest, shards=())
+        parts = []
+        for shard in range(len(router_part.manifest.shards)):
+            parts.append(open_shard_part(folder, shard))
+            if on_progress is not None:
+                on_progress(Progress("reading", shard + 1, len(router_part.manifest.shards), None))
+        shared = {name: entry for name, entry in whole.arrays.items() if is_shared(name)}
+        stage.share(replace(router_part, manifest=replace(whole, arrays=shared)), SHARED)
+        join(stage, whole, parts)
+        stage.divide = partial(_check_and_divide, whole, shards, on_progress)
+        return stage.publish(whole)
+
+
+def _check_and_divide(
+    whole: Manifest, shards: int, on_progress: OnProgress | None, folder: Path, manifest: Manifest
+) -> Manifest:
+    """Divide arrays that were joined, if they are those that were divided before.
+
+    whole: the manifest before the division. folder, manifest: as `divide_folder`.
+
+    Raises `UnsupportedError`.
+    """
+    if manifest.arrays != whole.arrays:
+        both = manifest.arrays.keys() | whole.arrays.keys()
+        names = [n for n in sorted(both) if manifest.arrays.get(n) != whole.arrays.get(n)]
+        raise UnsupportedError(
+            "index",
+            f"the shards do not give the arrays {', '.join(names)} that were divided, perhaps by an"
+            " earlier version: build the index again",
+        )
+    # In the order of a build, which the bytes of the manifest depend on.
+    manifest = replace(manifest, arrays=whole.arrays)
+    return manifest if shards == 1 else divide_folder(folder, manifest, shards, on_progress)
 
 
 def divide_folder(

@@ -312,13 +312,13 @@ class Staging(ArrayFolder):
         self._scratch: list[ArrayFolder] = []
         self._defaults = Defaults()
 
-    def share(self, generation: Generation) -> None:
+    def share(self, generation: Generation, home: str = "") -> None:
         """Use the arrays and the defaults of the current generation in this one.
 
-        The files are hard links where the file system has them, and copies elsewhere. Raises
-        `StorageFullError`.
+        The files are in `home`, in the folder of the generation. They become hard links where the
+        file system has them, and copies elsewhere. Raises `StorageFullError`.
         """
-        folder = self._target / str(generation.manifest.generation)
+        folder = self._target / str(generation.manifest.generation) / home
         self._shared, self._defaults = generation.manifest.arrays, generation.defaults
         for name, entry in self._shared.items():
             link_or_copy(folder / f"{name}.npy", self.folder / f"{name}.npy", entry)

@@ -35,9 +35,10 @@ _SHARED_ARRAYS: Final = frozenset(
 def is_shared(name: str) -> bool:
     """Return whether all shards and routers read the array of this name."""
     is_words = name.startswith("attribute.") and name.split(".")[2].startswith("words")
-    # The model, the names and the hierarchy of the labels.
+    # The model, the names and the hierarchy of the labels; and what only encoding reads.
     is_labels = name.startswith("label_") and not name.startswith("label_sets.")
-    return name in _SHARED_ARRAYS or is_words or is_labels
+    is_model = name.startswith("model_")
+    return name in _SHARED_ARRAYS or is_words or is_labels or is_model
 
 
 def check_whole(manifest: Manifest) -> None:

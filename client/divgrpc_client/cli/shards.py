@@ -17,7 +17,11 @@ def add_reshard(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of `reshard`."""
     verb.add_argument("folder", metavar="FOLDER", help="The folder of an index.")
     verb.add_argument(
-        "--shards", metavar="N", type=int, required=True, help="The number of shards, 2 to 256."
+        "--shards",
+        metavar="N",
+        type=int,
+        required=True,
+        help="The number of shards, 1 to 256; 1 makes the index whole.",
     )
     options.add_flags(verb, _JSON)
 
@@ -25,12 +29,13 @@ def add_reshard(verb: argparse.ArgumentParser) -> None:
 def reshard(arguments: argparse.Namespace) -> None:
     """Divide the points of an index among shards.
 
-    The index gets a new generation. A server that runs on the data directory serves it at once, if
-    it was started with --shards; otherwise calls of the index fail from now on. An index that was
-    written to, or that is on shards already, must be built again.
+    The index gets a new generation, with the same answers. A server that runs on the data directory
+    serves it at once, if it was started with --shards; otherwise calls of an index with shards fail
+    from now on. An index that was written to must be built again.
 
     Examples:
       divgrpc reshard indexes/shoes --shards 4
+      divgrpc reshard indexes/shoes --shards 1     whole again
       divgrpc reshard indexes/shoes --shards 4 --json
     """
     with options.with_extra("reshard", "dividing indexes", "server"):
@@ -46,7 +51,5 @@ def _show(info: "IndexInfo", *, as_json: bool) -> None:
         shards = [{"rows": shard.rows, "bytes": shard.bytes} for shard in info.shards]
         json_output.show({"name": info.name, "generation": info.generation, "shards": shards})
         return
-    sys.stdout.write(
-        f"{info.name}: generation {info.generation:,}, {len(rows)} shards of {min(rows):,} to"
-        f" {max(rows):,} points\n"
-    )
+    parts = f"{len(rows)} shards of {min(rows):,} to {max(rows):,}" if rows else f"{info.rows:,}"
+    sys.stdout.write(f"{info.name}: generation {info.generation:,}, {parts} points\n")

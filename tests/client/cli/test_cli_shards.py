@@ -54,9 +54,9 @@ def test_json_has_each_shard(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_cannot_be_divided_is_left_as_it_is(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for shards in (0, 1, 257):
+    for shards in (0, 257):
         assert run("reshard", folder, "--shards", shards) == 2
-        assert "shards must be between 2 and 256" in capsys.readouterr().err
+        assert "shards must be between 1 and 256" in capsys.readouterr().err
     assert run("reshard", folder.parent / "nothing", "--shards", 2) == 1
     assert "there is no index 'nothing'" in capsys.readouterr().err
     with Collection.open(folder) as collection:
@@ -66,13 +66,23 @@ def test_what_cannot_be_divided_is_left_as_it_is(
     assert len(Index.open(folder)) == len(POINTS)
 
 
-def test_an_index_on_shards_is_not_divided_again(
+def test_an_index_on_shards_gets_another_number_of_them(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also one, which makes it whole. The same number is refused."""
+    before = Index.open(folder).query(POINTS[:3] + 0.1, k=5)
+    assert run("reshard", folder, "--shards", 1) == 1
+    assert "is whole already" in capsys.readouterr().err
     assert run("reshard", folder, "--shards", 2) == 0
-    assert run("reshard", folder, "--shards", 3) == 1
-    assert "divided among 2 shards" in capsys.readouterr().err
-    assert len(open_router_part(folder / "2").manifest.shards) == 2
+    assert run("reshard", folder, "--shards", 2) == 1
+    assert "is divided among 2 shards already" in capsys.readouterr().err
+    assert run("reshard", folder, "--shards", 3) == 0
+    assert capsys.readouterr().out.startswith("points: generation 3, 3 shards of ")
+    assert len(open_router_part(folder / "3").manifest.shards) == 3
+    assert run("reshard", folder, "--shards", 1) == 0
+    assert capsys.readouterr().out == "points: generation 4, 120 points\n"
+    after = Index.open(folder).query(POINTS[:3] + 0.1, k=5)
+    assert set(differences(after, before)) <= {"generation"}
 
 
 def test_damage_is_not_hidden_by_new_checksums(

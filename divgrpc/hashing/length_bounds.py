@@ -1,0 +1,21 @@
+"""Bounds of the lengths of points, for `divgrpc.kernels.exact.score_longest`."""
+
+import numpy as np
+
+from divgrpc.kernels.exact import BOUND_ROWS
+from divgrpc.types import FloatArray
+from divgrpc.vectors import release_rows
+
+
+def length_bounds(points: FloatArray) -> FloatArray:
+    """Return an upper bound on the lengths of each block of points and all points after it.
+
+    points: (n, d). A block has `BOUND_ROWS` points.
+    """
+    longest = []
+    for start in range(0, len(points), BOUND_ROWS):
+        block = points[start : start + BOUND_ROWS].astype(np.float64)
+        longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
+        release_rows(points)
+    suffix_maxima = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
+    return np.nextafter(suffix_maxima, np.float32(np.inf))
