@@ -51,7 +51,9 @@ def divide_index(
     folder = index.path / str(index.current())
     if was_written(folder):
         raise UnsupportedError(
-            "index", f"index {index.name!r} was written to since it was built: build it again"
+            "index",
+            f"index {index.name!r} was written to since it was built: export its points, and build"
+            " it again",
         )
     count = len(read_manifest(folder).shards)
     if shards == max(1, count):

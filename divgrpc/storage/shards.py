@@ -46,8 +46,9 @@ def check_whole(manifest: Manifest) -> None:
     if manifest.shards:
         raise UnsupportedError(
             "index",
-            f"the index is divided among {len(manifest.shards)} shards: queries need a server with"
-            " --shards, and writes, Diagnose and Evaluate need an index that is whole",
+            f"the index is divided among {len(manifest.shards)} shards, and this call needs an"
+            " index that is whole: send queries to a server with --shards; for writes, Diagnose,"
+            " Evaluate or another number of shards, build the index again",
         )
 
 

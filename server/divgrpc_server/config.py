@@ -76,7 +76,8 @@ class Config:
     )
     role: str = _option(
         "index",
-        "index: serve clients; shard: answer routers that have the cluster token",
+        "index: serve clients; shard: answer routers that have the cluster token, which needs"
+        " --read-only",
         choices=("index", "shard"),
     )
     shard_servers: str = _option(

@@ -58,6 +58,10 @@ _DURATIONS: Final = 128
 _HEDGES_SHARE: Final = 0.1
 _HEDGES_MAX: Final = 20.0
 _SHARE_OF_QUICK: Final = 0.95
+_CHANGED: Final = (
+    "the index was replaced meanwhile, or shard servers have another data folder: ask again, and if"
+    " that does not help, check that --data-dir of all shard servers is the folder of this server"
+)
 # Another replica may answer what one answers with one of these codes.
 _ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
 
@@ -85,7 +89,8 @@ class ShardServers:
         self._measures_hedge = not config.hedge_ms
         # How many calls may ask another replica because the first one is slow.
         self._hedges_left = _HEDGES_MAX
-        self._unreachable: set[str] = set()
+        # Servers whose fault was logged, and that have not replied since.
+        self._faulty: set[str] = set()
         self._changed = asyncio.Event()
         self._credentials = _credentials(config)
         if config.shard_servers:
@@ -204,7 +209,7 @@ class ShardServers:
                 raise
             # The channel was closed, because its address is no longer one of a shard server.
             return _Failure(UnavailableError("a shard server is gone"), True)
-        self._unreachable.discard(address)
+        self._faulty.discard(address)
         self._measure(time.monotonic() - start)
         return reply
 
@@ -231,7 +236,7 @@ class ShardServers:
         """Return what a call that failed means for the caller."""
         status = _status_of(error)
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
-            return _Failure(IndexChangedError("the index was replaced meanwhile"), False)
+            return _Failure(IndexChangedError(_CHANGED), False)
         if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED):
             return _Failure(LateError("a shard has not replied before the deadline"), False)
         if status.code in _ELSEWHERE:
@@ -244,17 +249,23 @@ class ShardServers:
                 )
                 return _Failure(error_of_size, False)
             # It is gRPC that says so: nothing listens there, or the connection was lost.
-            if address not in self._unreachable:
-                self._unreachable.add(address)
+            if self._is_first_fault(address):
                 self._log.warning("a shard server cannot be reached", address=address)
             return _Failure(UnavailableError("a shard server cannot be reached"), True)
         if status.code == code_pb2.INTERNAL and status.details:
             return _Failure(RefusedError(status.SerializeToString()), False)
-        self._log.error(
-            "a shard server refuses this server: have both the same version and token?",
-            address=address, code=error.code().name, reason=status.message,
-        )  # fmt: skip
+        if self._is_first_fault(address):
+            self._log.error(
+                "a shard server refuses this server: have both the same version and token?",
+                address=address, code=error.code().name, reason=status.message,
+            )  # fmt: skip
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+    def _is_first_fault(self, address: str) -> bool:
+        """Note a fault of a server; return whether it is the first one since the last reply."""
+        is_first = address not in self._faulty
+        self._faulty.add(address)
+        return is_first
 
 
 def _credentials(config: Config) -> grpc.ChannelCredentials | None:

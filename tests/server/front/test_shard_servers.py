@@ -9,8 +9,9 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 from grpc import aio
+from structlog.testing import capture_logs
 
-from divgrpc.errors import DivgrpcError, IndexChangedError, IndexDamagedError
+from divgrpc.errors import DivgrpcError, IndexChangedError, IndexDamagedError, UnsupportedError
 from divgrpc_server.codec.statuses import LateError, QueueFullError, ShardsMissingError, status_of
 from divgrpc_server.config import Config
 from divgrpc_server.front.jobs import RefusedError
@@ -148,7 +149,7 @@ async def test_a_replaced_index_is_said_at_once(servers: Servers) -> None:
     """No other replica is asked, and no other try is made."""
     address = await servers.start("changed", fail(IndexChangedError("replaced")))
     servers.front.follow(Topology(1, ((address, address),)))
-    with pytest.raises(IndexChangedError):
+    with pytest.raises(IndexChangedError, match="--data-dir of all shard servers"):
         await servers.front.ask({0: b"ab"}, 10)
     assert servers.calls == ["changed"]
 
@@ -189,3 +190,25 @@ async def test_a_late_reply_is_not_awaited(servers: Servers) -> None:
         await call
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     assert not any("ShardServers" in repr(task) for task in tasks)
+
+
+@with_servers()
+async def test_a_fault_is_logged_once_until_the_next_reply(servers: Servers) -> None:
+    behaviours = [fail(UnsupportedError("operation", "unknown"))]
+
+    async def behave(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        return await behaviours[-1](request, context)
+
+    address = await servers.start("changing", behave)
+    servers.front.follow(Topology(1, ((address,),)))
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(ShardsMissingError):
+                await servers.front.ask({0: b"ab"}, 10)
+        assert [line["code"] for line in lines] == ["UNIMPLEMENTED"]
+        behaviours.append(reply)
+        await servers.front.ask({0: b"ab"}, 10)
+        behaviours.pop()
+        with pytest.raises(ShardsMissingError):
+            await servers.front.ask({0: b"ab"}, 10)
+        assert len(lines) == 2
