@@ -16,7 +16,9 @@ from divgrpc.types import (
     Progress,
     QueryDefault,
     QueryStats,
+    ReplicaInfo,
     SearchCost,
+    ShardInfo,
     WarningInfo,
 )
 from divgrpc_protos.records import UnknownWordError, from_message, set_values, to_message
@@ -86,6 +88,8 @@ def test_index_info_survives_conversion() -> None:
         warnings=(WarningInfo("CODE", "A sentence."),),
         query_default=default,
         labels=labels,
+        shards=(ShardInfo(3, 24, (ReplicaInfo("host:1", "unreachable", "no"),)), ShardInfo(1, 8)),
+        degraded=True,
     )
     assert from_message(to_message(info, index_pb2.IndexInfo), IndexInfo) == info
 

@@ -53,7 +53,8 @@ from divgrpc.types.parameters import (
 )
 from divgrpc.types.quotas import QuotaShortfall
 from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind, Scalar
-from divgrpc.types.shards import ShardInfo
+from divgrpc.types.shards import ReplicaInfo, ReplicaState, ShardInfo
+from divgrpc.types.writes import WriteResult, WritesInfo
 
 __all__ = [
     "Advice",
@@ -101,6 +102,8 @@ __all__ = [
     "QueryStats",
     "Refusal",
     "RefusalRule",
+    "ReplicaInfo",
+    "ReplicaState",
     "Report",
     "Rounding",
     "Sampling",
@@ -436,23 +439,6 @@ class Defaults:
     thresholds: Mapping[Mode, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class WritesInfo:
-    """The writes to a generation of an index.
-
-    sequence: number of the last write.
-    rows_unmerged: number of points that were written since the last merge and not deleted or
-        replaced.
-    rows_dead: number of deleted or replaced points whose vectors are still stored.
-    log_bytes: bytes of the log, including space that is reserved for later writes.
-    """
-
-    sequence: int
-    rows_unmerged: int
-    rows_dead: int
-    log_bytes: int
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
@@ -488,6 +474,7 @@ class IndexInfo:
     rows_without_vector: number of points without a vector, which `rows` counts and `nonzeros` does
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
+    degraded: whether a replica of a shard does not serve; known only to a server with `--shards`.
     """
 
     name: str
@@ -517,6 +504,7 @@ class IndexInfo:
     writes: WritesInfo | None = None
     rows_without_vector: int = 0
     shards: tuple[ShardInfo, ...] = ()
+    degraded: bool = False
 
     @property
     def summary(self) -> str:
@@ -539,21 +527,6 @@ class IndexInfo:
             f"  auto search {self.auto_search}, duplicate_threshold {default}, "
             f"{size:,} bytes in {len(self.arrays)} arrays"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WriteResult:
-    """The result of a write.
-
-    generation: generation of the index that was written to.
-    sequence: number of the write, 1 for the first write to a generation. A query whose result has
-        at least this sequence number shows the write.
-    rows: number of points that were written or deleted.
-    """
-
-    generation: int
-    sequence: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,10 @@ _NOT_RECORDED: Final = {
     "BuildProgress": "left out",
     "DiversifyStreamResponse.rank": "0 in a first message; the number of messages depends on time",
     "EvaluateRow.empty": "a query of a golden index always has a result",
-    **dict.fromkeys(("IndexInfo.shards", "ShardInfo"), "the server under test has no shards"),
+    **dict.fromkeys(
+        ("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
+        "the server under test has no shards",
+    ),
     "LabelPlan.parameters": "the numbers of a training differ between processors",
     "LABEL_MODEL_LEML": "the numbers of a training differ between processors",
 }

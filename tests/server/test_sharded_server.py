@@ -18,7 +18,7 @@ from scipy import sparse
 
 from divgrpc import Index, Quota
 from divgrpc.builder.builder import IndexBuilder
-from divgrpc.errors import IndexNotFoundError, UnsupportedError
+from divgrpc.errors import IndexNotFoundError, UnavailableError, UnsupportedError
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import layouts
 from divgrpc.sharding.files import divide_folder
@@ -34,6 +34,7 @@ from support.checks.status_details import failure
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
 from support.processes.running_server import RunningServer, eventually
+from support.processes.scrapes import METRICS, Scrape, fetch, metrics_address
 
 DIMS = 16
 POINTS = random_points(1_500, dims=DIMS, seed=9)
@@ -41,13 +42,24 @@ QUERIES = POINTS[:5] + 0.2
 PRICES = np.arange(len(POINTS)) % 7
 SECRET = "a secret of sixteen or more"  # noqa: S105  # of this test alone
 CODES = grpc.StatusCode
+_START_SECONDS = 240.0
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("sharded")
-    options = ("--shards", "3", "--replicas", "2", "--workers", "1", "--worker-wait", "20")
+    options = (
+        "--shards",
+        "3",
+        "--replicas",
+        "2",
+        "--workers",
+        "1",
+        "--worker-wait",
+        "20",
+        *METRICS,
+    )
     with RunningServer(folder, "--data-dir", str(folder / "data"), *options) as running:
         with Client(running.target, timeout=60) as client:
             client.build("points", POINTS, attributes={"price": PRICES})
@@ -140,11 +152,41 @@ def test_a_batch_of_too_many_candidates_is_halved(client: Client) -> None:
     assert np.array_equal(answer.ids, np.repeat(single.ids, 200, axis=0))
 
 
+def is_whole(client: Client) -> bool:
+    """Return whether all replicas of all shards serve."""
+    info = client.get_index("points")
+    states = [one.state for shard in info.shards for one in shard.replicas]
+    assert info.degraded == (set(states) != {"serving"})
+    return not info.degraded
+
+
+def await_replicas(client: Client) -> None:
+    """Wait until all replicas of all shards serve; a server starts slowly beside others."""
+    eventually(lambda: is_whole(client), _START_SECONDS)
+
+
 def test_get_index_describes_the_shards(client: Client) -> None:
     info = client.get_index("points")
     assert len(info.shards) == 3
     assert sum(shard.rows for shard in info.shards) == info.rows == len(POINTS)
     assert all(shard.bytes > shard.rows * DIMS * 4 for shard in info.shards)
+    await_replicas(client)
+    servers = [
+        [one.address for one in shard.replicas] for shard in client.get_index("points").shards
+    ]
+    assert [len(set(addresses)) for addresses in servers] == [2, 2, 2]
+    assert len({address for addresses in servers for address in addresses}) == 6
+
+
+def test_shard_servers_are_counted(server: RunningServer, client: Client) -> None:
+    await_replicas(client)
+    address = metrics_address(server)
+    before = Scrape(address).value("divgrpc_shard_calls_total", outcome="replied")
+    client.query("points", QUERIES[:1], k=3)
+    eventually(lambda: Scrape(address).value("divgrpc_shard_servers", state="serving") == 6)
+    scrape = Scrape(address)
+    assert scrape.value("divgrpc_shard_calls_total", outcome="replied") >= before + 3
+    assert scrape.value("divgrpc_shard_places_missing") == 0
 
 
 def test_what_shards_cannot_do_yet_is_refused(client: Client) -> None:
@@ -184,12 +226,14 @@ def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Inde
                 answers.append(client.query("points", QUERIES, k=5))
         return answers
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, Client(server.target, timeout=60) as client:
+        await_replicas(client)
         callers = [pool.submit(ask) for _ in range(2)]
         for pid in shard_servers(server)[:2]:
             os.kill(pid, signal.SIGKILL)
             stopped.add(pid)
             eventually(lambda: len({*shard_servers(server)} - stopped) == 6)
+            await_replicas(client)
         is_over.set()
         answers = [answer for caller in callers for answer in caller.result()]
     whole = index.query(QUERIES, k=5)
@@ -202,13 +246,16 @@ def test_a_replica_that_stands_still_delays_no_query(
     server: RunningServer, client: Client, index: Index
 ) -> None:
     whole = index.query(QUERIES, k=5)
+    await_replicas(client)
     front = next(pid for pid in _children(shard_servers(server)[0]) if _is_front(pid))
     os.kill(front, signal.SIGSTOP)
     try:
         for _ in range(20):
             check(client.query("points", QUERIES, k=5, timeout=10), whole)
+        eventually(lambda: "unreachable" in states_of(client))
     finally:
         os.kill(front, signal.SIGCONT)
+    await_replicas(client)
 
 
 def test_the_engine_is_replaced_with_its_servers(
@@ -219,6 +266,11 @@ def test_the_engine_is_replaced_with_its_servers(
     server.kill("engine")
     check(client.query("points", QUERIES, k=5), index.query(QUERIES, k=5))
     eventually(lambda: not any(map(_runs, servers)))
+
+
+def states_of(client: Client) -> list[str]:
+    """Return the states of all replicas."""
+    return [one.state for shard in client.get_index("points").shards for one in shard.replicas]
 
 
 def _children(pid: int) -> list[int]:
@@ -297,12 +349,27 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
     """Also by a read-only server, and at two addresses for a place; nothing is started."""
     options = ("--read-only", "--shards", "2", "--cluster-token", str(tmp_path / "token"))
     places = f"{shard_server.target}|127.0.0.1:1"
-    arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1", *options)
+    arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1", *METRICS, *options)
     whole = Index.build(POINTS[:100])
     with RunningServer(tmp_path, *arguments, "--shard-servers", places) as server:
         with Client(server.target, timeout=60) as client:
             check(client.query("points", QUERIES, k=6), whole.query(QUERIES, k=6))
+            first, second = client.get_index("points").shards[1].replicas
+            assert (first.address, first.state) == (shard_server.target, "serving")
+            assert (second.address, second.state) == ("127.0.0.1:1", "unreachable")
+            assert readiness(server) == "ok\n"
+            shard_server.stop()
+            eventually(lambda: "no server of some shards" in readiness(server))
+            with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0"):
+                client.query("points", QUERIES)
         assert server.pids("engine") == []
+
+
+def readiness(server: RunningServer) -> str:
+    """Return what the probe of readiness answers."""
+    response = fetch(metrics_address(server), "/readyz")
+    assert response.code == 200
+    return response.text
 
 
 def count_in(reply: Buffer) -> int:

@@ -281,6 +281,18 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
     console().print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
 
 
+def _print_degraded(out: Console, info: IndexInfo) -> None:
+    """Print the servers of shards that do not serve."""
+    if not info.degraded:
+        return
+    out.print("[bold]degraded[/]: a shard server does not serve")
+    for number, shard in enumerate(info.shards):
+        for replica in shard.replicas:
+            if replica.state != "serving":
+                where = f"shard {number:,} at {replica.address or 'a new server'}"
+                out.print(f"  {where}: {replica.state}, {replica.reason}", markup=False)
+
+
 def index(info: IndexInfo) -> None:
     """Print the full description of an index, with the reason for each chosen parameter."""
     out = console()
@@ -292,6 +304,7 @@ def index(info: IndexInfo) -> None:
     if info.shards:
         rows = [shard.rows for shard in info.shards]
         out.print(f"{len(rows):,} shards of {min(rows):,} to {max(rows):,} points")
+        _print_degraded(out, info)
     if info.rows_without_vector:
         out.print(f"{info.rows_without_vector:,} points without a vector, which no query finds")
     columns = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics

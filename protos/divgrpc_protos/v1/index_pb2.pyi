@@ -156,6 +156,28 @@ ZERO_VECTORS_UNSPECIFIED: ZeroVectors.ValueType  # 0
 ZERO_VECTORS_REJECT: ZeroVectors.ValueType  # 1
 ZERO_VECTORS_SKIP: ZeroVectors.ValueType  # 2
 
+class _ReplicaState:
+    ValueType = NewType("ValueType", int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ReplicaStateEnumTypeWrapper(_EnumTypeWrapper[_ReplicaState.ValueType], type):
+    DESCRIPTOR: EnumDescriptor
+    REPLICA_STATE_UNSPECIFIED: _ReplicaState.ValueType  # 0
+    REPLICA_STATE_SERVING: _ReplicaState.ValueType  # 1
+    REPLICA_STATE_STARTING: _ReplicaState.ValueType  # 2
+    REPLICA_STATE_AVOIDED: _ReplicaState.ValueType  # 3
+    REPLICA_STATE_UNREACHABLE: _ReplicaState.ValueType  # 4
+    REPLICA_STATE_FAULTY: _ReplicaState.ValueType  # 5
+
+class ReplicaState(_ReplicaState, metaclass=_ReplicaStateEnumTypeWrapper): ...
+
+REPLICA_STATE_UNSPECIFIED: ReplicaState.ValueType  # 0
+REPLICA_STATE_SERVING: ReplicaState.ValueType  # 1
+REPLICA_STATE_STARTING: ReplicaState.ValueType  # 2
+REPLICA_STATE_AVOIDED: ReplicaState.ValueType  # 3
+REPLICA_STATE_UNREACHABLE: ReplicaState.ValueType  # 4
+REPLICA_STATE_FAULTY: ReplicaState.ValueType  # 5
+
 @final
 class BuildParameters(Message):
     DESCRIPTOR: Descriptor
@@ -595,6 +617,7 @@ class IndexInfo(Message):
     WRITES_FIELD_NUMBER: int
     ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     SHARDS_FIELD_NUMBER: int
+    DEGRADED_FIELD_NUMBER: int
     name: str
     generation: int
     rows: int
@@ -611,6 +634,7 @@ class IndexInfo(Message):
     id_kind: IdKind.ValueType
     has_payloads: bool
     rows_without_vector: int
+    degraded: bool
     @property
     def parameters(self) -> BuildParameters: ...
     @property
@@ -663,10 +687,30 @@ class IndexInfo(Message):
         writes: WritesInfo | None = ...,
         rows_without_vector: int = ...,
         shards: Iterable[ShardInfo] | None = ...,
+        degraded: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default", "writes", b"writes"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "rows_without_vector", b"rows_without_vector", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "shards", b"shards", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "degraded", b"degraded", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "rows_without_vector", b"rows_without_vector", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "shards", b"shards", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
+
+@final
+class ReplicaInfo(Message):
+    DESCRIPTOR: Descriptor
+
+    ADDRESS_FIELD_NUMBER: int
+    STATE_FIELD_NUMBER: int
+    REASON_FIELD_NUMBER: int
+    address: str
+    state: ReplicaState.ValueType
+    reason: str
+    def __init__(
+        self,
+        *,
+        address: str = ...,
+        state: ReplicaState.ValueType = ...,
+        reason: str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["address", b"address", "reason", b"reason", "state", b"state"]) -> None: ...
 
 @final
 class ShardInfo(Message):
@@ -674,15 +718,19 @@ class ShardInfo(Message):
 
     ROWS_FIELD_NUMBER: int
     BYTES_FIELD_NUMBER: int
+    REPLICAS_FIELD_NUMBER: int
     rows: int
     bytes: int
+    @property
+    def replicas(self) -> RepeatedCompositeFieldContainer[ReplicaInfo]: ...
     def __init__(
         self,
         *,
         rows: int = ...,
         bytes: int = ...,
+        replicas: Iterable[ReplicaInfo] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["bytes", b"bytes", "rows", b"rows"]) -> None: ...
+    def ClearField(self, field_name: Literal["bytes", b"bytes", "replicas", b"replicas", "rows", b"rows"]) -> None: ...
 
 @final
 class WritesInfo(Message):

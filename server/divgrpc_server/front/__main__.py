@@ -28,7 +28,7 @@ from divgrpc_server.front.catalog import (
 from divgrpc_server.front.follower import follow
 from divgrpc_server.front.gate import Gate
 from divgrpc_server.front.jobs import Jobs
-from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter
+from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter, ShardMeter
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import SERVICE, Service
 from divgrpc_server.front.shard_servers import SERVICE as SHARD_SERVICE
@@ -83,7 +83,10 @@ class Front:
         self._is_shard = config.role == "shard"
         self._name = SHARD_SERVICE if self._is_shard else SERVICE
         self._gate = Gate(config, root, log, process.secret if self._is_shard else "")
-        self._shards = ShardServers(config, process.secret, log) if config.shards > 1 else None
+        self._shards: ShardServers | None = None
+        if config.shards > 1:
+            meter = ShardMeter(page, config.fronts)
+            self._shards = ShardServers(config, process.secret, log, meter)
         self._tracer = tracer_of(os.environ, self._name, log)
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
@@ -122,10 +125,15 @@ class Front:
 
     def _new_service(self, meter: CallMeter) -> Service:
         config, root = self._process.config, self._process.root
+        replicas = None if self._shards is None else self._shards.replicas
+        catalog = Catalog(
+            config, root, self._pool, lambda: self._serving, lambda: self._kernels,
+            replicas=replicas,
+        )  # fmt: skip
         return Service(
             config,
             self._pool,
-            Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels),
+            catalog,
             self._jobs,
             Writer(self._writer, lambda: self._send(control.Message("write"))),
             gate=self._gate,
@@ -175,6 +183,8 @@ class Front:
         if self._process.config.read_only:
             watch = follow(self._process.root, self._pool, self._log)
             keepers.append(asyncio.create_task(watch))
+        if self._shards is not None:
+            keepers.append(asyncio.create_task(self._shards.keep()))
         await self._stop.wait()
         for keeper in keepers:
             keeper.cancel()

@@ -6,11 +6,11 @@ delay other calls.
 
 import asyncio
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, invalid
@@ -18,12 +18,15 @@ from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc.storage.layouts import read_merged
 from divgrpc.storage.published import read_writes
+from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.codec.statuses import expected
 from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.front.pool import Pool
 
+# Describes the servers that have a shard of an index, given its name and the number of the shard.
+Replicas: TypeAlias = Callable[[str, int], Sequence[ReplicaInfo]]
 _PAGE_SIZE: Final = 100
 # Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max` and
 # `service` can refuse them with an error that names an alternative. gRPC's own error gives only
@@ -45,8 +48,15 @@ class Catalog:
         pool: Pool,
         is_serving: Callable[[], bool],
         kernels: Callable[[], tuple[int, int]],
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
-        """Create a catalog; `kernels` returns the number of compiled kernels and of all kernels."""
+        """Create a catalog.
+
+        kernels: returns the number of compiled kernels and of all kernels.
+        replicas: describes the servers that have a shard; None for a server without `--shards`.
+        """
+        self._replicas = replicas
         self._config = config
         self._root = root
         self._pool = pool
@@ -57,6 +67,8 @@ class Catalog:
         """Describe one index."""
         name = check_index_name(index_pb2.GetIndexRequest.FromString(request).index)
         info = await asyncio.to_thread(self._read_info, name)
+        if self._replicas is not None:
+            _add_replicas(info, self._replicas)
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
     async def list_indexes(self, request: bytes, covers: Callable[[str], bool]) -> bytes:
@@ -127,6 +139,14 @@ class Catalog:
                 indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
         token = names[size - 1] if len(names) > size else ""
         return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=token)
+
+
+def _add_replicas(info: index_pb2.IndexInfo, replicas: Replicas) -> None:
+    """Add the servers that have the shards of an index to its description."""
+    for shard, message in enumerate(info.shards):
+        servers = replicas(info.name, shard)
+        message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
+        info.degraded = info.degraded or any(one.state != "serving" for one in servers)
 
 
 def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:

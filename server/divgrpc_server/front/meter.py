@@ -1,7 +1,10 @@
 """What a front counts: calls by method and status, reasons of refusals, and times of requests."""
 
+from collections.abc import Mapping
+
 from google.rpc import error_details_pb2, status_pb2
 
+from divgrpc_server.monitoring.definitions import PLACES_MISSING
 from divgrpc_server.monitoring.page import Page
 
 
@@ -52,6 +55,33 @@ class NoCallMeter(CallMeter):
 
     def end(self, method: str, code: str, seconds: float, status: status_pb2.Status | None) -> None:
         """Do nothing."""
+
+
+class ShardMeter:
+    """Counts the calls of a front to shard servers, and their states as it sees them."""
+
+    def __init__(self, page: Page | None, fronts: int) -> None:
+        """Take the number of fronts; None as page counts nothing."""
+        # The supervisor adds up what fronts say, and all of them see the same servers.
+        self._page, self._share = page, 1 / fronts
+
+    def add_call(self, outcome: str) -> None:
+        """Count a call that ended."""
+        if self._page is not None:
+            self._page.add(self._page.cell("divgrpc_shard_calls_total", outcome))
+
+    def add_hedge(self) -> None:
+        """Count that another replica is asked because the first one is slow."""
+        if self._page is not None:
+            self._page.add(self._page.cell("divgrpc_shard_hedges_total"))
+
+    def set_states(self, counts: Mapping[str, int], missing: int) -> None:
+        """Set the number of servers by state, and of the places where none can be reached."""
+        if self._page is None:
+            return
+        for state, count in counts.items():
+            self._page.set(self._page.cell("divgrpc_shard_servers", state), self._share * count)
+        self._page.set(self._page.cell(PLACES_MISSING), self._share * missing)
 
 
 class PoolMeter:

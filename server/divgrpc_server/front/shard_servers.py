@@ -22,6 +22,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import IndexChangedError, UnavailableError
+from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
     LateError,
@@ -31,6 +32,8 @@ from divgrpc_server.codec.statuses import (
 )
 from divgrpc_server.config import Config
 from divgrpc_server.front.jobs import RefusedError
+from divgrpc_server.front.meter import ShardMeter
+from divgrpc_server.front.shard_states import ShardStates
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
@@ -49,12 +52,15 @@ _OPTIONS: Final = (
 )
 # A call without a deadline must end too.
 _ASK_SECONDS_MAX: Final = 60.0
-_AVOID_SECONDS: Final = 1.0
+# How long a connection to a server that has left has to end.
+_CLOSE_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.25
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
 _DURATIONS: Final = 128
-# One call in ten may be hedged, and at first as many as this.
+# One call in ten may be hedged, at first as many as the maximum, and one more after each silence of
+# a second. So a call does not wait for a silent server until its deadline.
+_SILENCE_SECONDS: Final = 1.0
 _HEDGES_SHARE: Final = 0.1
 _HEDGES_MAX: Final = 20.0
 _SHARE_OF_QUICK: Final = 0.95
@@ -76,21 +82,21 @@ class _Failure(NamedTuple):
 class ShardServers:
     """The shard servers that the latest topology names."""
 
-    def __init__(self, config: Config, secret: str, log: Logger) -> None:
+    def __init__(self, config: Config, secret: str, log: Logger, meter: ShardMeter) -> None:
         """Take the token of the cluster, `secret`."""
         self._metadata = (("authorization", f"Bearer {secret}"),)
-        self._log = log
+        self._meter = meter
         self._wait_seconds = config.worker_wait
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
-        self._avoided_until: dict[str, float] = {}
+        replicas = config.replicas if config.starts_shard_servers else 0
+        self._states = ShardStates(replicas, self._channel, meter, log)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
         # How many calls may ask another replica because the first one is slow.
         self._hedges_left = _HEDGES_MAX
-        # Servers whose fault was logged, and that have not replied since.
-        self._faulty: set[str] = set()
+        self._refill_time = time.monotonic()
         self._changed = asyncio.Event()
         self._credentials = _credentials(config)
         if config.shard_servers:
@@ -104,20 +110,31 @@ class ShardServers:
         addresses = {address for place in topology.places for address in place}
         for address in self._channels.keys() - addresses:
             channel = self._channels.pop(address)
-            asyncio.get_running_loop().create_task(channel.close(grace=_AVOID_SECONDS))
+            asyncio.get_running_loop().create_task(channel.close(grace=_CLOSE_SECONDS))
+        self._states.follow(topology)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Keep the states of the servers current."""
+        await self._states.keep()
+
+    def replicas(self, index: str, shard: int) -> list[ReplicaInfo]:
+        """Describe the servers that have a shard of an index."""
+        return self._states.replicas(index, shard)
 
     async def close(self) -> None:
         """Close all connections."""
         for channel in self._channels.values():
             await channel.close()
 
-    async def ask(self, messages: dict[int, bytes], seconds: float) -> dict[int, bytes]:
+    async def ask(
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool = True
+    ) -> dict[int, bytes]:
         """Return the reply of each shard to its message; see `sharded_pool.Shards`."""
         end_time = time.monotonic() + min(seconds, _ASK_SECONDS_MAX)
         tasks = {
-            shard: asyncio.create_task(self._ask_shard(shard, message, end_time))
+            shard: asyncio.create_task(self._ask_shard(shard, message, end_time, waits=waits))
             for shard, message in messages.items()
         }
         try:
@@ -132,12 +149,15 @@ class ShardServers:
                 task.cancel()
         return dict(zip(tasks, replies, strict=True))
 
-    async def _ask_shard(self, shard: int, message: bytes, end_time: float) -> bytes:
+    async def _ask_shard(
+        self, shard: int, message: bytes, end_time: float, *, waits: bool
+    ) -> bytes:
         """Ask the replicas of a shard until one has replied."""
-        wait_end = min(end_time, time.monotonic() + self._wait_seconds)
+        wait_seconds = self._wait_seconds if waits else 0.0
+        wait_end = min(end_time, time.monotonic() + wait_seconds)
         while True:
             changed, version = self._changed, self._topology.version
-            outcome = await self._ask_replicas(shard, message, end_time)
+            outcome = await self._ask_replicas(shard, message, end_time, waits=waits)
             if isinstance(outcome, bytes):
                 return outcome
             if outcome is not None and not isinstance(outcome.error, UnavailableError):
@@ -151,48 +171,56 @@ class ShardServers:
                     await asyncio.wait_for(changed.wait(), min(left, _RETRY_SECONDS))
 
     async def _ask_replicas(
-        self, shard: int, message: bytes, end_time: float
+        self, shard: int, message: bytes, end_time: float, *, waits: bool
     ) -> bytes | _Failure | None:
         """Ask one replica after another; return a reply, or the last failure, None without any."""
-        addresses = self._ordered(self._topology.replicas(shard))
+        addresses = self._states.ordered(self._topology.replicas(shard))
+        if not waits:
+            addresses = [*filter(self._states.is_reachable, addresses)]
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
+        is_due = True
         try:
             while addresses or calls:
-                if addresses:
+                if addresses and is_due:
                     address = addresses.pop(0)
                     call = self._call(address, message, end_time)
                     calls[asyncio.create_task(call)] = address
-                # A server that is slow with all calls is no reason to ask others for all of them.
-                may_hedge = addresses and self._hedges_left >= 1
-                timeout = self._hedge_seconds if may_hedge else None
+                timeout = self._hedge_timeout if addresses else None
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                self._hedges_left -= not completions
+                is_due = bool(completions) or (bool(addresses) and self._may_hedge(calls.values()))
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
-                        self._avoid(calls.values())
+                        self._states.avoid(calls.values())
                         return outcome
                     failure = outcome
                     if not outcome.is_local:
                         return outcome
-                    self._avoid([address])
+                    self._states.avoid([address])
         finally:
             for task in calls:
                 task.cancel()
         return failure
 
-    def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
-        """Return addresses, those to avoid last."""
-        now = time.monotonic()
-        return sorted(addresses, key=lambda address: self._avoided_until.get(address, 0) > now)
+    @property
+    def _hedge_timeout(self) -> float:
+        """The seconds to wait for a reply until another replica may be asked."""
+        return self._hedge_seconds if self._hedges_left >= 1 else _SILENCE_SECONDS
 
-    def _avoid(self, addresses: Iterable[str]) -> None:
-        end_time = time.monotonic() + _AVOID_SECONDS
-        for address in addresses:
-            self._avoided_until[address] = end_time
+    def _may_hedge(self, waiting: Iterable[str]) -> bool:
+        """Whether to ask another replica, while these servers have not replied yet."""
+        now = time.monotonic()
+        seconds, self._refill_time = now - self._refill_time, now
+        self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
+        # A server that is slow with all calls is no reason to ask others for all of them.
+        if self._hedges_left >= 1:
+            self._hedges_left -= 1
+            self._meter.add_hedge()
+            return True
+        return not any(map(self._states.is_reachable, waiting))
 
     async def _call(self, address: str, message: bytes, end_time: float) -> bytes | _Failure:
         """Call one server; return its reply or a failure."""
@@ -202,14 +230,18 @@ class ShardServers:
         try:
             reply: bytes = await ask(message, timeout=seconds, metadata=self._metadata)
         except aio.AioRpcError as error:
-            return self._failure(error, address)
+            failure = self._failure(error, address, message)
+            self._meter.add_call(_outcome_of(failure.error))
+            return failure
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
+                self._meter.add_call("withdrawn")
                 raise
             # The channel was closed, because its address is no longer one of a shard server.
             return _Failure(UnavailableError("a shard server is gone"), True)
-        self._faulty.discard(address)
+        self._states.note_reply(address, message)
+        self._meter.add_call("replied")
         self._measure(time.monotonic() - start)
         return reply
 
@@ -232,7 +264,7 @@ class ShardServers:
             self._hedge_seconds = max(_HEDGE_SECONDS_MIN, sorted(self._durations)[place])
             self._durations.clear()
 
-    def _failure(self, error: aio.AioRpcError, address: str) -> _Failure:
+    def _failure(self, error: aio.AioRpcError, address: str, message: bytes) -> _Failure:
         """Return what a call that failed means for the caller."""
         status = _status_of(error)
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
@@ -241,6 +273,8 @@ class ShardServers:
             return _Failure(LateError("a shard has not replied before the deadline"), False)
         if status.code in _ELSEWHERE:
             if status.details:
+                if status.code == code_pb2.DATA_LOSS:
+                    self._states.note_damage(address, message, status.message)
                 is_local = _reason_of(status) != WorkersEndedError.reason
                 return _Failure(RefusedError(status.SerializeToString()), is_local)
             if status.code == code_pb2.RESOURCE_EXHAUSTED:
@@ -249,23 +283,13 @@ class ShardServers:
                 )
                 return _Failure(error_of_size, False)
             # It is gRPC that says so: nothing listens there, or the connection was lost.
-            if self._is_first_fault(address):
-                self._log.warning("a shard server cannot be reached", address=address)
+            self._states.note_fault(address, "unreachable", status.message)
             return _Failure(UnavailableError("a shard server cannot be reached"), True)
         if status.code == code_pb2.INTERNAL and status.details:
             return _Failure(RefusedError(status.SerializeToString()), False)
-        if self._is_first_fault(address):
-            self._log.error(
-                "a shard server refuses this server: have both the same version and token?",
-                address=address, code=error.code().name, reason=status.message,
-            )  # fmt: skip
+        reason = f"{error.code().name}: {status.message}"
+        self._states.note_fault(address, "faulty", reason)
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
-
-    def _is_first_fault(self, address: str) -> bool:
-        """Note a fault of a server; return whether it is the first one since the last reply."""
-        is_first = address not in self._faulty
-        self._faulty.add(address)
-        return is_first
 
 
 def _credentials(config: Config) -> grpc.ChannelCredentials | None:
@@ -278,6 +302,13 @@ def _credentials(config: Config) -> grpc.ChannelCredentials | None:
     key = Path(config.tls_key).read_bytes() if config.tls_key else None
     chain = Path(config.tls_cert).read_bytes() if config.tls_cert else None
     return grpc.ssl_channel_credentials(Path(config.cluster_ca).read_bytes(), key, chain)
+
+
+def _outcome_of(error: Exception) -> str:
+    """Return how a call ended, as metrics name it."""
+    if isinstance(error, UnavailableError):
+        return "unreachable"
+    return "late" if isinstance(error, LateError) else "failed"
 
 
 def _reason_of(status: status_pb2.Status) -> str:

@@ -26,6 +26,8 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
+PLACES_MISSING: Final = "divgrpc_shard_places_missing"
+
 METRICS: Final = (
     # Fronts.
     Metric(
@@ -65,6 +67,28 @@ METRICS: Final = (
         ("target",),
     ),
     Metric("divgrpc_queued_bytes", "gauge", "Size of the requests that wait.", ("target",)),
+    Metric(
+        "divgrpc_shard_calls_total",
+        "counter",
+        "Calls to shard servers that ended: replied, failed, late, unreachable or withdrawn.",
+        ("outcome",),
+    ),
+    Metric(
+        "divgrpc_shard_hedges_total",
+        "counter",
+        "Calls to another replica of a shard because the first one was slow.",
+    ),
+    Metric(
+        "divgrpc_shard_servers",
+        "gauge",
+        "Shard servers by state, as GetIndex names it; the mean over fronts.",
+        ("state",),
+    ),
+    Metric(
+        PLACES_MISSING,
+        "gauge",
+        "Places of shards at which no server can be reached; the mean over fronts.",
+    ),
     # Workers.
     Metric(
         "divgrpc_queries_total",

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from divgrpc.errors import UnavailableError
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.monitoring.definitions import PLACES_MISSING
 from divgrpc_server.monitoring.page import Key, Values
 from divgrpc_server.supervisor.child import Child
 from divgrpc_server.supervisor.index_files import IndexFiles
@@ -147,12 +148,20 @@ class Monitor:
             reason = ""  # the supervisor answers, and replaces the others by itself
         elif path == "/readyz":
             reason = state.why_not_ready()
+            if not reason and self._lacks_shards():
+                # Other servers would lack them too, and this one still has its whole indexes.
+                return HTTPStatus.OK, b"ok, but no server of some shards can be reached\n"
         elif path == "/startupz":
             reason = state.why_not_started()
         else:
             return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez, /readyz and /startupz\n"
         status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
         return status, f"{reason or 'ok'}\n".encode()
+
+    def _lacks_shards(self) -> bool:
+        """Whether fronts reach no server of some shards."""
+        pages = [child.page.read() for child in self._children() if child.page is not None]
+        return any(page.get((PLACES_MISSING,), [0.0])[0] > 0 for page in pages)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         from divgrpc_server.supervisor.exposition import expose  # only where it is needed

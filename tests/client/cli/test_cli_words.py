@@ -4,11 +4,12 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
-from divgrpc.types import Choice, IndexInfo, Metric
+from divgrpc.types import Choice, IndexInfo, Metric, ReplicaInfo, ShardInfo
 from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
 from divgrpc_client.formats import tables
@@ -198,6 +199,18 @@ def sources(info: IndexInfo) -> dict[str, str]:
         [str(cell) for cell in column.cells] for column in tables._choices(info).columns
     )
     return dict(zip(names, why, strict=True))
+
+
+def test_info_tells_which_shard_servers_do_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    replicas = (ReplicaInfo("[::1]:7", "serving"), ReplicaInfo("", "starting", "it is new"))
+    info = replace(described(()), shards=(ShardInfo(9, 1), ShardInfo(1, 1, replicas)))
+    tables.index(info)
+    assert "degraded" not in capsys.readouterr().out
+    tables.index(replace(info, degraded=True))
+    text = capsys.readouterr().out
+    assert "degraded: a shard server does not serve" in text
+    assert "shard 1 at a new server: starting, it is new" in text
+    assert "[::1]:7" not in text
 
 
 def test_info_tells_the_source_of_every_value() -> None:

@@ -2,19 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
 import pytest
 from google.rpc import code_pb2
 from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from structlog.testing import capture_logs
 
 from divgrpc.errors import DivgrpcError, IndexChangedError, IndexDamagedError, UnsupportedError
+from divgrpc.types.shards import ReplicaInfo
+from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import LateError, QueueFullError, ShardsMissingError, status_of
 from divgrpc_server.config import Config
 from divgrpc_server.front.jobs import RefusedError
+from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.shard_servers import SERVICE, ShardServers
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.topology import Topology
@@ -26,12 +32,37 @@ Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
+class Meter(ShardMeter):
+    """Collects what a front counts."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 1)
+        self.calls: list[str] = []
+        self.hedges = 0
+        self.states: dict[str, int] = {}
+        self.missing = 0
+
+    def add_call(self, outcome: str) -> None:
+        """Note the outcome."""
+        self.calls.append(outcome)
+
+    def add_hedge(self) -> None:
+        """Count it."""
+        self.hedges += 1
+
+    def set_states(self, counts: Mapping[str, int], missing: int) -> None:
+        """Note the states of which there are servers."""
+        self.states = {state: count for state, count in counts.items() if count}
+        self.missing = missing
+
+
 class Servers:
     """Shard servers in this process, and a front's view of them."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         config = Config(shards=2, worker_wait=1.0, **options)
-        self.front = ShardServers(config, SECRET, logs.configure(config, "test"))
+        self.meter = Meter()
+        self.front = ShardServers(config, SECRET, logs.configure(config, "test"), self.meter)
         self.calls: list[str] = []
         self._servers: list[aio.Server] = []
 
@@ -46,6 +77,9 @@ class Servers:
         server = aio.server()
         methods: dict[str, Any] = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
         handler = grpc.method_handlers_generic_handler(SERVICE, methods)
+        health = health_aio.HealthServicer()
+        await health.set("", health_pb2.HealthCheckResponse.SERVING)
+        add_HealthServicer_to_server(health, server)
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -129,7 +163,8 @@ def test_another_replica_may_do_better(error: DivgrpcError) -> None:
             await servers.start("good", reply),
         )
         servers.front.follow(Topology(1, (addresses,)))
-        assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+        message = request("points", 0)
+        assert await servers.front.ask({0: message}, 10) == {0: message[::-1]}
         assert servers.calls == ["bad", "good"]
 
     scene()
@@ -205,10 +240,89 @@ async def test_a_fault_is_logged_once_until_the_next_reply(servers: Servers) -> 
         for _ in range(2):
             with pytest.raises(ShardsMissingError):
                 await servers.front.ask({0: b"ab"}, 10)
-        assert [line["code"] for line in lines] == ["UNIMPLEMENTED"]
+        assert ["UNIMPLEMENTED" in line["reason"] for line in lines] == [True]
         behaviours.append(reply)
         await servers.front.ask({0: b"ab"}, 10)
         behaviours.pop()
         with pytest.raises(ShardsMissingError):
             await servers.front.ask({0: b"ab"}, 10)
         assert len(lines) == 2
+
+
+def request(index: str, shard: int) -> bytes:
+    """Return a message about a shard of an index."""
+    return shard_index_pb2.AskRequest(index=index, shard=shard).SerializeToString()
+
+
+@with_servers()
+async def test_the_states_of_replicas_are_known_without_calls(servers: Servers) -> None:
+    there, gone = await servers.start("there", reply), "127.0.0.1:1"
+    servers.front.follow(Topology(1, ((there, gone), (gone,))))
+    assert [one.state for one in servers.front.replicas("points", 0)] == ["starting"] * 2
+    keeper = asyncio.ensure_future(servers.front.keep())
+    while not servers.meter.states:
+        await asyncio.sleep(0.01)
+    assert servers.meter.states == {"serving": 1, "unreachable": 2}
+    assert servers.meter.missing == 1
+    first, second = servers.front.replicas("points", 2)
+    assert first == ReplicaInfo(there, "serving")
+    assert (second.address, second.state) == (gone, "unreachable")
+    assert "UNAVAILABLE" in second.reason
+    servers.front.follow(Topology(2, ((there,), (there,))))
+    while servers.meter.states != {"serving": 2}:
+        await asyncio.sleep(0.01)
+    assert servers.meter.missing == 0
+    keeper.cancel()
+
+
+@with_servers(replicas=3)
+async def test_a_server_that_is_not_there_is_being_started(servers: Servers) -> None:
+    servers.front.follow(Topology(1, (("127.0.0.1:1", "127.0.0.1:2"), ())))
+    states = [[one.address for one in servers.front.replicas("points", n)] for n in range(2)]
+    assert states == [["127.0.0.1:1", "127.0.0.1:2", ""], ["", "", ""]]
+
+
+@with_servers(hedge_ms=10_000.0)
+async def test_damage_is_that_of_one_shard(servers: Servers) -> None:
+    """A reply to another call says nothing about it, and one about the shard ends it."""
+    behaviours = [fail(IndexDamagedError("bad bytes"))]
+
+    async def behave(message: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        is_damaged = message == request("points", 0)
+        return await (behaviours[-1] if is_damaged else reply)(message, context)
+
+    address = await servers.start("bad", behave)
+    servers.front.follow(Topology(1, ((address,),)))
+    with pytest.raises(RefusedError):
+        await servers.front.ask({0: request("points", 0)}, 10)
+    await servers.front.ask({0: request("others", 0)}, 10)
+    assert servers.front.replicas("points", 0) == [ReplicaInfo(address, "faulty", "bad bytes")]
+    assert [one.state for one in servers.front.replicas("others", 0)] == ["avoided"]
+    assert servers.meter.calls == ["failed", "replied"]
+    behaviours.append(reply)
+    await servers.front.ask({0: request("points", 0)}, 10)
+    assert [one.state for one in servers.front.replicas("points", 0)] == ["avoided"]
+
+
+@with_servers(hedge_ms=20.0)
+async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers: Servers) -> None:
+    """Calls that may not ask another replica at once do so after a while, one each second."""
+    addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = 0.0
+    start = time.monotonic()
+    assert await servers.front.ask({0: b"ab"}, 20) == {0: b"ba"}
+    assert 0.5 < time.monotonic() - start < 15
+    assert (servers.calls, servers.meter.hedges) == (["silent", "quick"], 1)
+    await asyncio.sleep(0)
+    assert servers.meter.calls == ["replied", "withdrawn"]
+
+
+@with_servers()
+async def test_who_does_not_wait_tries_each_replica_once(servers: Servers) -> None:
+    servers.front.follow(Topology(1, (("127.0.0.1:1",), ())))
+    start = time.monotonic()
+    with pytest.raises(ShardsMissingError) as error:
+        await servers.front.ask({0: b"ab", 1: b"cd"}, 20, waits=False)
+    assert error.value.shards == [0, 1]
+    assert time.monotonic() - start < 0.9

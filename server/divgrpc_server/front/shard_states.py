@@ -1,0 +1,193 @@
+"""What a front knows of the state of shard servers.
+
+Theory of operation. Each server is asked for its health once a second, so its state is known before
+a call meets it, and without calls. What calls meet is noted too: a server that refuses calls is at
+fault until it replies to one, whatever it says about its health.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, get_args
+
+from google.protobuf.message import DecodeError
+from grpc import aio
+from grpc_health.v1 import health_pb2
+
+from divgrpc.types.shards import ReplicaInfo, ReplicaState
+from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.front.meter import ShardMeter
+from divgrpc_server.front.standard_services import HEALTH
+from divgrpc_server.ipc.topology import Topology
+from divgrpc_server.logging.logs import Logger
+
+_CHECK: Final = f"/{HEALTH}/Check"
+_CHECK_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
+_AVOID_SECONDS: Final = 1.0
+_STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
+
+
+class _Fault(NamedTuple):
+    """Why a server does not serve."""
+
+    state: ReplicaState
+    reason: str
+
+
+_NOT_CHECKED: Final = _Fault("starting", "its health is not known yet")
+_NO_WORKER: Final = _Fault("starting", "its health service says that it does not serve")
+_NOT_STARTED: Final = ReplicaInfo("", "starting", "the server is being started")
+
+
+class ShardStates:
+    """The states of the servers that the latest topology names."""
+
+    def __init__(
+        self,
+        replicas: int,
+        channel: Callable[[str], aio.Channel],
+        meter: ShardMeter,
+        log: Logger,
+    ) -> None:
+        """Take how many servers each place should have, 0 for those of the topology.
+
+        channel: returns the connection to an address.
+        """
+        self._replicas, self._channel = replicas, channel
+        self._meter, self._log = meter, log
+        self._topology = Topology(0, ())
+        self._faults: dict[str, _Fault] = {}
+        # Servers whose fault was logged, and that have not replied since.
+        self._logged: set[str] = set()
+        # The damage of shards on a server: by address, index and shard.
+        self._damage: dict[tuple[str, str, int], str] = {}
+        self._avoided_until: dict[str, float] = {}
+        self._changed = asyncio.Event()
+
+    def follow(self, topology: Topology) -> None:
+        """Take a new topology."""
+        addresses = {address for place in topology.places for address in place}
+        self._faults |= dict.fromkeys(addresses - self._addresses, _NOT_CHECKED)
+        self._topology = topology
+        known = self._faults.keys() | self._avoided_until.keys() | self._logged
+        for address in known - addresses:
+            self._faults.pop(address, None)
+            self._avoided_until.pop(address, None)
+            self._logged.discard(address)
+        self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
+        self._changed.set()
+
+    @property
+    def _addresses(self) -> set[str]:
+        return {address for place in self._topology.places for address in place}
+
+    async def keep(self) -> None:
+        """Ask all servers for their health, again and again."""
+        while True:
+            self._changed.clear()
+            await asyncio.gather(*map(self._check, self._addresses))
+            self._count()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _PAUSE_SECONDS)
+
+    async def _check(self, address: str) -> None:
+        """Ask a server for its health."""
+        check: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(
+            _CHECK
+        )
+        try:
+            reply = await check(b"", timeout=_CHECK_SECONDS)
+            status = health_pb2.HealthCheckResponse.FromString(reply).status
+        except (aio.AioRpcError, DecodeError) as error:
+            text = error.code().name if isinstance(error, aio.AioRpcError) else "not understood"
+            self.note_fault(address, "unreachable", f"it does not reply to health checks: {text}")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The channel was closed, because its address is no longer one of a shard server.
+        else:
+            fault = self._faults.get(address)
+            if status != health_pb2.HealthCheckResponse.SERVING:
+                self._faults[address] = _NO_WORKER
+            elif fault is not None and fault.state != "faulty":
+                del self._faults[address]
+                self._logged.discard(address)
+
+    def _count(self) -> None:
+        """Count the servers by state, and the places where none serves."""
+        counts: dict[str, int] = dict.fromkeys(_STATES, 0)
+        places = [self._at(place) for place in self._topology.places]
+        for replica in (replica for place in places for replica in place):
+            counts[replica.state] += 1
+        missing = sum(not any(map(self.is_reachable, place)) for place in self._topology.places)
+        self._meter.set_states(counts, missing)
+
+    def note_reply(self, address: str, message: bytes) -> None:
+        """Note that a server has replied to the message of a call."""
+        self._faults.pop(address, None)
+        self._logged.discard(address)
+        if self._damage:
+            self._damage.pop(_subject(address, message), None)
+
+    def note_fault(self, address: str, state: ReplicaState, reason: str) -> None:
+        """Note why a server does not serve, and log it unless it has not replied since the last."""
+        self._faults[address] = _Fault(state, reason)
+        if address not in self._logged:
+            self._logged.add(address)
+            event = "a shard server cannot be reached"
+            if state == "faulty":
+                event = "a shard server refuses this server: have both the same version and token?"
+            self._log.warning(event, address=address, reason=reason)
+
+    def note_damage(self, address: str, message: bytes, reason: str) -> None:
+        """Note that files of the shard that a message is about are damaged on a server."""
+        self._damage[_subject(address, message)] = reason
+
+    def avoid(self, addresses: Iterable[str]) -> None:
+        """Ask these servers last, for a second."""
+        end_time = time.monotonic() + _AVOID_SECONDS
+        for address in addresses:
+            self._avoided_until[address] = end_time
+
+    def is_reachable(self, address: str) -> bool:
+        """Whether a server may reply to a call."""
+        fault = self._faults.get(address)
+        return fault is None or fault.state != "unreachable"
+
+    def ordered(self, addresses: Sequence[str]) -> list[str]:
+        """Return addresses, those that may fail last."""
+        now = time.monotonic()
+
+        def rank(address: str) -> tuple[bool, bool]:
+            return not self.is_reachable(address), self._avoided_until.get(address, 0) > now
+
+        return sorted(addresses, key=rank)
+
+    def replicas(self, index: str, shard: int) -> list[ReplicaInfo]:
+        """Describe the servers that have a shard of an index."""
+        replicas = self._at(self._topology.replicas(shard))
+        return [self._with_damage(replica, index, shard) for replica in replicas]
+
+    def _at(self, place: Sequence[str]) -> list[ReplicaInfo]:
+        """Describe the servers at a place."""
+        absent = max(0, self._replicas - len(place))
+        return [*map(self._describe, place), *[_NOT_STARTED] * absent]
+
+    def _describe(self, address: str) -> ReplicaInfo:
+        fault = self._faults.get(address)
+        if fault is None and self._avoided_until.get(address, 0) > time.monotonic():
+            fault = _Fault("avoided", "another replica has replied sooner")
+        return ReplicaInfo(address, *(fault or _Fault("serving", "")))
+
+    def _with_damage(self, replica: ReplicaInfo, index: str, shard: int) -> ReplicaInfo:
+        damage = self._damage.get((replica.address, index, shard))
+        return replica if damage is None else ReplicaInfo(replica.address, "faulty", damage)
+
+
+def _subject(address: str, message: bytes) -> tuple[str, str, int]:
+    """Return the address with the index and the shard that a message is about."""
+    request = shard_index_pb2.AskRequest.FromString(message)
+    return address, request.index, request.shard
