@@ -186,7 +186,7 @@ def _replicas(tables: list[Table]) -> None:
 
 def _served_shards(tables: list[Table]) -> None:
     comparison, failures = tables
-    assert column(comparison, "equal") == [200]
+    assert column(comparison, "equal") == [30]
     assert min(column(comparison, "CPU")) > 0
     assert first(failures) == ["killed", "stopped"]
     assert (column(failures, "failed"), column(failures, "wrong")) == ([0, 0], [0, 0])
@@ -276,7 +276,10 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "security": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _security),
     "overload": ("--pending 64 --connections 1 --seconds 0.5 --rounds 1", _overload),
     "shard_costs": ("--points 1000 --shards 2 --rounds 1", _shard_costs),
-    "served_shards": ("--points 1000 --shards 2 --rounds 1 --kills 2 --stops 2", _served_shards),
+    "served_shards": (
+        "--points 1000 --queries 30 --shards 2 --rounds 1 --kills 2 --stops 2",
+        _served_shards,
+    ),
     "replicas": ("--calls 300 --servers 2 --in-flight 4", _replicas),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),

@@ -186,10 +186,14 @@ class ShardServers:
                     address = addresses.pop(0)
                     call = self._call(address, message, end_time)
                     calls[asyncio.create_task(call)] = address
-                timeout = self._hedge_timeout if addresses else None
+                timeout = self._hedge_timeout if addresses else _SILENCE_SECONDS
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
+                if waits and not (completions or addresses):
+                    # While one is silent, another one that was down may have come back.
+                    waiting = {*calls.values()}
+                    addresses = [a for a in self._topology.replicas(shard) if a not in waiting]
                 is_due = bool(completions) or (bool(addresses) and self._may_hedge(calls.values()))
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)

@@ -20,7 +20,6 @@ from support.data.divided_indexes import differences
 from support.processes.running_server import RunningServer, children, cpu_seconds
 
 _NAME: Final = "points"
-_QUERIES: Final = 200
 _TIMEOUT_SECONDS: Final = 30.0
 # Lets a shard server fail, given the number of the round, until the round is over.
 Break: TypeAlias = Callable[[int], AbstractContextManager[None]]
@@ -29,6 +28,7 @@ Break: TypeAlias = Callable[[int], AbstractContextManager[None]]
 @benchmark(
     "served_shards",
     points=Option(100_000, "synthetic points"),
+    queries=Option(200, "queries of a round"),
     shards=Option([2, 4], "numbers of shards"),
     rounds=Option(10, "rounds of queries in turn"),
     kills=Option(20, "servers that are killed"),
@@ -43,7 +43,7 @@ def served_shards(options: Options) -> Iterator[Output]:
     still (SIGSTOP), while a client without retries asks: "failed" and "wrong" are numbers of its
     calls.
     """
-    points = Manifold.of().points(options.points + _QUERIES)
+    points = Manifold.of().points(options.points + options.queries)
     base, queries = points[: options.points], points[options.points :]
     yield Table("A server with shards", {"points": f"{options.points:,}"})
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:

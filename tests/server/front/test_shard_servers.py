@@ -319,6 +319,19 @@ async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers:
 
 
 @with_servers()
+async def test_a_replica_that_comes_back_is_asked_while_the_other_is_silent(
+    servers: Servers,
+) -> None:
+    silent = await servers.start("silent", hang)
+    servers.front.follow(Topology(1, ((silent, "127.0.0.1:1"),)))
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 20))
+    await asyncio.sleep(0.3)
+    servers.front.follow(Topology(2, ((silent, await servers.start("new", reply)),)))
+    assert await call == {0: b"ba"}
+    assert servers.calls == ["silent", "new"]
+
+
+@with_servers()
 async def test_who_does_not_wait_tries_each_replica_once(servers: Servers) -> None:
     servers.front.follow(Topology(1, (("127.0.0.1:1",), ())))
     start = time.monotonic()
