@@ -32,7 +32,7 @@ from divgrpc_protos.v1 import (
 CORE_BUILD = {"path"}
 # Values of an enum that Query and PredictLabels share, but that Query refuses.
 OF_LABELS = {"hierarchy"}
-CLIENT_CALL = {"timeout", "request_id", "in_flight", "time_limit", "on_error"}
+CLIENT_CALL = {"timeout", "request_id", "in_flight", "time_limit", "on_error", "allow_partial"}
 # Arguments of a call that restrict the points, beside its parameters.
 FILTER: dict[str, object] = {"filter": None}
 OF_QUERY: dict[str, object] = {"filter": None, "exclude_ids": None}
@@ -169,7 +169,7 @@ def optional(field: FieldDescriptor) -> bool:
         (
             QueryParameters,
             query_pb2.QueryRequest,
-            {"index", "queries", "diversity_auto", "min_sequence"}
+            {"index", "queries", "diversity_auto", "min_sequence", "allow_partial"}
             | {*FILTER_FIELDS, *PAGE_FIELDS, *QUOTAS},
         ),
         (BuildParameters, index_pb2.BuildParameters, set()),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from divgrpc.columns.quotas import as_quotas
 from divgrpc.types import LabelResult, OnInfeasible, QueryResult
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.quotas import GroupBy, QuotasLike
+from divgrpc.types.quotas import Groups, QuotasLike
 from divgrpc.types.records import IdsOf, ShownLike
 from divgrpc_client import calls
 from divgrpc_client.messages import arguments, batches, filters
 from divgrpc_client.messages.options import PredictOptions, QueryOptions, spelled_out
 from divgrpc_client.messages.quotas import quota_fields
 from divgrpc_client.messages.stream_items import OnError, StreamItem
-from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.messages.vectors import RowsLike, VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
@@ -46,18 +46,19 @@ class QueryMethods:
     def query(
         self,
         name: str,
-        queries: VectorsLike | None = None,
+        queries: RowsLike = None,
         *,
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
         quotas: QuotasLike = None,
-        group_by: GroupBy | None = None,
+        group_by: Groups = None,
         on_infeasible: OnInfeasible = "fail",
         already_shown: ShownLike = None,
         paged: bool = False,
         page_token: str | None = None,
         min_sequence: int = 0,
+        allow_partial: bool = False,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
@@ -87,6 +88,9 @@ class QueryMethods:
         page_token: the `next_page_token` of the page before, to get the next page of the same
             request. No point is on two pages, even if points are written between them.
         min_sequence: the result must show at least the write of this number.
+        allow_partial: whether to answer without the points of shards that have no live server. The
+            `coverage` of the result is then below 1, and it names the `missing_shards`. No effect
+            on queries that need stored points (`like`, `page_token`, ids in `already_shown`).
 
         Rows that do not fit one message are sent in several. All rows of the result come from one
         generation (one build) of the index; rows of different messages may show different writes.
@@ -98,6 +102,7 @@ class QueryMethods:
         fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
         restriction |= fields
         restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
+        restriction |= filters.partial_fields(allow_partial)
         restriction |= filters.continuation_fields(
             already_shown, paged=paged, page_token=page_token
         )
@@ -109,7 +114,7 @@ class QueryMethods:
     def pages(
         self,
         name: str,
-        queries: VectorsLike | None = None,
+        queries: RowsLike = None,
         *,
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
@@ -117,6 +122,7 @@ class QueryMethods:
         already_shown: ShownLike = None,
         page_token: str | None = None,
         min_sequence: int = 0,
+        allow_partial: bool = False,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
@@ -125,7 +131,7 @@ class QueryMethods:
 
         queries, like: one query row, or one id of a stored point.
         page_token: the `next_page_token` of a page, to begin with the page after it.
-        filter, exclude_ids, already_shown, min_sequence: as in `query`.
+        filter, exclude_ids, already_shown, min_sequence, allow_partial: as in `query`.
         timeout: seconds for one page. Default: the client's timeout.
 
         No point is on two pages, even if points are written meanwhile. Raises the
@@ -133,6 +139,7 @@ class QueryMethods:
         """
         restriction = filters.query_filter_fields(filter, exclude_ids)
         restriction["min_sequence"] = arguments.not_negative("min_sequence", min_sequence)
+        restriction |= filters.partial_fields(allow_partial)
 
         def exchange(token: str | None) -> batches.Exchange[Any, Any, QueryResult]:
             fields = filters.continuation_fields(already_shown, paged=True, page_token=token)
@@ -181,8 +188,9 @@ class QueryMethods:
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
         exclude_ids: IdsOf = None,
         quotas: QuotasLike = None,
-        group_by: GroupBy | None = None,
+        group_by: Groups = None,
         on_infeasible: OnInfeasible = "fail",
+        allow_partial: bool = False,
         in_flight: int = 64,
         time_limit: float | None = None,
         on_error: OnError = None,
@@ -194,7 +202,8 @@ class QueryMethods:
 
         queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
             A `Withdrawal` withdraws an earlier item, and has no result.
-        filter, exclude_ids, quotas, group_by, on_infeasible: as in `query`, for all items.
+        filter, exclude_ids, quotas, group_by, on_infeasible, allow_partial: as in `query`, for all
+            items.
         in_flight: maximum number of items that await results at the same time, at least 1.
         time_limit: seconds after which an item fails with DEADLINE_EXCEEDED, from the moment at
             which the server reads it. Default: the items have no limit of their own.
@@ -206,7 +215,7 @@ class QueryMethods:
         call = RpcCall("QueryStream", self._peer, timeout=timeout, request_id=request_id)
         restriction = filters.query_filter_fields(filter, exclude_ids)
         fields, options = quota_fields(as_quotas(quotas, group_by, on_infeasible), options)
-        fields |= restriction
+        fields |= restriction | filters.partial_fields(allow_partial)
         pipeline = batches.QueryPipeline(name, options, fields, in_flight, time_limit)
         results = calls.pipe(self._link(), call, pipeline, queries, on_error=on_error)
         return self._stack.run_iterator(results)

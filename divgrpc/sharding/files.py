@@ -15,7 +15,7 @@ from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut
 from divgrpc.sharding.joining import join
-from divgrpc.storage.arrays import ArrayFolder, sync_folder, write_synced
+from divgrpc.storage.arrays import ArrayFolder, open_array, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import (
     Generation,
@@ -28,7 +28,14 @@ from divgrpc.storage.generations import (
 from divgrpc.storage.manifest import MANIFEST, Manifest, ShardEntry
 from divgrpc.storage.meter import OnProgress
 from divgrpc.storage.published import was_written
-from divgrpc.storage.shards import SHARDS, SHARED, is_shared, open_shard, open_shared
+from divgrpc.storage.shards import (
+    SHARDS,
+    SHARED,
+    is_shared,
+    open_shard,
+    open_shared,
+    read_shard_manifest,
+)
 from divgrpc.types import IndexInfo, Progress
 
 
@@ -179,6 +186,18 @@ def open_router_part(folder: Path, *, verify: bool = True) -> Generation:
     manifest = read_manifest(folder)
     shared = open_shared(folder, manifest, verify=verify)
     return Generation(manifest, shared, read_defaults(folder, manifest))
+
+
+def open_cells(folder: Path, whole: Manifest, shard: int) -> Generation:
+    """Open what `partial.without` reads of a shard of the generation in `folder`.
+
+    whole: the manifest of the whole generation. Raises `IndexDamagedError`.
+    """
+    manifest, arrays = read_shard_manifest(folder, whole, shard), {}
+    if "cell_starts" in manifest.arrays:
+        path = folder / SHARDS / str(shard) / "cell_starts.npy"
+        arrays["cell_starts"] = open_array(path, manifest.arrays["cell_starts"], verify=True)
+    return Generation(manifest, arrays)
 
 
 def open_shard_part(folder: Path, shard: int, *, verify: bool = True) -> Generation:

@@ -33,6 +33,7 @@ from divgrpc.sharding.finding import PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathering import GatheringSearcher
 from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.part_points import PartPoints
+from divgrpc.sharding.partial import without
 from divgrpc.sharding.quota_filters import no_forbidden, same_values
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
@@ -71,6 +72,11 @@ class GatheringEngine(Engine):
         rows: number of points of each shard.
         """
         self._shard_rows = rows
+        # The shards that answers leave out, and the share of the points that is searched.
+        self.missing: tuple[int, ...] = ()
+        self.coverage = 1.0
+        self._router_part = generation
+        self._partial: GatheringEngine | None = None
         whole = replace(generation, arrays=generation.arrays | _NO_POINTS)
         super().__init__(whole, name, folder)
         self._description = layouts.describe_reply(
@@ -91,6 +97,24 @@ class GatheringEngine(Engine):
             row_bytes=value_bytes * -(-manifest.nonzeros // max(1, manifest.rows)),
         )  # fmt: skip
         return self._gathering
+
+    def without_shards(
+        self, missing: Sequence[int], open_part: Callable[[int], Generation]
+    ) -> "GatheringEngine":
+        """Return an engine that leaves out some shards; it is kept until others are left out.
+
+        missing: the numbers of the shards, which ascend. Another shard must have points.
+        open_part: returns what `partial.without` reads of a shard.
+        """
+        engine = self._partial
+        if engine is None or engine.missing != tuple(missing):
+            part = without(self._router_part, map(open_part, missing))
+            rows = [0 if shard in missing else n for shard, n in enumerate(self._shard_rows)]
+            engine = GatheringEngine(part, rows, self._name, self._folder)
+            engine.missing, engine.coverage = tuple(missing), sum(rows) / max(1, self.rows)
+            self._partial = engine
+        engine.defaults = self.defaults
+        return engine
 
     @property
     def transcript(self) -> Transcript:
@@ -370,7 +394,11 @@ class GatheringEngine(Engine):
     # What results have beside ids.
 
     def _columns_of(self, answers: Answers, parameters: QueryParameters) -> dict[str, Any]:
-        """Return the columns of a result that have ids, and those that stored values fill."""
+        """Return the columns of a result that have ids, and those that stored values fill.
+
+        They say which shards were left out.
+        """
+        searched = {"coverage": self.coverage, "missing_shards": self.missing}
         keys = [answers.ids.ravel()]
         if self._has_texts:
             keys += answers.copies
@@ -381,7 +409,7 @@ class GatheringEngine(Engine):
         if has_columns or (has_values and self.manifest.attributes):
             self._reader = self._reader_of(np.concatenate(keys))
         with _reading():
-            return super()._columns_of(answers, parameters)
+            return {**super()._columns_of(answers, parameters), **searched}
 
     def _reader_of(self, keys: IntArray) -> RowReader:
         """Return a reader of the points with these keys; negative ones are padding."""

@@ -230,6 +230,9 @@ class QueryResult(PointHitRows):
     `group_offsets[g + 1]` - 1, counted over all rows without padding. The method `groups` returns
     the groups of a row.
 
+    `coverage` is the share of the points that was searched. It is below 1 if the query had
+    `allow_partial` and no server of `missing_shards` was up.
+
     `quota_shortfalls` says which quotas the results miss, if the query had
     `on_infeasible="relax"`.
     """
@@ -258,6 +261,8 @@ class QueryResult(PointHitRows):
     group_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     group_counts: CountArray = field(default_factory=lambda: np.empty(0, np.uint32))
     quota_shortfalls: tuple[QuotaShortfall, ...] = ()
+    coverage: float = 1.0
+    missing_shards: tuple[int, ...] = ()
 
     def groups(self, row: int) -> tuple[HitGroup, ...]:
         """Return the groups of a row, in the order of their first picks.

@@ -108,6 +108,8 @@ class Quotas:
 
 # What a caller may pass as quotas.
 QuotasLike: TypeAlias = Quota | Iterable[Quota] | None
+# What a caller may pass as `group_by`.
+Groups: TypeAlias = GroupBy | None
 
 
 def _rule_of(value: Any, bounds: Any) -> QuotaRule:  # noqa: ANN401  # checked with the quotas

@@ -95,7 +95,10 @@ _NOT_RECORDED: Final = {
     "DiversifyStreamResponse.rank": "0 in a first message; the number of messages depends on time",
     "EvaluateRow.empty": "a query of a golden index always has a result",
     **dict.fromkeys(
-        ("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
+        (
+            *("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
+            *("QueryResponse.coverage", "QueryResponse.missing_shards"),
+        ),
         "the server under test has no shards",
     ),
     "LabelPlan.parameters": "the numbers of a training differ between processors",

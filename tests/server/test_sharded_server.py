@@ -23,12 +23,14 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import layouts
 from divgrpc.sharding.files import divide_folder
 from divgrpc.sharding.messages import Buffer, divide, join
+from divgrpc.sharding.placement import shard_of
 from divgrpc.storage.generations import ROOT_LOCK, IndexFolder, read_manifest, staging
 from divgrpc.types import Mode, QueryResult, Search, Selector
 from divgrpc.types.filters import Match
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2, shard_index_pb2
 from divgrpc_server.front.shard_servers import SERVICE
+from support.checks.documentation import blocks, pages
 from support.checks.refusals import failing, refused
 from support.checks.status_details import failure
 from support.data.divided_indexes import differences
@@ -187,6 +189,12 @@ def test_shard_servers_are_counted(server: RunningServer, client: Client) -> Non
     scrape = Scrape(address)
     assert scrape.value("divgrpc_shard_calls_total", outcome="replied") >= before + 3
     assert scrape.value("divgrpc_shard_places_missing") == 0
+
+
+def test_the_program_of_the_page_runs(server: RunningServer) -> None:
+    note, page = Path(__file__).name, "guide/past-one-machine.md"
+    (block,) = (block for block in blocks(page, pages()[page]) if block.note == note)
+    exec(block.text.replace("127.0.0.1:50051", server.target), {})  # noqa: S102  # documentation
 
 
 def test_what_shards_cannot_do_yet_is_refused(client: Client) -> None:
@@ -363,6 +371,38 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
             with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0"):
                 client.query("points", QUERIES)
         assert server.pids("engine") == []
+
+
+# What an answer without shards says, and what a build of fewer points chooses otherwise.
+_OF_OTHER_POINTS = {"coverage", "missing_shards", "dial_reasons", "parameters"}
+
+
+def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) -> None:
+    """One of two places has no server."""
+    options = ("--read-only", "--shards", "2", "--cluster-token", str(tmp_path / "token"))
+    places = ("--shard-servers", f"{shard_server.target},127.0.0.1:1", "--worker-wait", "1")
+    arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1", *options, *places)
+    there = np.flatnonzero(shard_of(np.arange(100), 2) == 0)
+    rest = Index.build(POINTS[there], ids=there)
+    question: dict[str, Any] = {"k": 6, "search": "exact"}
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 1 of"):
+            client.query("points", QUERIES, **question)
+        whole = rest.query(QUERIES, **question)
+        answer = client.query("points", QUERIES, **question, allow_partial=True)
+        assert set(differences(answer, whole)) <= _OF_OTHER_POINTS
+        assert (answer.coverage, answer.missing_shards) == (len(there) / 100, (1,))
+        (streamed,) = client.query_stream("points", [QUERIES], **question, allow_partial=True)
+        assert differences(streamed, answer) == []
+        page = next(iter(client.pages("points", QUERIES[0], k=3, allow_partial=True)))
+        assert page.missing_shards == (1,)
+        for named in ({"like": [int(there[0])]}, {"page_token": page.next_page_token}):
+            with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 1 of"):
+                queries = None if "like" in named else QUERIES[0]
+                client.query("points", queries, k=3, allow_partial=True, **named)
+        shard_server.stop()
+        with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0, 1 of"):
+            client.query("points", QUERIES, **question, allow_partial=True)
 
 
 def readiness(server: RunningServer) -> str:

@@ -43,6 +43,9 @@ _ROWS_WITH_COPIES: Final = 100
 # the last row of the file is answered.
 _ROUNDS_MAX: Final = 4
 
+# Options of `query` that are arguments of the client, by the same names.
+_QUERY_FLAGS: Final = ("min_sequence", "paged", "page_token", "allow_partial")
+
 
 def build(arguments: argparse.Namespace) -> None:
     """Build an index named NAME from the rows of FILE and serve it.
@@ -102,6 +105,7 @@ def query(arguments: argparse.Namespace) -> None:
       divgrpc query images queries.npy --lose-at-most 0.05
       divgrpc query images queries.npy --rows 0:1 --explain --with-report
       divgrpc query shoes queries.npy --min-sequence 7     fails before write 7
+      divgrpc query shoes queries.npy --allow-partial      without shards that are down
       divgrpc query shoes --like a-17 --paged              page 1, and the token of page 2
       divgrpc query shoes --like a-17 --page-token TOKEN   the next page
       divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
@@ -127,7 +131,7 @@ def query(arguments: argparse.Namespace) -> None:
         ids = dict(zip(names, where.ids_of(client, arguments, *names), strict=True))
         like = ids.pop("like")
         restriction: dict[str, Any] = {**ids, **limits, "filter": condition}
-        restriction |= {n: getattr(arguments, n) for n in ("min_sequence", "paged", "page_token")}
+        restriction |= {name: getattr(arguments, name) for name in _QUERY_FLAGS}
         if queries is None:
             fields = options_in(arguments, QueryOptions)
             fields |= restriction | {"timeout": arguments.timeout}

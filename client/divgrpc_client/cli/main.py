@@ -264,6 +264,8 @@ def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_flags(verb, options.rows_flag("Send"))
     text = "Fail if the index has no write of this number (default 0)."
     options.add_flags(verb, ("--min-sequence", "N", text), default=0)
+    text = "Answer without the points of shards that have no live server."
+    options.add_flags(verb, ("--allow-partial", "", text))
     where.add_restriction(verb)
     where.add_pages(verb)
     quotas.add_quotas(verb)

@@ -56,11 +56,19 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
             "warnings": result.warnings,
             **({} if passing is None else {"points_passing": passing}),
             **({"quota_shortfalls": shortfalls} if shortfalls else {}),
+            **_partial_fields(result),
             **({"next_page_token": token} if has_pages else {}),
             "results": [{"row": row} | _entries(result, at) for at, row in enumerate(rows)],
             **({} if report is None else {"report": report}),
         }
     )
+
+
+def _partial_fields(result: QueryResult | LabelResult) -> dict[str, object]:
+    """Return what a result says about missing shards, if there were any."""
+    if not isinstance(result, QueryResult) or not result.missing_shards:
+        return {}
+    return {"coverage": result.coverage, "missing_shards": result.missing_shards}
 
 
 def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:

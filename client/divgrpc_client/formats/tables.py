@@ -137,6 +137,11 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
     )
     if answer.sequence:
         details += f", write {answer.sequence}"
+    if answer.missing_shards:
+        missing = ", ".join(map(str, answer.missing_shards))
+        details += (
+            f"\n{answer.coverage:.1%} of the points were searched: shard {missing} is missing"
+        )
     if len(answer.duality_gaps):
         greatest = f"{answer.duality_gaps.max():.1e}"
         details += f"\nduality gap at most {greatest} of the objective's range"

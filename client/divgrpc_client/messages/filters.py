@@ -63,6 +63,12 @@ def query_filter_fields(condition: FilterLike, exclude_ids: IdsOf) -> dict[str, 
     return filter_fields(condition) | excluded
 
 
+def partial_fields(allow_partial: bool) -> dict[str, Any]:
+    """Return the fields of a request whose answer may lack missing shards."""
+    check_bool(None, "allow_partial", allow_partial)
+    return {"allow_partial": True} if allow_partial else {}
+
+
 def continuation_fields(
     already_shown: ShownLike, *, paged: bool = False, page_token: str | None = None
 ) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from divgrpc.types import (
     Vote,
 )
 from divgrpc.types.filters import FilterLike
-from divgrpc.types.quotas import QuotasLike
+from divgrpc.types.quotas import Groups, QuotasLike
 from divgrpc.types.records import (
     AttributesLike,
     AttributeTypes,
@@ -55,7 +55,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client.messages.labels import LabelsLike, ModelLike
 from divgrpc_client.messages.stream_items import OnError, StreamItem
-from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.messages.vectors import RowsLike, VectorsLike
 
 __all__ = [
     "BuildOptions",
@@ -158,6 +158,9 @@ _OF_CALLS: Final = {
 }
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
+    # Before the type that it may be instead of None.
+    RowsLike: "RowsLike",
+    Groups: "Groups",
     VectorsLike: "VectorsLike",
     StreamItem: "StreamItem",
     OnError: "OnError",

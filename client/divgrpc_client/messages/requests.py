@@ -34,7 +34,7 @@ _CALL_ARGUMENTS: Final = ("timeout", "request_id")
 _PREDICT_ARGUMENTS: Final = ("filter", *_CALL_ARGUMENTS)
 _QUERY_ARGUMENTS: Final = (
     *("like", "exclude_ids", "quotas", "group_by", "on_infeasible", "already_shown", "paged"),
-    *("page_token", "min_sequence"),
+    *("page_token", "min_sequence", "allow_partial"),
     *_PREDICT_ARGUMENTS,
 )
 _BUILD_ARGUMENTS: Final = (

@@ -81,6 +81,7 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         attributes=values_of(response.attributes),
         explanations=tuple(map(_explanation, response.explanations)),
         report=_report(response.report) if response.HasField("report") else None,
+        coverage=response.coverage if response.HasField("coverage") else 1.0,
         **group_fields(response),
         **table.common_fields(response),
     )

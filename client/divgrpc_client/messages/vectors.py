@@ -38,6 +38,8 @@ class SparseLike(Protocol):
 
 
 VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
+# Rows that a caller may leave out.
+RowsLike: TypeAlias = VectorsLike | None
 
 
 def as_matrix(

@@ -232,6 +232,7 @@ class QueryRequest(Message):
     QUOTAS_FIELD_NUMBER: int
     GROUP_BY_FIELD_NUMBER: int
     ON_INFEASIBLE_FIELD_NUMBER: int
+    ALLOW_PARTIAL_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -259,6 +260,7 @@ class QueryRequest(Message):
     explain: bool
     with_report: bool
     on_infeasible: OnInfeasible.ValueType
+    allow_partial: bool
     @property
     def queries(self) -> Vectors: ...
     @property
@@ -322,9 +324,10 @@ class QueryRequest(Message):
         quotas: Iterable[Quota] | None = ...,
         group_by: GroupBy | None = ...,
         on_infeasible: OnInfeasible.ValueType = ...,
+        allow_partial: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "explain", b"explain", "filter", b"filter", "group_by", b"group_by", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "page_token", b"page_token", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "explain", b"explain", "filter", b"filter", "group_by", b"group_by", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "on_infeasible", b"on_infeasible", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "quotas", b"quotas", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> None: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_explain", b"_explain", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_page_token", b"_page_token", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "_with_report", b"_with_report", "allow_partial", b"allow_partial", "already_shown", b"already_shown", "already_shown_ids", b"already_shown_ids", "already_shown_string_ids", b"already_shown_string_ids", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "exclude_ids", b"exclude_ids", "exclude_string_ids", b"exclude_string_ids", "explain", b"explain", "filter", b"filter", "group_by", b"group_by", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "like_ids", b"like_ids", "like_string_ids", b"like_string_ids", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "min_sequence", b"min_sequence", "n_probes", b"n_probes", "on_infeasible", b"on_infeasible", "page_token", b"page_token", "paged", b"paged", "queries", b"queries", "quotas", b"quotas", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload", "with_report", b"with_report"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -572,11 +575,14 @@ class QueryResponse(Message):
     REPORT_FIELD_NUMBER: int
     GROUPS_FIELD_NUMBER: int
     QUOTA_SHORTFALLS_FIELD_NUMBER: int
+    COVERAGE_FIELD_NUMBER: int
+    MISSING_SHARDS_FIELD_NUMBER: int
     generation: int
     id_kind: IdKind.ValueType
     points_passing: int
     sequence: int
     next_page_token: str
+    coverage: float
     @property
     def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -617,6 +623,8 @@ class QueryResponse(Message):
     def groups(self) -> Groups: ...
     @property
     def quota_shortfalls(self) -> RepeatedCompositeFieldContainer[QuotaShortfall]: ...
+    @property
+    def missing_shards(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -645,9 +653,14 @@ class QueryResponse(Message):
         report: Report | None = ...,
         groups: Groups | None = ...,
         quota_shortfalls: Iterable[QuotaShortfall] | None = ...,
+        coverage: float | None = ...,
+        missing_shards: Iterable[int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_points_passing", b"_points_passing", "groups", b"groups", "parameters", b"parameters", "points_passing", b"points_passing", "report", b"report", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "explanations", b"explanations", "generation", b"generation", "groups", b"groups", "id_kind", b"id_kind", "ids", b"ids", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "quota_shortfalls", b"quota_shortfalls", "report", b"report", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: Literal["_coverage", b"_coverage", "_points_passing", b"_points_passing", "coverage", b"coverage", "groups", b"groups", "parameters", b"parameters", "points_passing", b"points_passing", "report", b"report", "stats", b"stats"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_coverage", b"_coverage", "_points_passing", b"_points_passing", "attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "coverage", b"coverage", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "explanations", b"explanations", "generation", b"generation", "groups", b"groups", "id_kind", b"id_kind", "ids", b"ids", "missing_shards", b"missing_shards", "next_page_token", b"next_page_token", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "points_passing", b"points_passing", "quota_shortfalls", b"quota_shortfalls", "report", b"report", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_coverage", b"_coverage"]) -> Literal["coverage"] | None: ...
+    @overload
     def WhichOneof(self, oneof_group: Literal["_points_passing", b"_points_passing"]) -> Literal["points_passing"] | None: ...
 
 @final

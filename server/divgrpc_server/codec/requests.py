@@ -54,7 +54,7 @@ _NO_PARAMETERS: Final = frozenset(
         *("index", "queries", "documents", "filter", "exclude_ids", "exclude_string_ids"),
         *("like_ids", "like_string_ids", "min_sequence", "paged", "page_token"),
         *("already_shown_ids", "already_shown_string_ids", "already_shown"),
-        *("quotas", "group_by", "on_infeasible"),
+        *("quotas", "group_by", "on_infeasible", "allow_partial"),
     )
 )
 # The fields of a DiversifyRequest that are no parameters.
@@ -81,6 +81,7 @@ class Query(NamedTuple):
     like: ids of points whose vectors are the queries.
     paged, page_token, already_shown: as in `Continuation`.
     quotas: what the results must meet, or None.
+    allow_partial: whether the answer may lack the points of shards that are missing.
     """
 
     name: str
@@ -95,6 +96,13 @@ class Query(NamedTuple):
     page_token: str | None = None
     already_shown: Rows | list[int] | list[str] | None = None
     quotas: Quotas | None = None
+    allow_partial: bool = False
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether the answer may lack missing shards; not if the query needs stored points."""
+        names_points = isinstance(self.already_shown, list) or self.page_token is not None
+        return self.allow_partial and not self.like and not names_points
 
     @property
     def continuation(self) -> Continuation | None:
@@ -169,6 +177,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
         request.page_token if request.HasField("page_token") else None,
         _parse_shown(request),
         quotas,
+        request.allow_partial,
     )
 
 

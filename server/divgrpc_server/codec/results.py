@@ -108,6 +108,7 @@ def pack_result(result: QueryResult) -> bytes:
         parameters=_effective(result.parameters, query_pb2.EffectiveParameters),
         groups=pack_groups(result),
         quota_shortfalls=pack_shortfalls(result),
+        coverage=result.coverage if result.missing_shards else None,
     )
     return response.SerializeToString()
 

@@ -5,6 +5,9 @@ messages (`ipc.rounds`). This pool lets the shards be asked, adds their replies 
 queues the call again, for any worker. Meanwhile the call counts as held, so admission limits the
 calls that wait for shards too.
 
+If no server of some shards is up, and the caller has said that the answer may lack them, the call
+begins anew without these shards.
+
 Shards may say that their generation was replaced meanwhile. The call then begins anew once, with
 the current generation. So no answer mixes two generations.
 """
@@ -16,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from divgrpc.errors import IndexChangedError
 from divgrpc.sharding.layouts import VECTOR_BYTES_MAX
-from divgrpc_server.codec.statuses import PoisonError, QueueFullError
+from divgrpc_server.codec.statuses import PoisonError, QueueFullError, ShardsMissingError
 from divgrpc_server.front.admission import kind_of
 from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.pool import POISON, Pool, PoolCall, WorkerLink
@@ -26,6 +29,8 @@ from divgrpc_server.ipc.packets import Outcome, Reply
 # Shards may take this share of the time to the deadline; the rest is for merging and selecting.
 _SHARDS_SHARE: Final = 0.8
 _BEGINS_MAX: Final = 2
+# How often a call may begin anew because further shards are missing.
+_LOSSES_MAX: Final = 4
 # Four calls with as many candidates as a call may have.
 _GATHERED_BYTES_MIN: Final = 4 * 2 * VECTOR_BYTES_MAX
 # A call of more rounds than any search needs would go on for ever.
@@ -35,10 +40,13 @@ _ROUNDS_MAX: Final = 64
 class Shards(Protocol):
     """Asks shards."""
 
-    def ask(self, messages: dict[int, bytes], seconds: float) -> Awaitable[dict[int, bytes]]:
+    def ask(
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+    ) -> Awaitable[dict[int, bytes]]:
         """Return the reply of each shard to its message.
 
         seconds: the time after which the replies are of no use any more.
+        waits: whether to wait for a server of a shard if none is up.
 
         Raises `ShardsMissingError`, `LateError`, `IndexChangedError` and what a shard answers.
         """
@@ -55,6 +63,8 @@ class ShardedPool(Pool):
         # How often a call has begun, and how many rounds it has had, by the id of its request.
         self._begins: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
+        # The shards that were missing each time that a call has begun anew without them.
+        self._losses: dict[int, list[set[int]]] = {}
         # The bytes of all exchanges that calls hold, and their limit.
         self._gathered_bytes = 0
         self._gathered_bytes_max = max(self._config.queue_bytes, _GATHERED_BYTES_MIN)
@@ -77,6 +87,7 @@ class ShardedPool(Pool):
     def _release(self, call: PoolCall, *, is_answered: bool = False) -> None:
         self._begins.pop(call.request.id, None)
         self._rounds.pop(call.request.id, None)
+        self._losses.pop(call.request.id, None)
         self._gathered_bytes -= len(call.request.exchanges)
         super()._release(call, is_answered=is_answered)
 
@@ -93,28 +104,32 @@ class ShardedPool(Pool):
 
     async def _ask(self, call: PoolCall, packed: bytes) -> None:
         """Ask shards for a call, and queue it again with their replies."""
-        request = call.request
+        request, may_lack = call.request, False
         try:
             self._count_round(request.id)
-            messages = rounds.unpack_round(packed)
+            messages, may_lack = rounds.unpack_round(packed)
             seconds = _SHARDS_SHARE * (request.deadline - time.monotonic())
-            replies = await self._shards.ask(messages, seconds)
+            replies = await self._shards.ask(messages, seconds, waits=not may_lack)
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
             if request.id in self._asking:  # else the call was withdrawn meanwhile
-                self._take_error(call, error)
+                self._take_error(call, error, may_lack=may_lack)
         else:
             if request.id in self._asking:
                 self._take_replies(call, rounds.pack_exchanges(messages, replies))
 
-    def _take_error(self, call: PoolCall, error: Exception) -> None:
-        """End a call; or begin it anew, once, if its index was replaced."""
+    def _take_error(self, call: PoolCall, error: Exception, *, may_lack: bool) -> None:
+        """End a call; or begin it anew, if its index was replaced or may lack missing shards."""
         number = call.request.id
-        begins = self._begins.get(number, 1)
-        if not isinstance(error, IndexChangedError) or begins >= _BEGINS_MAX:
+        begins, losses = self._begins.get(number, 1), self._losses.get(number, [])
+        if isinstance(error, IndexChangedError) and begins < _BEGINS_MAX:
+            self._begins[number] = begins + 1
+        elif isinstance(error, ShardsMissingError) and may_lack and len(losses) < _LOSSES_MAX:
+            losses = self._losses[number] = [*losses, set(error.shards)]
+        else:
             self._end(call, error)
             return
-        self._begins[number] = begins + 1
-        self._continue(call, b"")
+        missing = sorted(set().union(*losses))
+        self._continue(call, rounds.pack_missing(missing) if missing else b"")
 
     def _take_replies(self, call: PoolCall, exchanges: bytes) -> None:
         if self._gathered_bytes + len(exchanges) > self._gathered_bytes_max:

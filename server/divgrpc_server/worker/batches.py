@@ -90,7 +90,12 @@ class Pace:
 
 
 class Batch(ABC, Generic[ResultT]):
-    """The rows of one request; subclasses define what is computed for them."""
+    """The rows of one request; subclasses define what is computed for them.
+
+    may_lack: whether the answer may lack the points of shards that are missing.
+    """
+
+    may_lack = False
 
     def __init__(
         self, request: Request, name: str, rows: Rows, selector: LabelSelector | None
@@ -188,6 +193,7 @@ class QueryBatch(Batch[QueryResult]):
         self._parameters = query.parameters
         self._passing: PassingRows | None = None
         self._quotas = query.quotas
+        self.may_lack = query.may_lack
         # The rows of the points whose vectors are the queries.
         self._like = np.empty(0, np.int64)
         self._correlation_id = correlation_id

@@ -41,7 +41,7 @@ class Picking:
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
-        self.exchanges = request.exchanges
+        self.exchanges, self.may_lack = request.exchanges, False
         self.name = diversification.name
         self.is_withdrawn = False
         self._streams = request.op == Op.PICKS

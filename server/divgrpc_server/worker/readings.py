@@ -33,7 +33,7 @@ class Reading:
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
-        self.exchanges = request.exchanges
+        self.exchanges, self.may_lack = request.exchanges, False
         self.name = check_index_name(message.index)
         self.is_withdrawn = False
         self._message = message

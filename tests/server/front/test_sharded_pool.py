@@ -24,11 +24,15 @@ class Shards:
     def __init__(self) -> None:
         self.requests: list[dict[int, bytes]] = []
         self.seconds: list[float] = []
+        self.waits: list[bool] = []
         self.replies: asyncio.Queue[Exception | None] = asyncio.Queue()
 
-    async def ask(self, messages: dict[int, bytes], seconds: float) -> dict[int, bytes]:
+    async def ask(
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+    ) -> dict[int, bytes]:
         """Reply to each message with its reverse, or raise what the test says."""
         self.requests.append(messages)
+        self.waits.append(waits)
         self.seconds.append(seconds)
         if (error := await self.replies.get()) is not None:
             raise error
@@ -47,9 +51,12 @@ def with_shards(stage: Stage) -> Shards:
     return shards
 
 
-def ask_shards(link: packets.Link, request: Request, small: int = 1, large: int = 0) -> None:
+def ask_shards(
+    link: packets.Link, request: Request, small: int = 1, large: int = 0, *, may_lack: bool = False
+) -> None:
     """Answer a request with a round of messages."""
-    reply = Reply(request.id, Outcome.ROUND, rounds.pack_round(MESSAGES))
+    packed = rounds.pack_round(MESSAGES, may_lack=may_lack)
+    reply = Reply(request.id, Outcome.ROUND, packed)
     link.send(packets.pack_credits(small, large) + packets.pack_reply(reply))
 
 
@@ -85,6 +92,46 @@ async def test_a_call_goes_on_with_the_replies_of_shards(stage: Stage) -> None:
     assert isinstance(stage.pool, ShardedPool)
     assert (stage.pool._asking, stage.pool._begins, stage.pool._rounds) == ({}, {}, {})
     assert stage.pool._admission._calls == 0
+
+
+@on_stage(worker_awake=0.0)
+async def test_a_call_that_may_lack_shards_begins_anew_without_them(stage: Stage) -> None:
+    """Replies of the first beginning are dropped, and a replaced index changes nothing of it."""
+    shards = with_shards(stage)
+    link = stage.attach(1)
+    call = stage.ask(b"question")
+    errors = [
+        ShardsMissingError([2]),
+        IndexChangedError("replaced"),
+        ShardsMissingError([0, 5]),
+        ShardsMissingError([7]),
+        ShardsMissingError([8]),
+    ]
+    missing = [[], [2], [2], [0, 2, 5], [0, 2, 5, 7], [0, 2, 5, 7, 8]]
+    for expected, error in zip(missing, [*errors, ShardsMissingError([9])], strict=True):
+        (request,) = await packet(link)
+        named = rounds.unpack_exchanges(request.exchanges)
+        assert [rounds.missing_in(one) for one in named] == ([tuple(expected)] if expected else [])
+        ask_shards(link, request, may_lack=True)
+        shards.replies.put_nowait(error)
+    # Shards that are missing again and again are too many.
+    reply = await call
+    assert code_of(reply) == code_pb2.UNAVAILABLE
+    assert shards.waits == [False] * 6
+    assert isinstance(stage.pool, ShardedPool)
+    assert stage.pool._losses == {}
+
+
+@on_stage()
+async def test_a_call_that_may_not_lack_shards_waits_for_them(stage: Stage) -> None:
+    shards = with_shards(stage)
+    link = stage.attach(1)
+    call = stage.ask(b"question")
+    (request,) = await packet(link)
+    ask_shards(link, request)
+    shards.replies.put_nowait(ShardsMissingError([2]))
+    assert code_of(await call) == code_pb2.UNAVAILABLE
+    assert shards.waits == [True]
 
 
 @on_stage()

@@ -7,7 +7,9 @@ from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.packets import Op, Request, pack_request, unpack_requests
 from divgrpc_server.ipc.rounds import (
     Exchange,
+    missing_in,
     pack_exchanges,
+    pack_missing,
     pack_round,
     unpack_exchanges,
     unpack_round,
@@ -17,9 +19,20 @@ SHARDS = st.integers(0, 2**32 - 1)
 MESSAGES = st.dictionaries(SHARDS, st.binary(max_size=40), max_size=6)
 
 
-@given(messages=MESSAGES)
-def test_a_round_is_read_as_it_was_packed(messages: dict[int, bytes]) -> None:
-    assert unpack_round(pack_round(messages)) == messages
+@given(messages=MESSAGES, may_lack=st.booleans())
+def test_a_round_is_read_as_it_was_packed(messages: dict[int, bytes], may_lack: bool) -> None:
+    assert unpack_round(pack_round(messages, may_lack=may_lack)) == (messages, may_lack)
+
+
+@given(shards=st.lists(SHARDS, max_size=5), messages=MESSAGES)
+def test_missing_shards_are_named_before_exchanges(
+    shards: list[int], messages: dict[int, bytes]
+) -> None:
+    messages.pop(2**32 - 1, None)
+    packed = pack_missing(shards) + pack_exchanges(messages, messages)
+    first, *further = unpack_exchanges(packed)
+    assert missing_in(first) == tuple(shards)
+    assert [missing_in(one) for one in further] == [None] * len(messages)
 
 
 @given(first=MESSAGES, second=MESSAGES)
@@ -36,11 +49,11 @@ def test_exchanges_of_several_rounds_follow_one_another(
 def test_other_bytes_are_read_whole_or_refused(data: bytes) -> None:
     """What is read packs to the same bytes, so nothing was left out or made up."""
     try:
-        messages = unpack_round(data)
+        messages, may_lack = unpack_round(data)
     except FrameError:
         pass
     else:
-        assert pack_round(messages) == data
+        assert pack_round(messages, may_lack=may_lack) == data
     try:
         exchanges = unpack_exchanges(data)
     except FrameError:
