@@ -2,17 +2,20 @@
 
 import argparse
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 
+from divgrpc import Index
 from divgrpc.types import Choice, IndexInfo, Metric, ReplicaInfo, ShardInfo
 from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
-from divgrpc_client.formats import tables
+from divgrpc_client.formats import json_output, tables
 from divgrpc_client.load import Settings
 from support.processes.command_line import run_script
 
@@ -131,7 +134,7 @@ def test_help_does_without_docstrings(module: str, words: list[str], phrase: str
         (["query", "x", "y.npy", "--metric", "l2"], "metric is set when an index is built"),
         (
             ["query", "x", "y.npy", "--qqq"],
-            "; there are --already-shown, --candidates-limit, --dims, ",
+            "; there are --allow-partial, --already-shown, --candidates-limit, --dims, ",
         ),
         (["evaluate", "x", "y.npy", "--selectors", "greedy", "mrr"], "did you mean mmr?"),
         (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate"),
@@ -211,6 +214,18 @@ def test_info_tells_which_shard_servers_do_not_serve(capsys: pytest.CaptureFixtu
     assert "degraded: a shard server does not serve" in text
     assert "shard 1 at a new server: starting, it is new" in text
     assert "[::1]:7" not in text
+
+
+def test_a_result_tells_which_shards_were_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = Index.build(np.eye(4)).query(np.ones(4), k=2)
+    partial = replace(whole, coverage=0.75, missing_shards=(1, 3))
+    tables.result(partial, range(1))
+    assert "75.0% of the points were searched: shard 1, 3 is missing" in capsys.readouterr().out
+    json_output.show_result(partial, range(1))
+    document = json.loads(capsys.readouterr().out)
+    assert (document["coverage"], document["missing_shards"]) == (0.75, [1, 3])
+    json_output.show_result(whole, range(1))
+    assert "coverage" not in json.loads(capsys.readouterr().out)
 
 
 def test_info_tells_the_source_of_every_value() -> None:
