@@ -580,14 +580,14 @@ class Engine(LabelledPoints):
         dense = not isinstance(queries, SparseRows)
         passing = self.searched(passing)
         plan = self.plan(parameters, dense=dense, passing=_count(passing))
-        ids = np.empty((len(queries), plan.parameters.k), np.int64)
-        seconds = np.empty(len(queries))
-        for number in range(len(queries)):
+
+        def answer_one(query: Rows) -> tuple[IntArray, float]:
             start = thread_seconds()
-            answers = self._search(queries[number : number + 1], plan, passing)
-            seconds[number] = thread_seconds() - start
-            ids[number] = answers.ids[0]
-        return ids, seconds * 1e6
+            ids = self._search(query, plan, passing).ids[0]
+            return ids, thread_seconds() - start
+
+        ids, seconds = zip(*self.answer_each(answer_one, queries), strict=True)
+        return np.stack(ids), np.array(seconds) * 1e6
 
 
 def _count(passing: PassingRows | None) -> int | None:

@@ -117,13 +117,15 @@ class LabelledPoints(StoredPoints):
         arrays (nq,): for each document, the number of labels or neighbours that were scored
         exactly, and the CPU time of this thread in microseconds.
         """
-        labels = np.empty((len(documents), parameters.top_k), np.int64)
-        scored_counts, seconds = np.empty(len(documents)), np.empty(len(documents))
-        for row in range(len(documents)):
+
+        def predict_one(document: Rows) -> tuple[IntArray, float, float]:
             start = thread_seconds()
-            result = self.predict(documents[row : row + 1], parameters)
-            seconds[row] = thread_seconds() - start
-            scored_counts[row], labels[row] = result.stats.points_scored[0], result.labels[0]
+            result = self.predict(document, parameters)
+            seconds = thread_seconds() - start
+            return result.labels[0], float(result.stats.points_scored[0]), seconds
+
+        columns = zip(*self.answer_each(predict_one, documents), strict=True)
+        labels, scored_counts, seconds = map(np.array, columns)
         return labels, scored_counts, seconds * 1e6
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:

@@ -5,7 +5,7 @@ It also reads what evaluations need of stored points.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,13 @@ from divgrpc.columns.annotations import INDICES, INDPTR, annotations_in, bytes_o
 from divgrpc.columns.quotas import check_attributes
 from divgrpc.columns.reader import RowReader, ValueNumbers
 from divgrpc.errors import invalid
-from divgrpc.metrics import Labels, ListDistances, Topics, list_distances
+from divgrpc.metrics import (
+    Labels,
+    ListDistances,
+    PointCategories,
+    Topics,
+    list_distances,
+)
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
@@ -25,7 +31,7 @@ from divgrpc.search.quota_population import Population
 from divgrpc.search.reports import report_of, with_texts
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
-from divgrpc.types import FloatArray, IntArray, QueryResult
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import (
     AttributeValue,
@@ -39,6 +45,7 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
 
 # Row numbers, or vectors.
 RowsT = TypeVar("RowsT", IntArray, Rows)
+ResultT = TypeVar("ResultT")
 # Number of points that are tested at once for a page of the points that pass a filter.
 _SCROLLED_ROWS: Final = 65_536
 
@@ -75,7 +82,7 @@ class StoredPoints:
         """
         if not self._has_texts and not isinstance(ids, list):
             return ids
-        rows = self._reader.ids.rows_of(ids, field)
+        rows = self.rows_of_ids(ids, field)
         if len(unknown := np.flatnonzero(rows < 0)):
             raise invalid(field, f"has {ids[unknown[0]]!r}, which is no id of the index")
         return rows
@@ -137,7 +144,7 @@ class StoredPoints:
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
 
-    def answer_each(self, answer: Callable[[RowsT], QueryResult], rows: RowsT) -> list[QueryResult]:
+    def answer_each(self, answer: Callable[[RowsT], ResultT], rows: RowsT) -> list[ResultT]:
         """Return the answer for each of some rows, which are passed on one at a time."""
         return [answer(rows[place : place + 1]) for place in range(len(rows))]
 
@@ -303,6 +310,50 @@ class StoredPoints:
         # Without stored ids, the id of a point is its row number.
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
+
+    def topics_within(self, passing: PassingRows | None) -> Topics:
+        """Return the topics of the categories of the points that pass; None stands for all."""
+        return self.topics if passing is None else self.topics.within(passing.flags)
+
+    def topics_with(self, topics: Topics, ids: IntArray) -> Topics:  # noqa: ARG002  # all are known
+        """Return topics of `topics_within` such that they judge results with these ids (nq, k)."""
+        return topics
+
+    def categories_of(self, ids: IntArray) -> PointCategories:  # noqa: ARG002  # all are known
+        """Return the categories and sub-topics of at least the points with these ids.
+
+        ids: of any shape, as `numbers_of` and `answer_one_by_one` return them.
+        """
+        return self.topics.labels
+
+    def flags_of(self, ids: IntArray, passing: PassingRows, field: str) -> npt.NDArray[np.bool_]:
+        """Return whether the points with these ids (m,) pass; `ids` are as `numbers_of` returns.
+
+        Raises `InvalidArgumentError` with the field `field` for an id that no point has.
+        """
+        return passing.flags[self.topics.labels.rows(ids, field)]
+
+    def rows_together(
+        self,
+        parameters: QueryParameters,  # noqa: ARG002  # see the docstring
+        queries: RowsLike,  # noqa: ARG002
+        passing: PassingRows | None = None,  # noqa: ARG002
+        *,
+        as_points: bool = False,  # noqa: ARG002
+    ) -> int:
+        """Return how many of the query rows can be answered one by one in a call, at least 1.
+
+        The arguments are those of `Engine.answer`. Shards send points for all rows at once.
+        """
+        return LIMITS["query_rows_max"]
+
+    def run(self, call: Callable[[Self], ResultT]) -> ResultT:
+        """Return the result of a call; a divided index runs it until all replies have come."""
+        return call(self)
+
+    def run_timed(self, call: Callable[[Self], ResultT]) -> tuple[ResultT, float]:
+        """Do what `run` does; return the CPU time of other processes too, in seconds."""
+        return call(self), 0.0
 
     def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
         """Measure distances of results `ids` (nq, k) to their queries and to one another."""

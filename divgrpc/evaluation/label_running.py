@@ -13,6 +13,7 @@ that it has.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import LabelTally, LabelTask
-from divgrpc.evaluation.study import Resolution, Study
+from divgrpc.evaluation.study import Resolution, Runner, Study
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels, check_top_k, prediction
 from divgrpc.labels.prediction import document_rows, most_voted, weigh
@@ -32,7 +33,13 @@ from divgrpc.metrics import JudgedLabels, LabelTree, Values, measure_labels
 from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.types import EvaluateLabelRow, IntArray, LabelPrediction, Progress
+from divgrpc.types import (
+    EffectiveLabelParameters,
+    EvaluateLabelRow,
+    IntArray,
+    LabelPrediction,
+    Progress,
+)
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, query_rows
 
 # Maximum number of quantiles of the scores that `choose_threshold` tries by default.
@@ -91,9 +98,11 @@ def evaluate_labels(
 
 
 def study_labels(
-    index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask
+    index: Runner, documents: Rows, truth: SparseLabels, task: LabelTask
 ) -> Study[EvaluateLabelRow]:
     """Check a task, documents and true labels against an index, and return the study.
+
+    index: an engine, or shards that are asked.
 
     Raises the same errors as `evaluate_labels`.
     """
@@ -102,7 +111,7 @@ def study_labels(
     def set_thresholds(rows: Sequence[EvaluateLabelRow]) -> None:
         for row in rows:
             if row.is_default:
-                index.set_threshold(row.parameters.threshold, row.parameters.mode)
+                index.run(partial(_set_threshold, parameters=row.parameters))
 
     def measure_block(rows: slice, setting: PredictParameters) -> Values:
         return _measure(index, documents[rows], setting)
@@ -110,19 +119,39 @@ def study_labels(
     return Study(tally, measure_block, set_thresholds)
 
 
-def _resolve(index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask) -> Resolution:
-    labels = index.labels_or_error()
-    _check_columns(index, truth)
+def _set_threshold(engine: Engine, parameters: EffectiveLabelParameters) -> None:
+    engine.set_threshold(parameters.threshold, parameters.mode)
+
+
+def _resolve(index: Runner, documents: Rows, truth: SparseLabels, task: LabelTask) -> Resolution:
     settings: list[Any] = task.grid.settings()
-    for setting in {setting.mode: setting for setting in settings}.values():
-        index.check_documents(documents, setting)
-    return Resolution(
-        generation=index.generation,
-        parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
-        goal="f_score" if labels.tree is None else "h_score",
-        points=index.rows_searched,
-        counts=index.label_counts,
-    )
+
+    def check(engine: Engine) -> Resolution:
+        labels = engine.labels_or_error()
+        _check_columns(engine, truth)
+        for setting in {setting.mode: setting for setting in settings}.values():
+            engine.check_documents(documents, setting)
+        return Resolution(
+            generation=engine.generation,
+            parameters=(),
+            goal="f_score" if labels.tree is None else "h_score",
+            points=engine.rows_searched,
+            counts=engine.label_counts,
+            block_rows=tuple(_rows_together(engine, documents, setting) for setting in settings),
+        )
+
+    def predict_first(setting: PredictParameters) -> EffectiveLabelParameters:
+        return index.run(lambda engine: engine.predict(documents[:1], setting).parameters)
+
+    return replace(index.run(check), parameters=tuple(map(predict_first, settings)))
+
+
+def _rows_together(engine: Engine, documents: Rows, setting: PredictParameters) -> int:
+    """Return the maximum number of documents in a block."""
+    if setting.mode == "embedding":
+        return LIMITS["query_rows_max"]
+    query = setting.filled(hierarchy=engine.labels_or_error().has_hierarchy).query
+    return engine.rows_together(query, documents, as_points=True)
 
 
 def _check_columns(index: Engine, truth: SparseLabels) -> None:
@@ -131,15 +160,20 @@ def _check_columns(index: Engine, truth: SparseLabels) -> None:
         raise wrong_label_count(count, truth.shape[1])
 
 
-def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:
+def _measure(index: Runner, documents: Rows, setting: PredictParameters) -> Values:
     """Predict the labels of one document at a time, and return the figures of all documents.
 
     The result is (3 + top_k, nq): `WORK_COLUMNS`, then the labels. drank is NaN without a
     hierarchy.
     """
-    labels, scored_counts, microseconds = index.predict_one_by_one(documents, setting)
-    tree = index.labels_or_error().tree
+
+    def predict(engine: Engine) -> tuple[IntArray, Values, Values, LabelTree | None]:
+        tree = engine.labels_or_error().tree
+        return *engine.predict_one_by_one(documents, setting), tree
+
+    (labels, scored_counts, microseconds, tree), seconds = index.run_timed(predict)
     drank = np.full(len(labels), np.nan) if tree is None else tree.drank(labels)
+    microseconds = microseconds + seconds * 1e6 / len(labels)
     return np.stack([drank, scored_counts, microseconds, *labels.T])
 
 

@@ -1,8 +1,8 @@
 """Evaluations of queries at many settings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ from divgrpc.columns.ids import encode_texts, is_texts
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid, check_storable
-from divgrpc.evaluation.study import Resolution, Study, Tally, Task
-from divgrpc.metrics import Topics, Values, mean, measure, objective
+from divgrpc.evaluation.study import Resolution, Runner, Study, Tally, Task
+from divgrpc.metrics import Judged, Topics, Values, mean, measure, objective
 from divgrpc.metrics.comparing import GROUPS_MIN, without_nan
 from divgrpc.metrics.measures import MEASURES, harmonic_mean_of_means
 from divgrpc.parameters import LIMITS, QueryParameters
@@ -34,6 +34,7 @@ LEAST_WITH_H: Final = GROUPS_MIN
 
 # Queries are a dense array (nq, d) or a sparse matrix (nq, d).
 Queries = Any
+ArrayT = TypeVar("ArrayT", IntArray, npt.NDArray[np.bool_])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,27 +79,46 @@ class Relevance:
             None if self.relevant is None else self.relevant[rows],
         )
 
-    def within(self, index: "Engine", passing: "PassingRows") -> "Relevance":
-        """Return the relevance without the points that do not pass a filter.
+    def numbered(self, engine: "Engine") -> "Relevance":
+        """Return the relevance with the numbers of `Engine.numbers_of` in place of ids.
+
+        Raises `InvalidArgumentError` with the field relevant.
+        """
+        if self.relevant is None:
+            return self
+        texts = [ids for ids in self.relevant if isinstance(ids, list)]
+        if len(texts) < len(self.relevant):
+            lists = (engine.numbers_of(ids, "relevant") for ids in self.relevant)
+            return Relevance(relevant=tuple(lists))
+        # All together, because shards may have to be asked.
+        numbers = engine.numbers_of([text for ids in texts for text in ids], "relevant")
+        return Relevance(relevant=_split(numbers, texts))
+
+    @property
+    def numbers(self) -> IntArray:
+        """The numbers of all relevant points, (m,), list after list."""
+        return np.concatenate([np.empty(0, np.int64), *self._lists])
+
+    @property
+    def _lists(self) -> list[IntArray]:
+        return [np.asarray(ids) for ids in self.relevant or ()]
+
+    def within(self, engine: "Engine", passing: "PassingRows") -> "Relevance":
+        """Return the relevance, which has numbers, without the points that do not pass a filter.
 
         Raises `InvalidArgumentError` with the field relevant if no point that passes is relevant to
         a query, or for an id that no point has.
         """
         if self.relevant is None:
             return self
-        lists: list[IntArray | list[str]] = []
-        for number, ids in enumerate(self.relevant):
-            rows = index.topics.labels.rows(index.numbers_of(ids, "relevant"), "relevant")
-            flags = passing.flags[rows]
-            if not flags.any():
+        flags = _split(engine.flags_of(self.numbers, passing, "relevant"), self.relevant)
+        for number, part in enumerate(flags):
+            if not part.any():
                 raise invalid("relevant", f"has no point for query {number} that passes the filter")
-            if isinstance(ids, list):
-                lists.append([text for text, passes in zip(ids, flags, strict=True) if passes])
-            else:
-                lists.append(ids[flags])
-        return Relevance(relevant=tuple(lists))
+        lists = zip(self._lists, flags, strict=True)
+        return Relevance(relevant=tuple(ids[part] for ids, part in lists))
 
-    def topics(self, index: "Engine", all_topics: Topics) -> tuple[Topics, IntArray]:
+    def topics(self, engine: "Engine", all_topics: Topics) -> tuple[Topics, IntArray]:
         """Return the topics, and the name of each query's topic (nq,).
 
         all_topics: the topics of the categories of the points that pass the filter.
@@ -112,9 +132,22 @@ class Relevance:
             except InvalidArgumentError as error:
                 raise InvalidArgumentError("categories", f"categories: {error}") from None
             return all_topics, self.categories
-        numbers = [index.numbers_of(ids, "relevant") for ids in self.relevant or ()]
-        topics = Topics.of_relevant(numbers, index.topics.labels)
+        topics = Topics.of_relevant(self._lists, engine.categories_of(self.numbers))
         return topics, topics.names
+
+    def judge(self, engine: "Engine", all_topics: Topics, ids: IntArray) -> Judged:
+        """Judge the results `ids` (nq, k) of the queries; `all_topics` are as for `topics`."""
+        if self.categories is not None:
+            return engine.topics_with(all_topics, ids).judge(ids, self.categories)
+        labels = engine.categories_of(np.concatenate([ids.ravel(), self.numbers]))
+        topics = Topics.of_relevant(self._lists, labels)
+        return topics.judge(ids, topics.names)
+
+
+def _split(values: ArrayT, lists: Sequence[Sized]) -> tuple[ArrayT, ...]:
+    """Return the values for each of some lists; `values` has one for each entry of the lists."""
+    ends = np.cumsum([len(one) for one in lists])
+    return tuple(np.split(values, ends[:-1]))
 
 
 def _ids(ids: npt.ArrayLike, field: str) -> IntArray | list[str]:
@@ -224,7 +257,7 @@ def evaluate(
 
 
 def study_queries(
-    index: "Engine",
+    index: Runner,
     queries: Queries,
     relevance: Relevance,
     task: Task,
@@ -232,6 +265,7 @@ def study_queries(
 ) -> Study[EvaluateRow]:
     """Check a task, queries and their relevance against an index, and return the study.
 
+    index: an engine, or shards that are asked.
     condition: a filter that `as_filter` has checked, or None.
 
     Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
@@ -241,16 +275,18 @@ def study_queries(
         task = replace(task, groups=relevance.categories)
     if condition is not None and task.set_default:
         raise invalid("set_default", "does not go with a filter: a default is for all queries")
-    passing, topics = index.passing(condition), index.topics
-    if passing is not None:
-        topics, relevance = topics.within(passing.flags), relevance.within(index, passing)
-    scope = _Scope(index, passing, topics)
-    tally = QueryTally(task, _resolve(scope, queries, relevance, task))
+    scope, resolution = index.run(
+        lambda engine: _prepare(engine, queries, relevance, task, condition)
+    )
+    tally = QueryTally(task, resolution)
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
-        return _measure(scope, queries[rows], relevance[rows], setting)
+        return _measure(index, scope, queries[rows], rows, setting)
 
-    return Study(tally, measure_block, lambda _: index.set_default(tally.default()))
+    def set_default(_: object) -> None:
+        index.run(lambda engine: engine.set_default(tally.default()))
+
+    return Study(tally, measure_block, set_default)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,24 +295,30 @@ class _Scope:
 
     passing: the points that pass the filter; None if there is no filter.
     topics: the topics of the categories of these points.
+    relevance: the relevance, which has numbers.
     """
 
-    index: "Engine"
     passing: "PassingRows | None"
     topics: Topics
+    relevance: Relevance
 
 
-def _resolve(scope: _Scope, queries: Queries, relevance: Relevance, task: Task) -> Resolution:
-    """Check a task against an index, and return what it resolves to; raises as `study_queries`."""
-    index = scope.index
-    if relevance.categories is not None and not len(index.topics.names):
-        raise UnfitIndexError(
-            "categories", "the index has no categories: set relevant, or build it with categories"
-        )
-    index.check_queries(queries)
+def _prepare(
+    engine: "Engine",
+    queries: Queries,
+    relevance: Relevance,
+    task: Task,
+    condition: Filter | None,
+) -> tuple[_Scope, Resolution]:
+    """Check a task against an index, and return its scope and what it resolves to."""
+    passing, relevance = engine.passing(condition), relevance.numbered(engine)
+    if passing is not None:
+        relevance = relevance.within(engine, passing)
+    scope = _Scope(passing, _topics_of(engine, relevance, passing), relevance)
+    engine.check_queries(queries)
     if task.set_default:
         check_storable(task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
-    topics, names = relevance.topics(index, scope.topics)
+    topics, names = relevance.topics(engine, scope.topics)
     with_h = topics.depths(topics.numbers(names), 1)[:, 0] > 1
     if task.set_default and len(np.unique(task.group_of_row[with_h])) < LEAST_WITH_H:
         raise UnfitIndexError(
@@ -285,30 +327,53 @@ def _resolve(scope: _Scope, queries: Queries, relevance: Relevance, task: Task) 
         )
     limit = LIMITS["k_candidates_dims_max"]
     # Limit k * k * width: comparing all pairs of results of a query reads this many numbers.
-    if max(task.widths()) ** 2 * index.widest_row > limit:
+    if max(task.widths()) ** 2 * engine.widest_row > limit:
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {limit}"
         )
     settings: Sequence[Any] = task.grid.settings()
-    parameters = tuple(index.resolve(setting, queries, scope.passing) for setting in settings)
-    return Resolution(index.generation, parameters)
+    return scope, Resolution(
+        generation=engine.generation,
+        parameters=tuple(engine.resolve(setting, queries, passing) for setting in settings),
+        block_rows=tuple(engine.rows_together(setting, queries, passing) for setting in settings),
+    )
+
+
+def _topics_of(engine: "Engine", relevance: Relevance, passing: "PassingRows | None") -> Topics:
+    """Return the topics of the categories of the points that pass, none with lists of ids.
+
+    Raises `UnfitIndexError` if the index has no categories.
+    """
+    if relevance.categories is None:
+        none = np.empty(0, np.int64)
+        return Topics.of_counts(none, none, none)
+    topics = engine.topics_within(passing)
+    if not len(topics.names) and not len(engine.topics_within(None).names):
+        raise UnfitIndexError(
+            "categories", "the index has no categories: set relevant, or build it with categories"
+        )
+    return topics
 
 
 def _measure(
-    scope: _Scope, queries: Queries, relevance: Relevance, setting: QueryParameters
+    index: Runner, scope: _Scope, queries: Queries, rows: slice, setting: QueryParameters
 ) -> Values:
-    """Answer one query at a time, and return the figures (len(COLUMNS), nq) of all queries."""
-    index = scope.index
-    ids, microseconds = index.answer_one_by_one(queries, setting, scope.passing)
-    topics, names = relevance.topics(index, scope.topics)
-    judgments = topics.judge(ids, names)
-    distances = index.distances(queries, ids)
+    """Answer one query at a time, and return the figures (len(COLUMNS), nq) of all queries.
+
+    queries: those in `rows`.
+    """
+    relevance = scope.relevance[rows]
+    (ids, microseconds), seconds = index.run_timed(
+        lambda engine: engine.answer_one_by_one(queries, setting, scope.passing)
+    )
+    judgments = index.run(lambda engine: relevance.judge(engine, scope.topics, ids))
+    distances = index.run(lambda engine: engine.distances(queries, ids))
     columns = measure(judgments) | {
         "query_distance": distances.to_query,
         "ilad": distances.mean,
         "ilmd": distances.least,
         "objective": objective(distances, setting.dial),
-        "microseconds": microseconds,
+        "microseconds": microseconds + seconds * 1e6 / len(ids),
         "found": judgments.found,
     }
     return np.stack([np.asarray(columns[name], np.float64) for name in COLUMNS])

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from divgrpc.metrics import Values, mean, pareto_front, ratio_intervals
 from divgrpc.metrics.comparing import GROUPS_MIN, check_groups
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds, Progress
+
+if TYPE_CHECKING:
+    from divgrpc.engine import Engine
 
 STAGE: Final = "evaluating"
 # Target duration of a block in seconds. With longer blocks, threads would end at different times,
@@ -43,6 +46,20 @@ _BLOCK_RESULTS_MAX: Final = 2**15
 TIME_TOLERANCE: Final = 0.1
 
 RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
+ResultT = TypeVar("ResultT")
+
+
+class Runner(Protocol):
+    """An index to evaluate: an engine, or shards that are asked (`divgrpc.sharding.runner`).
+
+    Several threads may use it at the same time.
+    """
+
+    def run(self, call: "Callable[[Engine], ResultT]") -> ResultT:
+        """Return the result of a call, which may run several times, each time on any engine."""
+
+    def run_timed(self, call: "Callable[[Engine], ResultT]") -> tuple[ResultT, float]:
+        """Do what `run` does; return the CPU time of other processes too, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +150,7 @@ class Resolution:
     points: number of points in the index, 0 in an evaluation of queries.
     counts: (L,) int64, the number of points that have each label, for an evaluation of labels. None
         if the points of the index have no labels.
+    block_rows: for each setting, the maximum number of queries or documents in a block.
     """
 
     generation: int
@@ -140,6 +158,7 @@ class Resolution:
     goal: str = "h_score"
     points: int = 0
     counts: IntArray | None = None
+    block_rows: tuple[int, ...] = ()
 
 
 class Tally(ABC, Generic[RowT]):
@@ -349,6 +368,7 @@ class Study(Generic[RowT]):
             row_seconds = self._row_seconds.get(setting)
             size = _FIRST_ROWS if row_seconds is None else int(_BLOCK_SECONDS / row_seconds)
             most = min(_BLOCK_ROWS_MAX, _BLOCK_RESULTS_MAX // self._widths[setting])
+            most = min(most, self.resolution.block_rows[setting])
             stop = min(start + max(1, min(size, most)), self._tally.task.rows)
             is_last = stop == self._tally.task.rows
             self._setting, self._start = (setting + 1, 0) if is_last else (setting, stop)

@@ -178,6 +178,35 @@ class Topics:
         points = labels.rows(np.concatenate([*lists, np.empty(0, np.int64)]), "relevant")
         return cls(labels, names, *_grouped(topics, points, labels, len(names)), lists=True)
 
+    @classmethod
+    def of_counts(cls, categories: IntArray, subtopics: IntArray, counts: IntArray) -> Self:
+        """Make a topic of each category from numbers of points.
+
+        categories, subtopics: (p,), the sub-topics are -1 for none. A pair may occur several times.
+        counts: (p,), the number of points of each pair.
+
+        The topics have no labels; call `with_labels` before `judge`.
+        """
+        names, topics = np.unique(categories, return_inverse=True)
+        valid, span = subtopics >= 0, subtopics.max(initial=0) + 1
+        keys = topics[valid] * span + subtopics[valid]
+        pairs, places = np.unique(keys, return_inverse=True)
+        totals, pair_points = np.zeros(len(names), np.int64), np.zeros(len(pairs), np.int64)
+        np.add.at(totals, topics, counts)
+        np.add.at(pair_points, places, counts[valid])
+        none = np.empty(0, np.int64)
+        return cls(PointCategories.of(ids=none), names, none, totals, pairs // span, pair_points)
+
+    def with_labels(self, labels: PointCategories) -> Self:
+        """Return topics of `of_counts` that judge the points of `labels`."""
+        if not len(labels.ids):
+            # There are no results, whose categories are read nevertheless.
+            labels = PointCategories.of([_NONE], [_NONE])
+        topics = np.searchsorted(self.names, labels.categories)
+        is_member = np.append(self.names, _NONE)[topics] == labels.categories
+        rows = np.flatnonzero(is_member & (labels.categories >= 0))
+        return replace(self, labels=labels, keys=np.sort(topics[rows] * len(labels.ids) + rows))
+
     def within(self, flags: Mask) -> Self:
         """Return the topics of categories without the points whose flag (n,) is not set."""
         labels = self.labels

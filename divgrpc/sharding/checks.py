@@ -53,6 +53,37 @@ def unpack_points(
     return columns
 
 
+def check_counts(shard: int, reply: Mapping[str, Array], rows: int) -> None:
+    """Raise `ShardFaultError` for an impossible `TOPICS_REPLY` of a shard with `rows` points."""
+    categories, subtopics, counts = (reply[name] for name in ("categories", "subtopics", "counts"))
+    fits = len(categories) == len(subtopics) == len(counts) <= rows
+    if fits and len(counts):
+        fits = categories.min() >= 0 and subtopics.min() >= -1
+        fits = fits and counts.min() > 0 and counts.max() <= rows and counts.sum() <= rows
+    if not fits:
+        raise ShardFaultError(shard, "message has an impossible number of points of a category")
+
+
+def check_categories(shard: int, reply: Mapping[str, Array], ids: IntArray) -> None:
+    """Raise `ShardFaultError` for an impossible `CATEGORIES_REPLY` about the points with `ids`."""
+    sizes = {len(column) for column in reply.values()}
+    if len(sizes) > 1 or not np.isin(reply["ids"], ids).all():
+        raise ShardFaultError(shard, "message has other points than it was asked for")
+
+
+def check_labels(shard: int, reply: Mapping[str, Array], labels: int, rows: int) -> None:
+    """Raise `ShardFaultError` for an impossible `LABELS_REPLY` of a shard with `rows` points.
+
+    labels: number of labels of the index.
+    """
+    numbers, counts = reply["labels"], reply["counts"]
+    fits = len(numbers) == len(counts) and bool((numbers[1:] > numbers[:-1]).all())
+    if fits and len(counts):
+        fits = 0 <= numbers[0] <= numbers[-1] < labels and 0 < counts.min() <= counts.max() <= rows
+    if not fits:
+        raise ShardFaultError(shard, "message has an impossible number of points with a label")
+
+
 def _misfit(columns: Mapping[str, Array], widths: Mapping[str, int]) -> str:
     """Return the name of a column that does not fit the ids, or ""."""
     ids, inner = columns["ids"], set[str]()

@@ -67,6 +67,9 @@ class ShardCore:
             "describe": self._describe,
             "get": self._stored.get,
             "scroll": self._scroll,
+            "topics": self._topics,
+            "categories": self._categories,
+            "labels": self._labels,
         }
 
     def ask(self, name: str, message: Buffer) -> bytes:
@@ -248,6 +251,20 @@ class ShardCore:
     def _scroll(self, message: Buffer) -> bytes:
         passing = self._rows_that_pass(layouts.SCROLL_REQUEST.unpack(message))
         return self._stored.scroll(message, passing)
+
+    def _topics(self, message: Buffer) -> bytes:
+        passing = self._rows_that_pass(layouts.TOPICS_REQUEST.unpack(message))
+        return self._stored.count_topics(passing)
+
+    def _categories(self, message: Buffer) -> bytes:
+        request = layouts.CATEGORIES_REQUEST.unpack(message)
+        rows, passing = self._rows_of(request["ids"]), self._rows_that_pass(request)
+        rows = rows[rows >= 0]
+        return self._stored.categories_at(rows if passing is None else rows[passing.flags[rows]])
+
+    def _labels(self, message: Buffer) -> bytes:
+        passing = self._rows_that_pass(layouts.LABELS_REQUEST.unpack(message))
+        return self._stored.count_labels(passing)
 
     def _describe(self, message: Buffer) -> bytes:
         ids: IntArray = layouts.DESCRIBE_REQUEST.unpack(message)["ids"]

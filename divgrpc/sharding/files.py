@@ -14,6 +14,7 @@ from pathlib import Path
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.joining import join
 from divgrpc.storage.arrays import ArrayFolder, open_array, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
@@ -198,6 +199,16 @@ def open_cells(folder: Path, whole: Manifest, shard: int) -> Generation:
         path = folder / SHARDS / str(shard) / "cell_starts.npy"
         arrays["cell_starts"] = open_array(path, manifest.arrays["cell_starts"], verify=True)
     return Generation(manifest, arrays)
+
+
+def open_router_engine(folder: Path, name: str = "") -> GatheringEngine:
+    """Open what a router reads of the generation in `folder`; raises as `open_router_part`.
+
+    name: the name of the index; by default that of the folder in which `folder` is.
+    """
+    part = open_router_part(folder)
+    rows = [shard.rows for shard in part.manifest.shards]
+    return GatheringEngine(part, rows, name or folder.parent.name, folder.parent)
 
 
 def open_shard_part(folder: Path, shard: int, *, verify: bool = True) -> Generation:

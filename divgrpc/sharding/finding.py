@@ -141,8 +141,8 @@ class TooManyRowsError(LimitExceededError):
     reason = "REPLY_TOO_LARGE"
 
 
-def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
-    """Raise `TooManyRowsError` if shards would send too much for a batch of `rows` rows.
+def rows_together(plan: Plan, open_points: int, row_bytes: int) -> int:
+    """Return how many rows of a batch shards may send points for, at least 1.
 
     open_points: number of points that may be hits. row_bytes: as in `Finder`.
     """
@@ -151,8 +151,16 @@ def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
         # A pool grows in later rounds, if near-copies crowd it.
         candidates = plan.candidates_limit
     size = min(candidates, open_points) * row_bytes
-    if rows > 1 and rows * size > VECTOR_BYTES_MAX:
-        most = max(1, VECTOR_BYTES_MAX // size)
+    return max(1, VECTOR_BYTES_MAX // max(1, size))
+
+
+def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
+    """Raise `TooManyRowsError` if shards would send too much for a batch of `rows` rows.
+
+    The other arguments are those of `rows_together`.
+    """
+    most = rows_together(plan, open_points, row_bytes)
+    if rows > most:
         raise TooManyRowsError(
             f"queries must have at most {most:,} rows on several shards, because the vectors of"
             f" their candidates take more than {VECTOR_BYTES_MAX >> 20} MiB; send fewer rows at a"

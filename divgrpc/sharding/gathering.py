@@ -29,6 +29,7 @@ from divgrpc.sharding.finding import (
     check_bytes,
     check_rows,
     columns_of,
+    rows_together,
 )
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.held_points import HeldPoints
@@ -145,6 +146,13 @@ class GatheringSearcher(Searcher):
         open_points = sum(self._rows) if passing is None else passing.count
         check_rows(len(queries), plan.kernel, open_points, self._row_bytes)
         return super()._answer(queries, plan, passing)
+
+    def rows_together(self, plan: QueryPlan, open_points: int) -> int:
+        """Return how many query rows shards may send points for at once, at least 1.
+
+        open_points: number of points that may be hits.
+        """
+        return rows_together(plan.kernel, open_points, self._row_bytes)
 
     def find_candidates(
         self, query: Rows, plan: QueryPlan, passing: PassingRows | None

@@ -21,6 +21,7 @@ from divgrpc.columns.reader import RowReader, ValueNumbers
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, invalid
 from divgrpc.labels.prediction import LabelSets
+from divgrpc.metrics import ListDistances, PointCategories, Topics, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
@@ -37,12 +38,12 @@ from divgrpc.sharding.partial import without
 from divgrpc.sharding.quota_filters import no_forbidden, same_values
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
-from divgrpc.stored_points import RowsT
+from divgrpc.stored_points import ResultT, RowsT
 from divgrpc.types import FloatArray, IntArray, QueryResult
 from divgrpc.types.filters import Condition, Filter
 from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
-from divgrpc.vectors import RowsLike, SparseRows, as_rows
+from divgrpc.vectors import RowsLike, SparseRows, as_rows, query_rows
 
 _LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=True)
 # A router has no points.
@@ -50,6 +51,11 @@ _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 _UNREADABLE: Final = "shards have sent columns of points that cannot be read"
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
 _NO_PARTS: Final = np.zeros(len(Parts._fields), np.uint8)
+# Maximum number of bytes of the messages of an evaluation to one shard in a round.
+_MESSAGE_BYTES_MAX: Final = 16 << 20
+# Maximum number of stored numbers that an evaluation lets a shard read in a round, except for one
+# query. A shard answers a round at once, and other queries wait meanwhile.
+_NUMBERS_MAX: Final = 1 << 30
 
 
 class GatheringEngine(Engine):
@@ -184,7 +190,7 @@ class GatheringEngine(Engine):
             raise invalid(field, "must be texts, as the ids of this index are")
         return [text.decode() for text in encode_texts(ids, field)]
 
-    def answer_each(self, answer: Callable[[RowsT], QueryResult], rows: RowsT) -> list[QueryResult]:
+    def answer_each(self, answer: Callable[[RowsT], ResultT], rows: RowsT) -> list[ResultT]:
         """Return the answer for each of some rows; each round has the messages about all rows."""
         whole, results = self.transcript, []
         for place in range(len(rows)):
@@ -390,6 +396,89 @@ class GatheringEngine(Engine):
 
     def _voters(self, keys: IntArray) -> IntArray:
         return keys
+
+    # What evaluations ask of points.
+
+    def topics_within(self, passing: PassingRows | None) -> Topics:
+        """Return the topics of the categories of the points that pass; None stands for all."""
+        columns, request = columns_of(passing), layouts.TOPICS_REQUEST
+        replies = self._replies("topics", columns, request, layouts.TOPICS_REPLY)
+        for shard, reply in replies.items():
+            checks.check_counts(shard, reply, self._shard_rows[shard])
+        parts = zip(*(reply.values() for reply in replies.values()), strict=True)
+        return Topics.of_counts(*(np.concatenate(part).astype(np.int64) for part in parts))
+
+    def topics_with(self, topics: Topics, ids: IntArray) -> Topics:
+        """Return topics of `topics_within` such that they judge results with these ids (nq, k)."""
+        return topics.with_labels(self.categories_of(ids))
+
+    def categories_of(self, ids: IntArray, passing: PassingRows | None = None) -> PointCategories:
+        """Return the categories and sub-topics of the points with these ids, of any shape.
+
+        Ids that no point has are left out, and so are those of points that do not pass.
+        """
+        unique_ids = np.unique(ids[ids >= 0])
+        columns, request = columns_of(passing) | {"ids": unique_ids}, layouts.CATEGORIES_REQUEST
+        replies = self._replies("categories", columns, request, layouts.CATEGORIES_REPLY)
+        for shard, reply in replies.items():
+            checks.check_categories(shard, reply, unique_ids)
+        parts = zip(*(reply.values() for reply in replies.values()), strict=True)
+        keys, categories, subtopics = map(np.concatenate, parts)
+        if len(np.unique(keys)) < len(keys):
+            raise IndexDamagedError("several shards have the same point")
+        return PointCategories.of(categories, subtopics, keys)
+
+    def flags_of(self, ids: IntArray, passing: PassingRows, field: str) -> Flags:
+        """Return whether the points with these ids (m,) pass, as `StoredPoints.flags_of` does."""
+        self.categories_of(ids).rows(ids, field)
+        return np.isin(ids, self.categories_of(ids, passing).ids)
+
+    @property
+    def label_counts(self) -> IntArray | None:
+        """The number of points that have each label, (L,) int64; None without label sets."""
+        if self.labels is None or INDPTR not in self.manifest.arrays:
+            return None
+        counts = np.zeros(self.labels.count, np.int64)
+        replies = self._replies("labels", {}, layouts.LABELS_REQUEST, layouts.LABELS_REPLY)
+        for shard, reply in replies.items():
+            checks.check_labels(shard, reply, len(counts), self._shard_rows[shard])
+            counts[reply["labels"]] += reply["counts"]
+        return counts
+
+    def rows_together(
+        self,
+        parameters: QueryParameters,
+        queries: RowsLike,
+        passing: PassingRows | None = None,
+        *,
+        as_points: bool = False,
+    ) -> int:
+        """Return how many of the query rows shards may be asked about at once, at least 1."""
+        open_points = self.rows if passing is None else passing.count
+        count = None if passing is None else passing.count
+        indptr = getattr(queries, "indptr", None)
+        plan = self.plan(parameters, dense=indptr is None and not as_points, passing=count)
+        values = self.dims if indptr is None else int(np.diff(indptr).max(initial=0))
+        # A message has the query, the margins, and the numbers and distances of cells.
+        values += len(self.arrays["hyperplanes"].T) + len(self.arrays.get("cell_starts", ()))
+        size = 8 * values + sum(column.nbytes for column in columns_of(passing).values())
+        most = self._gathering.rows_together(plan, open_points)
+        share = max(self._shard_rows) / max(1, self.rows)
+        most = min(most, int(_NUMBERS_MAX / max(1, share * self.manifest.nonzeros)))
+        return max(1, min(most, _MESSAGE_BYTES_MAX // size))
+
+    def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
+        """Measure distances of results (nq, k), by their keys, as `StoredPoints.distances` does."""
+        matrix, keys = query_rows("queries", queries, self.dims, self.metric), ids.astype(np.int64)
+        if isinstance(matrix, SparseRows):
+            matrix = matrix.matrix
+        present = np.unique(keys[keys >= 0])
+        points: Any = np.zeros((1, self.dims), np.float32)
+        if len(present):
+            vectors = self.vectors_at(present)
+            points = vectors.matrix if isinstance(vectors, SparseRows) else vectors
+        places = np.where(keys < 0, -1, np.searchsorted(present, keys))
+        return list_distances(points, matrix, places, self.metric)
 
     # What results have beside ids.
 

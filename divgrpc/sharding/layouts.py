@@ -89,6 +89,29 @@ COUNT_REQUEST: Final = Layout(
         Column.of("attributes", np.int32),  # numbers of the attributes of quotas
     ),
 )
+# How many of the points that pass a filter have a category and a sub-topic, for each pair of them.
+TOPICS_REQUEST: Final = Layout(14, _RESTRICTION)
+TOPICS_REPLY: Final = Layout(
+    15,
+    (
+        Column.of("categories", np.int32),
+        Column.of("subtopics", np.int32),  # -1 for none
+        Column.of("counts", np.int64),
+    ),
+)
+# The categories and the sub-topics of those points that have some ids and pass a filter.
+CATEGORIES_REQUEST: Final = Layout(16, (*_RESTRICTION, Column.of("ids", np.int64)))
+CATEGORIES_REPLY: Final = Layout(
+    17,
+    (
+        Column.of("ids", np.int64),
+        Column.of("categories", np.int32),  # -1 for none
+        Column.of("subtopics", np.int32),
+    ),
+)
+# How many of the points that pass a filter have a label, for each label that some point has.
+LABELS_REQUEST: Final = Layout(18, _RESTRICTION)
+LABELS_REPLY: Final = Layout(19, (Column.of("labels", np.int64), Column.of("counts", np.int64)))
 # The ids, attributes and payloads of those points of a shard that have some ids.
 DESCRIBE_REQUEST: Final = Layout(8, (Column.of("ids", np.int64),))
 

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
+from divgrpc.columns.annotations import INDICES, INDPTR
 from divgrpc.columns.reader import PAYLOAD, RowReader, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts
 from divgrpc.errors import invalid
@@ -92,6 +93,43 @@ class PartPoints(StoredPoints):
         values = {name: array for name, array in arrays.items() if name.startswith(prefixes)}
         keys = self._reader.ids.keys_of_rows(firsts)
         return values | {"keys": keys, "members": signatures.counts}
+
+    def count_topics(self, passing: PassingRows | None) -> bytes:
+        """Answer a `TOPICS_REQUEST`; `passing` are the points that pass its filter."""
+        rows = np.arange(self.rows) if passing is None else np.flatnonzero(passing.flags)
+        categories, subtopics = self._topics_at(rows).values()
+        has_category = categories >= 0
+        # One number for a pair: sub-topics are below 2**31, and from -1 up.
+        pairs = categories[has_category].astype(np.int64) << 32 | (
+            np.maximum(subtopics[has_category].astype(np.int64), -1) + 1
+        )
+        pairs, counts = np.unique(pairs, return_counts=True)
+        columns: dict[str, Array] = {
+            "categories": (pairs >> 32).astype(np.int32),
+            "subtopics": ((pairs & 0xFFFFFFFF) - 1).astype(np.int32),
+            "counts": counts,
+        }
+        return layouts.TOPICS_REPLY.pack(columns)
+
+    def categories_at(self, rows: IntArray) -> bytes:
+        """Return the `CATEGORIES_REPLY` about some rows."""
+        ids = self._reader.ids.keys_of_rows(rows)
+        return layouts.CATEGORIES_REPLY.pack({"ids": ids, **self._topics_at(rows)})
+
+    def _topics_at(self, rows: IntArray) -> dict[str, Array]:
+        """Return the categories and the sub-topics of some rows, -1 for none."""
+        none = np.full(len(rows), -1, np.int32)
+        arrays = ((name, self._arrays.get(name)) for name in ("categories", "subtopics"))
+        return {name: none if array is None else array[rows] for name, array in arrays}
+
+    def count_labels(self, passing: PassingRows | None) -> bytes:
+        """Answer a `LABELS_REQUEST`; `passing` are the points that pass its filter."""
+        labels = self._arrays.get(INDICES, np.empty(0, np.int32))
+        if passing is not None and INDPTR in self._arrays:
+            labels = self._annotations(np.flatnonzero(passing.flags))[INDICES]
+        counts = np.bincount(labels)
+        present = np.flatnonzero(counts)
+        return layouts.LABELS_REPLY.pack({"labels": present, "counts": counts[present]})
 
     def _rows_requested(self, request: Mapping[str, Array]) -> IntArray:
         """Return the row of each id of a `GET_REQUEST`, -1 for an id that no point has."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from divgrpc.arrays import Array
@@ -54,14 +55,15 @@ class Router:
         shared: Mapping[str, Array],
         rows: Sequence[int],
         name: str = "",
+        folder: Path | None = None,
     ) -> None:
         """Take the manifest of the whole generation, and what all shards share.
 
         rows: number of points of each shard. name: the name of the index, which its page tokens
-            tell from others.
+            tell from others. folder: as in `Engine`.
         """
         self._generation = Generation(manifest, dict(shared))
-        self._rows, self._name = tuple(rows), name
+        self._rows, self._name, self._folder = tuple(rows), name, folder
         self._missing: dict[int, Generation] = {}
         self._local = threading.local()
 
@@ -110,7 +112,7 @@ class Router:
         """The engine of this thread."""
         engine: GatheringEngine | None = getattr(self._local, "engine", None)
         if engine is None:
-            engine = GatheringEngine(self._generation, self._rows, self._name)
+            engine = GatheringEngine(self._generation, self._rows, self._name, self._folder)
             if self._missing:
                 engine = engine.without_shards(sorted(self._missing), self._missing.__getitem__)
             self._local.engine = engine

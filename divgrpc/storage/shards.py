@@ -47,8 +47,8 @@ def check_whole(manifest: Manifest) -> None:
         raise UnsupportedError(
             "index",
             f"the index is divided among {len(manifest.shards)} shards, and this call needs an"
-            " index that is whole: send queries to a server with --shards; for writes, Diagnose,"
-            " Evaluate or another number of shards, build the index again",
+            " index that is whole: send queries and evaluations to a server with --shards; for"
+            " writes and Diagnose, make the index whole with divgrpc reshard --shards 1",
         )
 
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.columns.filters import as_filter
+from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.sharding.messages import divide, join
 from divgrpc.sharding.rounds import Exchange, Round, ShardFaultError
-from divgrpc.sharding.router import Request
+from divgrpc.sharding.router import Call, Request
 from divgrpc.types import HashFamily, Metric, Points
 from divgrpc.types.filters import Field
 from support.data.attributed_indexes import with_attributes
@@ -25,14 +26,14 @@ _SHARDS = 3
 
 
 class Record(NamedTuple):
-    """A query that shards have answered, and all rounds of it."""
+    """A call that shards have answered, and all rounds of it."""
 
     pieces: DividedIndex
-    request: Request
+    request: Call[Any]
     exchanges: list[Exchange]
 
 
-def record_of(index: Index, request: Request) -> Record:
+def record_of(index: Index, request: Call[Any]) -> Record:
     pieces = DividedIndex(index.engine, _SHARDS)
     exchanges: list[Exchange] = []
     while isinstance(step := pieces.router.go_on(request, exchanges), Round):
@@ -66,7 +67,25 @@ def records() -> list[Record]:
         parameters = QueryParameters(k=9, with_attributes=True, with_payload=True)
         rows = np.random.default_rng(2).standard_normal((1, 16)).astype(np.float32)
         answers.append(record_of(index, Request(rows, parameters, condition)))
+    answers.append(record_of(_annotated_index(), _read_annotations))
     return answers
+
+
+def _annotated_index() -> Index:
+    rows = np.arange(60)
+    return Index.build(
+        np.random.default_rng(3).standard_normal((60, 8)).astype(np.float32),
+        categories=rows % 4 - 1, subtopics=rows % 5 - 1, labels=np.eye(7)[rows % 7],
+        attributes={"price": rows},
+    )  # fmt: skip
+
+
+def _read_annotations(engine: Engine) -> object:
+    """Ask for what evaluations read."""
+    passing = engine.passing(as_filter(Field("price") < 40))
+    assert passing is not None
+    flags = engine.flags_of(np.arange(0, 60, 7), passing, "ids")
+    return engine.topics_within(passing), engine.label_counts, flags
 
 
 def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Exchange]:
@@ -85,13 +104,13 @@ def outcome_of(record: Record, exchanges: list[Exchange]) -> str:
 
 def test_the_records_have_all_rounds() -> None:
     names = {exchange.round.name for record in records() for exchange in record.exchanges}
-    assert names >= {"find", "count", "describe"}
+    assert names >= {"find", "count", "describe", "topics", "categories", "labels"}
     for record in records():
         assert outcome_of(record, record.exchanges) == "answers"
 
 
 # The record, the round, the shard, and a reply of this shard to one message.
-_PLACES = st.tuples(*(st.integers(0, most) for most in (7, 3, _SHARDS - 1, 3)))
+_PLACES = st.tuples(*(st.integers(0, most) for most in (8, 4, _SHARDS - 1, 3)))
 
 
 def place_of(numbers: tuple[int, ...]) -> tuple[Record, int, int, list[bytes], int]:
