@@ -203,7 +203,6 @@ def test_what_shards_cannot_do_yet_is_refused(client: Client) -> None:
         lambda: client.upsert("points", [1, 2, 3, 4, 5], QUERIES),
         lambda: client.delete("points", [1]),
         lambda: client.diagnose("points"),
-        lambda: list(client.evaluate("points", QUERIES, relevant=[[1]] * 5, folds=0)),
         lambda: client.add_attributes("points", {"price": PRICES}),
     ):
         with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="divided among 3 shards"):

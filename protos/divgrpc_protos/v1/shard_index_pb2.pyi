@@ -5,6 +5,7 @@ isort:skip_file
 
 from builtins import (
     bytes,
+    float,
     int,
     str,
 )
@@ -55,10 +56,13 @@ class AskResponse(Message):
     DESCRIPTOR: Descriptor
 
     REPLIES_FIELD_NUMBER: int
+    CPU_SECONDS_FIELD_NUMBER: int
     replies: bytes
+    cpu_seconds: float
     def __init__(
         self,
         *,
         replies: bytes = ...,
+        cpu_seconds: float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["replies", b"replies"]) -> None: ...
+    def ClearField(self, field_name: Literal["cpu_seconds", b"cpu_seconds", "replies", b"replies"]) -> None: ...

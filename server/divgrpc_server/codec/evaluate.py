@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
 from divgrpc.evaluation.labels import LabelTask, documents_per_message_max
 from divgrpc.evaluation.queries import Relevance, study_queries
-from divgrpc.evaluation.study import Resolution, Study, Task
+from divgrpc.evaluation.study import Resolution, Runner, Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
@@ -74,9 +73,9 @@ class QueryCall(_Call):
         self._relevance = Relevance.of(categories, lists, self._task.rows)
         self._filter = parse_filter(request.filter)
 
-    def study(self, engine: Engine) -> Study[EvaluateRow]:
+    def study(self, index: Runner) -> Study[EvaluateRow]:
         """Validate the call against the index, and return the evaluation to run."""
-        return study_queries(engine, self._queries, self._relevance, self._task, self._filter)
+        return study_queries(index, self._queries, self._relevance, self._task, self._filter)
 
     def pack_rows(self, rows: Sequence[EvaluateRow]) -> list[bytes]:
         """Return the responses of all rows."""
@@ -112,9 +111,9 @@ class LabelCall(_Call):
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
         self._resolution: Resolution | None = None
 
-    def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
+    def study(self, index: Runner) -> Study[EvaluateLabelRow]:
         """Validate the call against the index, and return the evaluation to run."""
-        study = study_labels(engine, self._documents, self._truth, self._task)
+        study = study_labels(index, self._documents, self._truth, self._task)
         self._resolution = study.resolution
         return study
 

@@ -2,10 +2,11 @@
 
 Theory of operation. The supervisor starts an evaluator for an Evaluate, EvaluateLabels or Diagnose
 call if no evaluator is idle. The evaluator opens the current generation of the index and keeps it
-open until the call ends, so a concurrent build or deletion has no effect. It measures on as many
-threads as the server has workers, but at most one per core; the main thread only sends progress.
-The process has a low priority, so that queries in workers run first. After a call it stays idle for
-the next call.
+open until the call ends, so a concurrent build or deletion has no effect. If the index is divided
+among shards, the evaluator sends rounds of messages to the front, which asks the shards. It
+measures on as many threads as the server has workers, but at most one per core; the main thread
+only sends progress. The process has a low priority, so that queries in workers run first. After a
+call it stays idle for the next call.
 """
 
 import contextlib
@@ -18,13 +19,18 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from divgrpc.diagnosis.survey import Survey
+from divgrpc.engine import Engine
 from divgrpc.evaluation.study import Study
 from divgrpc.platforms import count_cores
+from divgrpc.sharding.files import open_router_engine
+from divgrpc.sharding.router import Router
+from divgrpc.sharding.runner import ShardRunner
 from divgrpc.warmup import warm_kernels
-from divgrpc.writes.opening import open_engine
+from divgrpc.writes.opening import open_index
 from divgrpc_server.codec.diagnose import DiagnoseCall
 from divgrpc_server.codec.evaluate import LabelCall, QueryCall
 from divgrpc_server.codec.statuses import explain
+from divgrpc_server.evaluator.front_link import FrontLink, ShardAsker
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
@@ -46,14 +52,13 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
     call: Any = _CALLS[kind](payload)
-    study: Study[Any] | Survey = call.study(
-        open_engine(process.root / call.index, is_merged=process.config.read_only)
-    )
+    front = FrontLink(link)
+    study: Study[Any] | Survey = call.study(_open(process, call, front))
 
     def report() -> None:
         # Send this event only if the socket's buffer has space. Otherwise the call would block.
         if select.select([], [link], [], 0)[1]:
-            job_frames.send(link, Frame.EVENT, call.pack_progress(study.progress))
+            front.send(Frame.EVENT, call.pack_progress(study.progress))
 
     report()
     count = min(process.config.workers, count_cores())
@@ -65,6 +70,21 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     job_frames.send(link, Frame.COMMIT)
     for response in call.pack_rows(rows.result()):
         job_frames.send(link, Frame.EVENT, response)
+
+
+def _open(process: control.Process, call: Any, front: FrontLink) -> Engine | ShardRunner:  # noqa: ANN401  # of any kind
+    """Open the index of a call; if it is divided, return what asks its shards through the front."""
+    may_ask = process.config.shards > 1 and not isinstance(call, DiagnoseCall)
+    open_divided = open_router_engine if may_ask else None
+    path, is_merged = process.root / call.index, process.config.read_only
+    index = open_index(path, is_merged=is_merged, open_divided=open_divided)
+    engine = index if isinstance(index, Engine) else index.snapshot()
+    if not engine.is_divided:
+        return engine
+    manifest = engine.manifest
+    rows = [shard.rows for shard in manifest.shards]
+    router = Router(manifest, engine.arrays, rows, engine.name, engine.folder)
+    return ShardRunner(router, ShardAsker(front, engine.name, manifest))
 
 
 def _exhaust(study: Study[Any] | Survey) -> None:

@@ -91,7 +91,7 @@ class Front:
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
         self._writer.no_worker = "the writer is not up; retry"
-        self._jobs = Jobs(config, process.channel, self._pool, root)
+        self._jobs = Jobs(config, process.channel, self._pool, root, self._shards)
         self._service = self._new_service(NoCallMeter() if page is None else CallMeter(page))
         self._health = health.aio.HealthServicer()
         # gRPC ends calls above `pending_calls` with CANCELLED and no details, at a sixth of the

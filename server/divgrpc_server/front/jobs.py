@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from google.protobuf.message import Message
 from google.rpc import status_pb2
@@ -24,6 +24,7 @@ from grpc import aio
 
 from divgrpc.errors import (
     DivgrpcError,
+    IndexChangedError,
     IndexExistsError,
     InvalidArgumentError,
     UnavailableError,
@@ -43,13 +44,17 @@ from divgrpc_server.codec.statuses import (
 )
 from divgrpc_server.codec.subjects import NO_SUBJECT, Subject
 from divgrpc_server.config import Config
+from divgrpc_server.front.job_rounds import JobRounds
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import control, job_frames, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
+if TYPE_CHECKING:
+    from divgrpc_server.front.sharded_pool import Shards
+
 # The frames that the process of a job sends.
-_EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS)
+_EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS, Frame.ASK)
 # The front keeps the rows of an evaluation until the last one has come, up to this many bytes.
 # Until it passes one on, another evaluator can start over.
 _ROWS_BYTES_MAX: Final = 16 << 20
@@ -233,11 +238,19 @@ class _DeathError(Exception):
 class Jobs:
     """Requests processes from the supervisor and relays calls to them.
 
-    `root` is the folder of the indexes.
+    `root` is the folder of the indexes. `shards` asks shards; None if the server has none.
     """
 
-    def __init__(self, config: Config, channel: control.Channel, pool: Pool, root: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        channel: control.Channel,
+        pool: Pool,
+        root: Path,
+        shards: "Shards | None" = None,
+    ) -> None:
         self._config = config
+        self._shards = shards
         self._root = root
         self._channel = channel
         self._pool = pool
@@ -272,11 +285,18 @@ class Jobs:
         header = await upload.read()
         job.check(header if isinstance(header, bytes) else b"", self._root)
         try:
-            for _ in range(job.tries):
+            for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:
-                    relay = _Relay(job, header, upload, link, self._pool)
-                    with suppress(_DeathError):
+                    relay = _Relay(job, header, upload, link, self._pool, shards=self._shards)
+                    try:
                         await relay.run()
+                    except _DeathError:
+                        pass
+                    except IndexChangedError:
+                        # Another process begins with the new generation.
+                        if not tries_left:
+                            raise
+                    else:
                         return
                     if relay.has_passed_rows:
                         raise UnavailableError("the evaluator ended while it sent its rows")
@@ -357,7 +377,14 @@ class _Relay:
     """Relays a call between its caller and its process; `header` is the first message."""
 
     def __init__(
-        self, job: Job, header: object, upload: _Upload, link: socket.socket, pool: Pool
+        self,
+        job: Job,
+        header: object,
+        upload: _Upload,
+        link: socket.socket,
+        pool: Pool,
+        *,
+        shards: "Shards | None",
     ) -> None:
         # Whether the caller has received rows of an evaluation.
         self.has_passed_rows = False
@@ -370,6 +397,7 @@ class _Relay:
         self._pool = pool
         self._sending = asyncio.Lock()
         self._staged: StagedGeneration | None = None
+        self._rounds = JobRounds(shards, self._send, self._hang_up)
 
     async def run(self) -> None:
         """Relay messages and events until the last event."""
@@ -384,6 +412,7 @@ class _Relay:
             messages.cancel()
             events.cancel()
             await asyncio.gather(messages, events, return_exceptions=True)
+            await self._rounds.close()
             if self._staged is not None:
                 # Make workers close the generation that is not current. This is the previous
                 # generation, or the staged generation if it was not published.
@@ -407,12 +436,14 @@ class _Relay:
             try:
                 kind, payload = await job_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
-                raise _DeathError from None
+                raise self._rounds.error or _DeathError() from None
             if kind not in _EVENTS:
                 raise FrameError(f"the process of a job sent a frame {kind.name}")
             if kind == Frame.STATUS:
                 raise RefusedError(payload)
-            if kind == Frame.COMMIT:
+            if kind == Frame.ASK:
+                self._rounds.add(payload)
+            elif kind == Frame.COMMIT:
                 self._is_committed = True
                 self._upload.turn(callers=False)
             elif kind == Frame.STAGED:
@@ -441,6 +472,11 @@ class _Relay:
         rows, self._rows = self._rows, []
         for row in rows:
             await self._job.write(row)
+
+    def _hang_up(self) -> None:
+        """End the process, which waits for replies that will not come."""
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
 
     async def _send(self, kind: Frame, payload: bytes = b"") -> None:
         async with self._sending:

@@ -33,7 +33,7 @@ from typing import Final
 
 from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError
-from divgrpc.sharding.files import open_router_part
+from divgrpc.sharding.files import open_router_engine, open_router_part
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import IndexFolder, list_indexes, open_generation, read_manifest
@@ -129,7 +129,7 @@ class IndexCache:
         is_read_only: whether another server, perhaps on another machine, writes to the indexes.
         has_shards: whether the front can ask shards, so that divided indexes can be served.
         """
-        self._open_divided = _open_divided if has_shards else None
+        self._open_divided = open_router_engine if has_shards else None
         self._root, self._is_read_only = root, is_read_only
         self._on_open, self._on_damage = on_open, on_damage
         self._entries: dict[str, _Entry] = {}
@@ -307,16 +307,6 @@ class IndexCache:
             self._on_open()
 
         threading.Thread(target=run, daemon=True).start()
-
-
-def _open_divided(folder: Path, name: str = "") -> GatheringEngine:
-    """Open what a router reads of a generation.
-
-    name: the name of the index; by default that of the folder in which `folder` is.
-    """
-    part = open_router_part(folder)
-    rows = [shard.rows for shard in part.manifest.shards]
-    return GatheringEngine(part, rows, name or folder.parent.name, folder.parent)
 
 
 def _damage(error: Exception) -> Exception:

@@ -10,6 +10,7 @@ from divgrpc.sharding.files import open_cells
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.rounds import Exchange, Round, Transcript, UnansweredError
 from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.codec.shard_messages import pack_asks
 from divgrpc_server.codec.statuses import ShardsMissingError
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.packets import Outcome, Reply
@@ -39,7 +40,8 @@ def start_or_ask(call: Call, index: GatheringEngine) -> Reply | None:
     try:
         return call.start(index)
     except UnansweredError as error:
-        packed = rounds.pack_round(_requests(error.round, index), may_lack=call.may_lack)
+        asks = pack_asks(error.round, index.name, index.manifest)
+        packed = rounds.pack_round(asks, may_lack=call.may_lack)
         return Reply(call.id, Outcome.ROUND, packed)
     finally:
         # Replies may be many megabytes.
@@ -74,18 +76,3 @@ def _exchanges(packed: bytes, index: GatheringEngine) -> tuple[list[Exchange], l
             step = Round(request.operation, {shard: request.messages})
             exchanges.append(Exchange(step, {shard: response.replies}))
     return exchanges, [shard for shard in missing if shard < len(index.manifest.shards)]
-
-
-def _requests(step: Round, index: GatheringEngine) -> dict[int, bytes]:
-    """Return the calls of `ShardIndex.Ask` for a round, by shard."""
-    return {
-        shard: shard_index_pb2.AskRequest(
-            index=index.name,
-            generation=index.generation,
-            shard=shard,
-            checksum=index.manifest.shards[shard].crc32,
-            operation=step.name,
-            messages=messages,
-        ).SerializeToString()
-        for shard, messages in step.messages.items()
-    }

@@ -26,6 +26,7 @@ from divgrpc.errors import (
     IndexNotFoundError,
 )
 from divgrpc.parameters import check_index_name
+from divgrpc.platforms import thread_seconds
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
@@ -80,8 +81,10 @@ class Ask:
 
     def start(self, core: ShardCore) -> Reply:
         """Return the reply; raises the errors of `ShardCore.ask`."""
+        start = thread_seconds()
         replies = core.ask(self._message.operation, self._message.messages)
-        response = shard_index_pb2.AskResponse(replies=replies)
+        seconds = thread_seconds() - start
+        response = shard_index_pb2.AskResponse(replies=replies, cpu_seconds=seconds)
         return Reply(self.id, Outcome.ANSWER, response.SerializeToString())
 
     def answer_slice(self) -> Reply | None:

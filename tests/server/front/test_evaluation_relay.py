@@ -9,10 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from divgrpc.errors import UnavailableError
+from divgrpc.errors import IndexChangedError, UnavailableError
+from divgrpc_server.codec.statuses import ShardsMissingError
 from divgrpc_server.config import Config
 from divgrpc_server.front import jobs
-from divgrpc_server.ipc import control, job_frames
+from divgrpc_server.front.sharded_pool import Shards
+from divgrpc_server.ipc import control, job_frames, job_rounds, rounds
+from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame
 
 Frames = list[tuple[Frame, bytes]]
@@ -23,10 +26,13 @@ END: Frames = [(Frame.RESULT, b"")]
 WHOLE = PROGRESS + ROWS + END
 
 
-def relay(*processes: Frames, messages: list[bytes] | None = None) -> list[bytes]:
+def relay(
+    *processes: Frames, messages: list[bytes] | None = None, shards: Shards | None = None
+) -> list[bytes]:
     """Relay an evaluation to processes that send these frames; return what was passed on.
 
     messages: gets what was passed on, also if the evaluation fails.
+    shards: answers rounds.
     """
     remaining: Iterator[Frames] = iter(processes)
     messages = [] if messages is None else messages
@@ -37,10 +43,12 @@ def relay(*processes: Frames, messages: list[bytes] | None = None) -> list[bytes
         def send(self, message: control.Message) -> None:
             front_end, process_end = job_frames.pair()
             with process_end:
-                for kind, payload in next(remaining):
+                frames = next(remaining)
+                for kind, payload in frames:
                     job_frames.send(process_end, kind, payload)
-                # Otherwise the system would drop what the front has not read.
-                process_end.shutdown(socket.SHUT_WR)
+                if not frames or frames[-1][0] != Frame.ASK:  # else it waits for replies
+                    # Otherwise the system would drop what the front has not read.
+                    process_end.shutdown(socket.SHUT_WR)
                 links.append(process_end.dup())
             front.handle(control.Message("job", message.number), front_end.detach())
 
@@ -52,7 +60,7 @@ def relay(*processes: Frames, messages: list[bytes] | None = None) -> list[bytes
 
     channel: Any = Channel()
     links: list[socket.socket] = []
-    front = jobs.Jobs(Config(), channel, Mock(), Path("/nowhere"))
+    front = jobs.Jobs(Config(), channel, Mock(), Path("/nowhere"), shards)
     try:
         asyncio.run(run())
     finally:
@@ -83,3 +91,67 @@ def test_rows_that_are_too_large_to_keep(monkeypatch: pytest.MonkeyPatch) -> Non
         relay(PROGRESS + ROWS + 2 * row, messages=messages)
     assert messages == [b"progress", b"row 1", b"row 2", b"row 3", b"row 3"]
     assert relay(PROGRESS + ROWS + row + END) == [b"progress", b"row 1", b"row 2", b"row 3"]
+
+
+# Rounds of messages to shards.
+
+
+def ask(number: int, messages: dict[int, bytes]) -> Frames:
+    """Return the frames of a round."""
+    packed = rounds.pack_round(messages)
+    return [(Frame.ASK, part) for part in job_rounds.parts_of(number, packed)]
+
+
+class Answers:
+    """Shards that answer rounds, or fail with the errors one after another."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.asked: list[dict[int, bytes]] = []
+        self._errors = iter(errors)
+
+    async def ask(self, messages: dict[int, bytes], seconds: float) -> dict[int, bytes]:
+        """Return the reply of each shard."""
+        assert seconds > 0
+        self.asked.append(messages)
+        for error in self._errors:
+            raise error
+        return {shard: message.upper() for shard, message in messages.items()}
+
+
+def test_shards_are_asked_while_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of several frames are put together, also if those of two rounds alternate."""
+    monkeypatch.setattr(job_rounds, "_PART_BYTES_MAX", 5)
+    first, second = ask(7, {0: b"a message", 2: b"another"}), ask(8, {1: b"a third"})
+    assert min(len(first), len(second)) > 3
+    alternate = [frame for pair in zip(first, second, strict=False) for frame in pair]
+    rest = first[len(second) :] + second[len(first) :]
+    shards = Answers()
+    assert relay(PROGRESS + alternate + rest + ROWS + END, shards=shards) == [
+        b"progress", b"row 1", b"row 2",
+    ]  # fmt: skip
+    assert sorted(map(len, shards.asked)) == [1, 2]
+    assert {0: b"a message", 2: b"another"} in shards.asked
+
+
+def test_a_shard_that_is_missing_ends_the_call() -> None:
+    """No second process tries the same; this one waits for replies, and is ended."""
+    with pytest.raises(ShardsMissingError):
+        relay(PROGRESS + ask(1, {0: b""}), shards=Answers(ShardsMissingError([0])))
+
+
+def test_a_replaced_index_is_evaluated_by_a_second_process() -> None:
+    error, question = IndexChangedError("the index was replaced"), ask(1, {0: b""})
+    messages = relay(PROGRESS + question, question + ROWS + END, shards=Answers(error))
+    assert messages == [b"progress", b"row 1", b"row 2"]
+    with pytest.raises(IndexChangedError):
+        relay(question, question, shards=Answers(error, error))
+
+
+def test_a_server_without_shards_asks_nobody() -> None:
+    with pytest.raises(FrameError, match="has none"):
+        relay(ask(1, {0: b""}))
+
+
+def test_a_part_without_a_number_is_refused() -> None:
+    with pytest.raises(FrameError, match="3 bytes"):
+        relay([(Frame.ASK, b"abc")], shards=Answers())

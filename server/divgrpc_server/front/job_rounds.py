@@ -1,0 +1,67 @@
+"""Asks shards for an evaluator, which knows no gRPC."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from divgrpc_server.ipc import job_rounds, rounds
+from divgrpc_server.ipc.errors import FrameError
+from divgrpc_server.ipc.job_frames import Frame
+
+if TYPE_CHECKING:
+    from divgrpc_server.front.sharded_pool import Shards
+
+# If a shard has not replied after this time, the evaluation ends.
+_ROUND_SECONDS: Final = 60.0
+
+
+class JobRounds:
+    """The rounds of one job; several may be under way.
+
+    error: why shards could not be asked; None if they could.
+    """
+
+    def __init__(
+        self,
+        shards: "Shards | None",
+        send: Callable[[Frame, bytes], Awaitable[None]],
+        on_error: Callable[[], None],
+    ) -> None:
+        """Take how to send a frame to the process of the job.
+
+        on_error: called when `error` is set.
+        """
+        self.error: Exception | None = None
+        self._shards, self._send, self._on_error = shards, send, on_error
+        self._assembly = job_rounds.Assembly()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, payload: bytes) -> None:
+        """Take a part of a round, and ask the shards if it is complete; raises `FrameError`."""
+        if self._shards is None:
+            raise FrameError("a process asks shards, and this server has none")
+        message = self._assembly.add(payload)
+        if message is not None:
+            number, packed = message
+            task = asyncio.create_task(self._ask(self._shards, number, packed))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, shards: "Shards", number: int, packed: bytes) -> None:
+        try:
+            replies = await shards.ask(rounds.unpack_round(packed).messages, _ROUND_SECONDS)
+            for part in job_rounds.parts_of(number, rounds.pack_round(replies)):
+                await self._send(Frame.REPLIES, part)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the process has ended, which the relay notices
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            if self.error is None:
+                self.error = error
+                self._on_error()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
