@@ -49,7 +49,8 @@ class JobRounds:
 
     async def _ask(self, shards: "Shards", number: int, packed: bytes) -> None:
         try:
-            replies = await shards.ask(rounds.unpack_round(packed).messages, _ROUND_SECONDS)
+            messages = rounds.unpack_round(packed).messages
+            replies = await shards.ask(messages, _ROUND_SECONDS, waits=True)
             for part in job_rounds.parts_of(number, rounds.pack_round(replies)):
                 await self._send(Frame.REPLIES, part)
         except (BrokenPipeError, ConnectionResetError):

@@ -109,8 +109,11 @@ class Answers:
         self.asked: list[dict[int, bytes]] = []
         self._errors = iter(errors)
 
-    async def ask(self, messages: dict[int, bytes], seconds: float) -> dict[int, bytes]:
+    async def ask(
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+    ) -> dict[int, bytes]:
         """Return the reply of each shard."""
+        assert waits
         assert seconds > 0
         self.asked.append(messages)
         for error in self._errors:
