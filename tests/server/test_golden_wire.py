@@ -97,7 +97,10 @@ _NOT_RECORDED: Final = {
     **dict.fromkeys(
         (
             *("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
-            *("QueryResponse.coverage", "QueryResponse.missing_shards"),
+            *("QueryRequest.allow_partial", "QueryResponse.coverage"),
+            "QueryResponse.missing_shards",
+            *("REPLICA_STATE_SERVING", "REPLICA_STATE_STARTING", "REPLICA_STATE_AVOIDED"),
+            *("REPLICA_STATE_UNREACHABLE", "REPLICA_STATE_FAULTY"),
         ),
         "the server under test has no shards",
     ),
