@@ -1,15 +1,13 @@
-"""The encoder computes the arrays that searches use: hyperplanes, codes, and tables or cells.
+"""The encoder computes the arrays that searches of some points use: codes, and tables or cells.
 
 The encoder reads the points in blocks, and fills arrays in place in the store. A build on disk
 therefore keeps only a few blocks of points for each core in private memory.
 
-A margin of a point is its inner product with a hyperplane's normal, minus a threshold. A code
-stores the margins of a point with a few bits each.
+A code stores the margins of a point with a few bits each (`divgrpc.builder.hash_functions`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,65 +15,29 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only, release
+from divgrpc.builder.hash_functions import REACHES, HashFunctions, fit
 from divgrpc.builder.progress import Report
-from divgrpc.builder.row_encoder import (
-    CENTRE,
-    CENTRE_MARGINS,
-    CENTRES,
-    COARSE,
-    COARSE_STARTS,
-    RowEncoder,
-)
-from divgrpc.hashing import codes, hyperplanes, lists, partition
-from divgrpc.hashing.count_sketch import CountSketch
+from divgrpc.builder.row_encoder import RowEncoder
+from divgrpc.hashing import codes, lists
+from divgrpc.hashing.hyperplanes import fill_defaults
 from divgrpc.hashing.length_bounds import length_bounds
 from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels import normalise
 from divgrpc.kernels.encode import put_codes
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
-from divgrpc.kernels.projection import embed
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.arrays import pack_queries, with_points
+from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import Store
-from divgrpc.types import FloatArray
-from divgrpc.vectors import (
-    Rows,
-    SparseRows,
-    block_rows,
-    draw_numbers,
-    lengths,
-    mean_width,
-    release_rows,
-    take,
-)
+from divgrpc.types import Metric
+from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows
 
 # Maximum numbers of margins (_BLOCK_MARGINS) and values (_BLOCK_NUMBERS) in a block of one core.
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
-# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, which is as fast as
-# two threads.
-_ONE_THREAD_DIMS_MAX: Final = 512
-# The sample for the centre and the spread (`_spread`) has at most 2**22 values or 256 rows,
-# whichever is more.
-_SAMPLE_NUMBERS: Final = 1 << 22
-_SAMPLE_ROWS_MIN: Final = 256
-# The spread is measured with at most 8,192 rows of the sample. Each row is compared with about 256
-# of these rows, the anchors.
-_SPREAD_ROWS_MAX: Final = 1 << 13
-_SPREAD_ANCHORS: Final = 256
-# Number of points over which the distances of cells are averaged, and the rounding error of such a
-# distance as a share of the mean squared length of the points.
-_REACH_POINTS: Final = 256
-_REACH_ERROR: Final = 1e-6
-# The distances have very different scales if, for the cell of this rank, the standard deviation of
-# the differences exceeds this multiple of their mean. It is about .3 to .6 for points of one scale,
-# and 1.6 for points whose lengths differ by a factor of 100.
-_REACH_CELL: Final = 16
-_REACH_SPREAD_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,147 +65,111 @@ def encode_points(
     called with the stage, the number of rows done, and n. Names of arrays in the store begin with
     `prefix`. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
-    rows, dims = points.shape
-    parameters = hyperplanes.fill_defaults(request, rows, dims)
-    encoder = _Encoder(store, parameters, points, report, prefix)
+    # Refuse parameters that do not fit before the long work begins.
+    fill_defaults(request, *points.shape)
+    encoder = _Encoder(store, request.metric, points, report, prefix)
     encoder.measure()
-    encoder.draw(fit=request.n_components is None)
-    if parameters.hash_family == "cells":
-        encoder.hash_into_cells()
-    else:
-        encoder.hash()
-        encoder.fill_tables()
-    return Encoding(encoder.arrays, encoder.parameters, encoder.bits)
+    encoder.store_length_bounds()
+    functions = fit(points, request, report)
+    encoder.store_functions(functions)
+    encoder.hash(functions)
+    return Encoding(encoder.arrays, functions.parameters, functions.code_bits)
 
 
-class _Cells:
-    """A learned partition, with its C centres expressed as combinations of hyperplane normals.
+def encode(
+    store: Store, functions: HashFunctions, points: Rows, report: Report
+) -> dict[str, Array]:
+    """Compute the arrays of the points of one shard, write them to `store`, and return them.
 
-    Centre i is the sum of the first m normals, weighted by row i of `weights` (C, m) float32.
-    `margins` (C, B) float32 are the inner products of the centres with all B normals. `squares`
-    (C,) float32 are the squared lengths of the centres. Hashing sets `numbers` (n,) int32, the cell
-    of every row.
+    functions: those that `fit` has returned for the points of all shards.
+    points, report: as in `encode_points`; the points of the shard, in the order of the upload.
+
+    These are the bytes that `divgrpc.sharding.cutting.cut` makes of the arrays of all points. What
+    all shards share is not among them.
     """
-
-    def __init__(self, cells: partition.Partition, planes: FloatArray, rows: int) -> None:
-        self.partition = cells
-        planes64 = planes.astype(np.float64)
-        products = planes64[:, : cells.width].T @ planes64
-        # For orthogonal hyperplanes `gram` is the identity matrix.
-        gram = products[:, : cells.width]
-        weights = cells.centres @ np.linalg.pinv(gram, hermitian=True)
-        self.weights = weights.astype(np.float32)
-        self.margins = (weights @ products).astype(np.float32)
-        self.squares = np.einsum("ij,ij->i", weights @ gram, weights).astype(np.float32)
-        self.numbers = np.empty(rows, np.int32)
+    encoder = _Encoder(store, functions.parameters.metric, points, report, "")
+    encoder.measure()
+    encoder.hash(functions)
+    return encoder.arrays
 
 
 class _Encoder:
+    """Writes arrays of points to a store; `arrays` are those that it has written."""
+
     def __init__(
-        self, store: Store, parameters: BuildParameters, points: Rows, report: Report, prefix: str
+        self, store: Store, metric: Metric, points: Rows, report: Report, prefix: str
     ) -> None:
         self.arrays: dict[str, Array] = {}
-        self.parameters = parameters
-        self.bits = hyperplanes.code_bits(parameters)
-        self._planes = self.bits // hyperplanes.code_depth(parameters)
         self._store, self._prefix = store, prefix
-        self._points = points
+        self._metric, self._points, self._report = metric, points, report
         self._rows, self._dims = points.shape
-        self._report = report
-        self._centre = np.zeros(self._dims, np.float32)
-        self._sketch = CountSketch.draw(self._dims, parameters.seed)
-
-    @property
-    def _depth(self) -> int:
-        return self.bits // self._planes
-
-    @cached_property
-    def _plane_count(self) -> int:
-        """The number of nonzero normals; a normal of zeros does not affect codes."""
-        return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
         """Store squared lengths and inverted lists of sparse points.
 
-        Under inner_product, also store the inverse length of each point, and `length_bounds` if the
-        points are dense.
+        Under inner_product, also store the inverse length of each point.
         """
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalise.squares_sparse(self._points.indptr, self._points.values, squares)
-            if self._rows <= LISTED_POINTS_MAX:
+            if 0 < self._rows <= LISTED_POINTS_MAX:
                 self._store_inverted_lists()
-        if self.parameters.metric == "inner_product":
+        if self._metric == "inner_product":
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))
             for start, block in self._blocks():
                 block_lengths = lengths(block)
                 # For a point of length 0 the stored inverse length stays 0.
                 part = inverses[start : start + len(block)]
                 np.divide(1, block_lengths, out=part, where=block_lengths > 0)
-            if not isinstance(self._points, SparseRows):
-                self._put("length_bounds", length_bounds(self._points))
 
     def _store_inverted_lists(self) -> None:
         """Store the points by column (`kernels.inverted_lists`)."""
         lists.create_lists(self._sparse_blocks, self._rows, self._dims, self._create)
 
-    def draw(self, *, fit: bool) -> None:
-        """Draw the hyperplanes; if `fit`, also choose the number of components for cells."""
-        self._report("components", 0, self._rows)
-        if self.parameters.centred:
-            self._centre = _mean(self._points)
-        if self.parameters.hash_family == "cells":
-            self._fit_to_sample(fit=fit)
-        # With few dimensions or sparse rows, several BLAS threads would mostly wait for each other.
-        one_thread = isinstance(self._points, SparseRows) or self._dims <= _ONE_THREAD_DIMS_MAX
-        with threadpool_limits(1 if one_thread else None, user_api="blas"):
-            planes = hyperplanes.draw_hyperplanes(
-                self.parameters, self._points, self._centre, self._planes, self._sketch
-            )
-        self._put("hyperplanes", planes)
-        self._put("thresholds", self._sketch.of_dense(self._centre) @ planes)
-        if len(self._sketch.places):
-            self._put("sketch", self._sketch.places)
-        if self._centre.any():
-            self._put(CENTRE, self._centre)
-        self._release()
+    def store_length_bounds(self) -> None:
+        """Store bounds of the lengths of dense points under inner_product."""
+        if self._metric == "inner_product" and not isinstance(self._points, SparseRows):
+            self._put("length_bounds", length_bounds(self._points))
 
-    def _fit_to_sample(self, *, fit: bool) -> None:
-        """Fit the centre and, if `fit`, the number of components to a sample of the points.
+    def store_functions(self, functions: HashFunctions) -> None:
+        """Store the arrays of the hash functions, except the one that follows the codes."""
+        for name, array in functions.arrays.items():
+            if name != REACHES:
+                self._put(name, array)
 
-        If hashing is centred or the metric is inner_product, the centre stays as it is.
-        """
-        sample = _sample(self._points, self.parameters.seed)
-        if not self.parameters.centred and self.parameters.metric != "inner_product":
-            # Subtracting a centre changes no distance. Without the part that all points share, the
-            # four bits of each projection of a query resolve differences more finely.
-            self._centre = _mean_of_sample(sample)
-        if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
-            n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
-            self.parameters = replace(self.parameters, n_components=n_components)
-            self._planes = self.bits // hyperplanes.code_depth(self.parameters)
-
-    def hash(self, cells: "_Cells | None" = None) -> None:
-        """Write the codes and scan terms of all rows, and with `cells` the cell of each row.
+    def hash(self, functions: HashFunctions) -> None:
+        """Store the codes and scan terms of all rows, and the tables or cells that hold them.
 
         Scan terms are the numbers with which a scan estimates distances from codes
-        (`codes.pack_terms`). Under cosine, scan terms are written only with `cells`. With `cells`,
-        a code encodes the difference between a point and its cell's centre.
+        (`codes.pack_terms`). Under cosine, scan terms are stored only with cells. With cells, a
+        code encodes the difference between a point and its cell's centre.
         """
-        encoder = RowEncoder(self.arrays, self.parameters)
-        self._create("codes", np.uint8, codes.tiles_shape(self._rows, self.bits))
-        if cells or self.parameters.metric != "cosine":
+        self._create("codes", np.uint8, codes.tiles_shape(self._rows, functions.code_bits))
+        if functions.has_cells or self._metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        rows_in_cache = min(
-            _BLOCK_NUMBERS // mean_width(self._points), _BLOCK_MARGINS // self._planes
-        )
+        numbers = np.empty(self._rows if functions.has_cells else 0, np.int32)
+        self._hash_all(functions, numbers)
+        if functions.has_cells:
+            self._sort_by_cell(functions, numbers)
+        elif self._rows:
+            self._fill_tables(functions.parameters)
+
+    def _hash_all(self, functions: HashFunctions, numbers: npt.NDArray[np.int32]) -> None:
+        """Store the codes and scan terms of all rows in their order.
+
+        numbers: (n,) gets the cell of each row; (0,) without cells.
+        """
+        encoder = RowEncoder(functions.arrays, functions.parameters)
+        planes = functions.arrays["hyperplanes"].shape[1]
+        rows_in_cache = min(_BLOCK_NUMBERS // mean_width(self._points), _BLOCK_MARGINS // planes)
         # Two cores must not write into one tile.
         tiles = max(1, min(block_rows(self._points), rows_in_cache) // TILE_POINTS)
         block = tiles * TILE_POINTS
         starts = range(0, self._rows, block)
 
         def hash_block(start: int) -> None:
-            self._hash_block(start, self._points[start : start + block], cells, encoder)
+            part = numbers[start : start + block]
+            self._hash_block(start, self._points[start : start + block], part, encoder)
 
         self._report("hashing", 0, self._rows)
         rows_held, rows_held_max = 0, block_rows(self._points)
@@ -261,90 +187,35 @@ class _Encoder:
         self._report("hashing", self._rows, self._rows)
 
     def _hash_block(
-        self, first: int, rows: Rows, cells: "_Cells | None", encoder: RowEncoder
+        self, first: int, rows: Rows, numbers: npt.NDArray[np.int32], encoder: RowEncoder
     ) -> None:
         """Write the codes, scan terms and cells of `rows`, whose row numbers begin at `first`."""
-        numbers, terms, packed = encoder.encode(rows)
+        cells, terms, packed = encoder.encode(rows)
         places = np.arange(first, first + len(rows), dtype=np.int32)
         put_codes(read_only(packed), read_only(places), self.arrays["codes"])
-        if cells:
-            cells.numbers[first : first + len(rows)] = numbers
+        if len(numbers):
+            numbers[:] = cells
         if "scan_terms" in self.arrays:
             self.arrays["scan_terms"][first : first + len(rows)] = terms
 
-    def hash_into_cells(self) -> None:
-        """Learn a partition, hash the points, and sort codes and scan terms by cell."""
-        self._report("cells", 0, self._rows)
-        dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
-        width = min(dims, self._planes)
-        rng = np.random.default_rng((self.parameters.seed, 2))
-        count = partition.sample_size(self._rows, width)
-        rows = draw_numbers(self._rows, count, rng)
-        block = block_rows(self._points)
-
-        def project(start: int) -> FloatArray:
-            return self._margins(take(self._points, rows[start : start + block]))[:, :width]
-
-        with threadpool_limits(1, user_api="blas"):
-            sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
-            centres = partition.learn(sample, partition.cell_count(self._rows, width), rng)
-        cells = _Cells(centres, self.arrays["hyperplanes"], self._rows)
-        self._store_centres(cells)
-        self.hash(cells)
+    def _sort_by_cell(self, functions: HashFunctions, numbers: npt.NDArray[np.int32]) -> None:
+        """Sort codes and scan terms by cell; `numbers` (n,) is the cell of each row."""
         self._report("cells", self._rows, self._rows)
-        order = np.argsort(cells.numbers, kind="stable").astype(np.int32)
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
         terms = self.arrays["scan_terms"]
         terms[:] = terms[order]
         codes.sort_codes(self.arrays["codes"], order)
         self._release()
-        sizes = np.bincount(cells.numbers, minlength=len(cells.weights))
-        if self.parameters.metric != "inner_product":
-            self._store_reaches(cells, sample)
+        sizes = np.bincount(numbers, minlength=len(functions.arrays["cell_centres"]))
+        # With the functions of all points comes the array that follows their codes.
+        if "hyperplanes" in self.arrays and REACHES in functions.arrays:
+            self._put(REACHES, functions.arrays[REACHES])
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
-    def _store_centres(self, cells: _Cells) -> None:
-        """Store the centres, and their codes and scan terms, with which a query ranks the cells.
-
-        Encoding also reads the partition and the margins of the centres.
-        """
-        self._put(CENTRE_MARGINS, cells.margins)
-        self._put(COARSE, cells.partition.coarse)
-        self._put(COARSE_STARTS, cells.partition.starts)
-        self._put(CENTRES, cells.partition.centres)
-        # Subtracting the mean of the centres does not change how a query ranks the centres.
-        margins = cells.margins - cells.margins.mean(axis=0)
-        shape = codes.tiles_shape(len(margins), self.bits)
-        levels = codes.levels(margins, self._depth, self._plane_count)
-        codes.encode(levels, self._create("cell_codes", np.uint8, shape), 0)
-        stretch = self._stretches(margins, levels)
-        product = self.parameters.metric == "inner_product"
-        offsets, factors = (0 * stretch, stretch) if product else (cells.squares, 2 * stretch)
-        self._put("cell_terms", codes.pack_terms(offsets, factors))
-        self._put("cell_centres", cells.weights)
-        self._put("cell_squares", cells.squares)
-
-    def _store_reaches(self, cells: _Cells, sample: FloatArray) -> None:
-        """Store how far the n-th nearest cell of a point is, for each n (`kernels.records.Cells`).
-
-        `sample` (s, m) are margins of points. Nothing is stored if the distances of the points have
-        very different scales, because an average then fits few of them. A rounding error is added,
-        so that cells count as equally far if their distances differ by rounding alone.
-        """
-        margins = sample[:: -(-len(sample) // _REACH_POINTS)]
-        distances = np.sort(cells.squares - 2 * (margins @ cells.weights.T), axis=1)
-        differences = (distances - distances[:, :1]).astype(np.float64)
-        spread = differences[:, min(_REACH_CELL, differences.shape[1]) - 1]
-        if spread.std() > _REACH_SPREAD_MAX * spread.mean():
-            return
-        reaches = differences.mean(axis=0)
-        projections = margins + self.arrays["thresholds"][: margins.shape[1]]
-        reaches += _REACH_ERROR * np.square(projections).sum(axis=1).mean()
-        self._put("cell_reaches", reaches.astype(np.float32))
-
-    def fill_tables(self) -> None:
+    def _fill_tables(self, parameters: BuildParameters) -> None:
         """Build the hash tables: sort the rows of each table into buckets."""
-        n_tables, n_bits = self.parameters.n_tables or 0, self.parameters.n_bits or 0
+        n_tables, n_bits = parameters.n_tables or 0, parameters.n_bits or 0
 
         def report(tables: int) -> None:
             self._release()
@@ -371,80 +242,9 @@ class _Encoder:
         for array in self.arrays.values():
             release(array)
 
-    def _margins(self, block: Rows) -> FloatArray:
-        rows, thresholds = self._sketch(block), self.arrays["thresholds"]
-        planes = self.arrays["hyperplanes"]
-        if isinstance(rows, SparseRows):
-            # On ARM, scipy fuses multiplications with additions, which changes last digits.
-            margins = np.empty((len(rows), len(thresholds)), np.float32)
-            embed(pack_queries(rows), read_only(planes), read_only(-thresholds), margins)
-            return margins
-        margins = rows @ planes
-        if thresholds.any():
-            margins -= thresholds
-        return margins
-
-    def _stretches(self, margins: FloatArray, levels: FloatArray) -> npt.NDArray[np.floating]:
-        dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
-        return codes.stretches(margins, levels, dims / self._plane_count)
-
     def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         self.arrays[name] = self._store.create(self._prefix + name, dtype, shape)
         return self.arrays[name]
 
     def _put(self, name: str, array: Array) -> None:
         self._create(name, array.dtype, array.shape)[...] = array
-
-
-def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:
-    """Return the centre (d,) that hashing subtracts from `points` (n, d), as Build computes it."""
-    if parameters.centred:
-        return _mean(points)
-    if parameters.hash_family != "cells" or parameters.metric == "inner_product":
-        return np.zeros(points.shape[1], np.float32)
-    return _mean_of_sample(_sample(points, parameters.seed))
-
-
-def _sample(points: Rows, seed: int) -> Rows:
-    """Return the rows that the centre and the components are computed from."""
-    rows, dims = points.shape
-    count = min(rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // dims))
-    return take(points, draw_numbers(rows, count, np.random.default_rng((seed, 3))))
-
-
-def _mean_of_sample(sample: Rows) -> FloatArray:
-    mean: FloatArray = (_sum(sample, sample.shape[1]) / len(sample)).astype(np.float32)
-    return mean
-
-
-def _mean(points: Rows) -> FloatArray:
-    rows, dims = points.shape
-    total, block = np.zeros(dims), block_rows(points)
-    for start in range(0, rows, block):
-        total += _sum(points[start : start + block], dims)
-        release_rows(points)
-    mean: FloatArray = (total / rows).astype(np.float32)
-    return mean
-
-
-def _spread(points: FloatArray) -> FloatArray:
-    """Return the variance of differences between near points along each principal component, (d,).
-
-    These differences stand for those between points and centres of cells, because the centres are
-    not learned yet. `points` (n, d) are centred.
-    """
-    axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
-    rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
-    anchors = rows[:: max(1, len(rows) // _SPREAD_ANCHORS)]
-    nearest = (rows @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
-    squares = np.square(rows - anchors[nearest])
-    distances = squares.sum(axis=1)
-    # Leave out the half of the points that are farther from their anchor: many have no near anchor.
-    return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))
-
-
-def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:
-    """Return the sum of all rows, (d,)."""
-    if isinstance(rows, SparseRows):
-        return np.asarray(np.bincount(rows.indices, rows.values, dims), np.float64)
-    return np.asarray(rows.sum(axis=0, dtype=np.float64))

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.builder.encoder import centre_of
+from divgrpc.builder.hash_functions import centre_of
 from divgrpc.builder.row_encoder import CENTRE, CENTRE_MARGINS
 from divgrpc.hashing.lists import FULL_COLUMNS, STEPS, WORK, roomy_steps, work_of
 from divgrpc.storage.manifest import Manifest

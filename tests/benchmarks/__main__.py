@@ -26,6 +26,7 @@ _IN_PROCESS: Final = (
     "peers",
     "diversity",
     "sharded",
+    "divided_builds",
 )
 _SERVER_RUNS: Final = (
     "service",

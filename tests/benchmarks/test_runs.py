@@ -199,6 +199,12 @@ def _shard_costs(tables: list[Table]) -> None:
         assert row[name] == pytest.approx(row[f"{name} us"] / floor)
 
 
+def _divided_builds(tables: list[Table]) -> None:
+    [table] = tables
+    assert column(table, "shards") == [1, 3]
+    assert min(column(table, "peak, MiB")) >= 0
+
+
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -280,6 +286,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
         "--points 1000 --queries 30 --shards 2 --rounds 1 --kills 2 --stops 2",
         _served_shards,
     ),
+    "divided_builds": ("--points 3000 --dims 8 --shards 1 3", _divided_builds),
     "replicas": ("--calls 300 --servers 2 --in-flight 4", _replicas),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from divgrpc import Collection
 from divgrpc.arrays import Array, read_only
-from divgrpc.builder.encoder import centre_of
+from divgrpc.builder.hash_functions import centre_of
 from divgrpc.builder.row_encoder import CENTRES, COARSE, COARSE_STARTS, RowEncoder
 from divgrpc.hashing import codes, hyperplanes
 from divgrpc.index import Index
