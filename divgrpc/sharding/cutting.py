@@ -47,10 +47,17 @@ class Cut(NamedTuple):
     parts: Iterator[Generation]
 
 
-def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> Cut:
+def cut(
+    generation: Generation,
+    shards: int,
+    homes: IntArray | None = None,
+    *,
+    with_vectors: bool = True,
+) -> Cut:
     """Divide a generation among shards.
 
     homes: (n,) the shard of each row. Default: as `homes_of` returns.
+    with_vectors: whether parts have their dense vectors. Otherwise `vectors` has no rows.
 
     Points keep their codes. The labels of an index are not divided.
     """
@@ -66,7 +73,7 @@ def cut(generation: Generation, shards: int, homes: IntArray | None = None) -> C
         # One after another, because their arrays are copies.
         for shard in range(shards):
             rows = np.flatnonzero(homes == shard)
-            part = _part(manifest, arrays, shared, rows)
+            part = _part(manifest, arrays, shared, rows, with_vectors=with_vectors)
             if not has_order:
                 part.arrays[ROW_NUMBERS] = read_only(rows.astype(np.int32))
             yield part
@@ -88,24 +95,31 @@ def homes_of(arrays: Mapping[str, Array], shards: int) -> IntArray:
 
 
 def _part(
-    manifest: Manifest, arrays: Mapping[str, Array], shared: Mapping[str, Array], rows: IntArray
+    manifest: Manifest,
+    arrays: Mapping[str, Array],
+    shared: Mapping[str, Array],
+    rows: IntArray,
+    *,
+    with_vectors: bool,
 ) -> Generation:
     """Return the generation of the points in `rows` (m,), in ascending order."""
-    part = {name: arrays[name][rows] for name in BY_ROW if name in arrays}
+    copied = {name: rows for name in BY_ROW if name in arrays}
+    if "vectors" in copied and not with_vectors:
+        copied["vectors"] = rows[:0]
+    part = {name: arrays[name][rows_copied] for name, rows_copied in copied.items()}
     if not ascends(part["ids"]):
         part[ID_ORDER] = np.argsort(part["ids"])
     part |= take(annotations_in(arrays), rows)
     part |= columns_of_rows(manifest.attributes, arrays, rows)
     for number in range(len(manifest.attributes)):
         part[array_name(number, "order")] = order_of(part[array_name(number, "values")])
+    nonzeros = len(rows) * manifest.dims
     points = points_of(arrays, manifest.dims)
     if isinstance(points, SparseRows):
         points = points[rows]
+        nonzeros = len(points.indices)
         part |= _sparse(points)
-    else:
-        points = part["vectors"]
     part |= _codes(manifest, arrays, rows)
-    nonzeros = len(points.indices) if isinstance(points, SparseRows) else points.size
     whole = {**shared, **{name: read_only(array) for name, array in part.items()}}
     return Generation(replace(manifest, rows=len(rows), nonzeros=nonzeros), whole)
 

@@ -7,13 +7,17 @@ whole generation writes.
 
 import os
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from divgrpc.arrays import Array, release
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.cutting import cut, homes_of
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.joining import join
 from divgrpc.storage.arrays import ArrayFolder, open_array, sync_folder, write_synced
@@ -37,7 +41,8 @@ from divgrpc.storage.shards import (
     open_shared,
     read_shard_manifest,
 )
-from divgrpc.types import IndexInfo, Progress
+from divgrpc.types import IndexInfo, IntArray, Progress
+from divgrpc.vectors import block_rows
 
 
 def divide_index(
@@ -133,8 +138,9 @@ def divide_folder(
 
     folder: has the arrays of `manifest`, and no manifest.
 
-    Takes the memory of one shard. All files are synced to the disk. Returns the manifest with an
-    entry for each shard. Raises `StorageFullError`.
+    Dense vectors are copied in blocks. Takes the memory of what else one shard has. All files are
+    synced to the disk. Returns the manifest with an entry for each shard. Raises
+    `StorageFullError`.
     """
     arrays = {
         name: open_array_of(folder, name, entry, verify=False)
@@ -142,9 +148,12 @@ def divide_folder(
     }
     (folder / SHARED).mkdir()
     (folder / SHARDS).mkdir()
+    homes = homes_of({"ids": np.arange(manifest.rows), **arrays}, shards)
+    pieces = cut(Generation(manifest, arrays), shards, homes, with_vectors=False)
     entries = []
-    for shard, part in enumerate(cut(Generation(manifest, arrays), shards).parts):
-        entries.append(_write(folder / SHARDS / str(shard), part, manifest))
+    for shard, part in enumerate(pieces.parts):
+        vectors = _vectors(arrays, np.flatnonzero(homes == shard))
+        entries.append(_write(folder / SHARDS / str(shard), part, manifest, vectors))
         if on_progress is not None:
             on_progress(Progress("dividing", shard + 1, shards, None))
     for name in manifest.arrays:
@@ -158,14 +167,26 @@ def divide_folder(
     return replace(manifest, shards=tuple(entries))
 
 
-def _write(folder: Path, part: Generation, whole: Manifest) -> ShardEntry:
-    """Write the manifest and the arrays of a shard."""
+def _vectors(arrays: Mapping[str, Array], rows: IntArray) -> Iterator[Array]:
+    """Yield the dense vectors of `rows` (m,) in blocks; nothing of sparse points."""
+    if "vectors" not in arrays:
+        return
+    vectors = arrays["vectors"]
+    step = block_rows(vectors)
+    for start in range(0, len(rows), step):
+        yield vectors[rows[start : start + step]]
+        release(vectors)
+
+
+def _write(folder: Path, part: Generation, whole: Manifest, vectors: Iterator[Array]) -> ShardEntry:
+    """Write the manifest and the arrays of a shard, whose dense vectors come in blocks."""
     store = ArrayFolder(folder)
     for name, array in part.arrays.items():
         # Shards have points of their own in each cell.
         if name == "cell_starts" or not is_shared(name):
             store.begin(name, array.dtype, array.shape[1:])
-            store.append(name, array)
+            for block in vectors if name == "vectors" else (array,):
+                store.append(name, block)
     entries = store.close()
     # What all shards have in common is in the manifest of the whole generation.
     manifest = replace(
