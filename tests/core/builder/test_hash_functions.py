@@ -59,6 +59,6 @@ def test_shards_encode_their_points_as_the_whole_index_does(kind: str, shards: i
             assert array.tobytes() == part.arrays[name].tobytes(), name
         encoded |= arrays.keys()
     # What is neither encoded nor shared is in the upload, or depends on it alone.
-    others = {"vectors", "indptr", "indices", "values", "ids", "length_bounds"}
-    expected = {name for name in engine.arrays if not is_shared(name)} - others
+    rest = {"vectors", "indptr", "indices", "values", "ids", "length_bounds"}
+    expected = {name for name in engine.arrays if not is_shared(name)} - rest
     assert expected - {"cell_starts"} <= encoded

@@ -34,9 +34,9 @@ def shard_server(folder: Path, authority: Authority) -> Iterator[RunningServer]:
         *("--role", "shard", "--read-only", "--data-dir", str(folder / "data")),
         *("--cluster-token", str(folder / "secret"), "--tls-client-ca", str(authority.ca)),
     )
-    own = folder / "shard"
-    own.mkdir()
-    with RunningServer(own, *options, *tls_options(authority.issue("shard"))) as running:
+    home = folder / "shard"
+    home.mkdir()
+    with RunningServer(home, *options, *tls_options(authority.issue("shard"))) as running:
         yield running
 
 
