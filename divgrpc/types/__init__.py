@@ -479,7 +479,7 @@ class IndexInfo:
     rows_without_vector: number of points without a vector, which `rows` counts and `nonzeros` does
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
-    degraded: whether a replica of a shard does not serve; known only to a server with `--shards`.
+    degraded: whether a replica of a shard does not reply; known only to a server with `--shards`.
     """
 
     name: str

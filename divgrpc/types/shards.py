@@ -1,9 +1,11 @@
 """What the description of an index says about its shards."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 ReplicaState = Literal["serving", "starting", "avoided", "unreachable", "faulty"]
+# The states of servers that reply to calls; those to avoid do so too, but more slowly.
+REPLYING: Final = frozenset[ReplicaState](("serving", "avoided"))
 
 
 @dataclass(frozen=True, slots=True)

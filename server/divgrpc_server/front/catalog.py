@@ -18,7 +18,7 @@ from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc.storage.layouts import read_merged
 from divgrpc.storage.published import read_writes
-from divgrpc.types.shards import ReplicaInfo
+from divgrpc.types.shards import REPLYING, ReplicaInfo
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.codec.statuses import expected
@@ -146,7 +146,7 @@ def _add_replicas(info: index_pb2.IndexInfo, replicas: Replicas) -> None:
     for shard, message in enumerate(info.shards):
         servers = replicas(info.name, shard)
         message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
-        info.degraded = info.degraded or any(one.state != "serving" for one in servers)
+        info.degraded = info.degraded or any(one.state not in REPLYING for one in servers)
 
 
 def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:
