@@ -205,6 +205,11 @@ bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minute
 	-$(INSTALL) $(LOCKED) -r requirements-rivals.lock
 	touch $@
 
+# What `--engine ray` needs. Where it cannot be installed, tests that need it are skipped and counted.
+.venv/ray: .venv/ready requirements-ray.lock
+	$(INSTALL) $(LOCKED) -r requirements-ray.lock
+	touch $@
+
 # In an environment of its own, because the other stores bring some hundred packages.
 .conformance/ready: requirements-conformance.lock
 	$(PYTHON) -m venv .conformance
@@ -271,6 +276,8 @@ lock: .venv/ready    ## resolve the dependencies anew
 	$(LOCK) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
 	$(LOCK) --extra rivals --constraint requirements.lock \
 	    --output-file requirements-rivals.lock pyproject.toml
+	$(LOCK) --extra ray --constraint requirements.lock \
+	    --output-file requirements-ray.lock pyproject.toml
 	$(LOCK) --extra server --extra conformance --constraint requirements.lock \
 	    --output-file requirements-conformance.lock pyproject.toml
 	$(BIN)/hatchling build -t wheel -d $(WHEELS)

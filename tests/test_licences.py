@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.processes import toolchains
+
 ROOT = Path(__file__).parent.parent
 RUN_TIME = ("cli", "server", "tracing", "report")
 RUST_BUILDERS = ("maturin", "setuptools-rust")
@@ -103,6 +105,27 @@ def test_running_divgrpc_needs_no_wheel_made_by_rust() -> None:
     assert [name for name, wheel in wheels.items() if _built_by_rust(wheel)] == []
 
 
+def test_the_engine_of_ray_needs_no_wheel_made_by_rust() -> None:
+    toolchains.require_module("ray")
+    names = _closure(
+        requirement for extra in ("", "server", "ray") for requirement in _direct(extra)
+    )
+    wheels = {name: distribution(name).read_text("WHEEL") or "" for name in names}
+    assert {"ray", "jsonschema"} < wheels.keys()
+    assert [name for name, wheel in wheels.items() if _built_by_rust(wheel)] == []
+    assert names - _closure(_direct("server")) <= _pinned("requirements-ray.lock").keys()
+
+
+def test_the_lock_of_ray_fits_beside_the_others() -> None:
+    """It pins what the extra needs, at the versions of the main file where both name a package."""
+    whole, lock = _pinned("requirements.lock"), _pinned("requirements-ray.lock")
+    assert {name: whole.get(name, pin) for name, pin in lock.items()} == lock
+    direct = {requirement.name: requirement for requirement in _direct("ray")}
+    assert all(r.specifier.contains(lock[name][0]) for name, r in direct.items())
+    # A newer jsonschema would bring it, and Rust builds it.
+    assert "rpds-py" not in lock
+
+
 def test_rust_wheels_are_recognised() -> None:
     assert _built_by_rust(distribution("ruff").read_text("WHEEL") or "")
     assert _built_by_rust("Generator: setuptools-rust 1.9\n")
@@ -169,7 +192,7 @@ def test_notice_names_every_direct_dependency() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert notice.startswith("divgrpc\nCopyright ")
     notice_names = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))
-    direct = {n.name for extra in ("", *RUN_TIME) for n in _direct(extra)}
+    direct = {n.name for extra in ("", *RUN_TIME, "ray") for n in _direct(extra)}
     assert notice_names == direct
 
 

@@ -27,7 +27,18 @@ TESTS = (
     "tests",
     *(str(path.relative_to(ROOT)) for path in ROOT.glob("client/integrations/*/tests")),
 )
-EXTRAS = ("cli", "server", "tracing", "report", "dev", "bench", "docs", "rivals", "conformance")
+EXTRAS = (
+    "cli",
+    "server",
+    "tracing",
+    "ray",
+    "report",
+    "dev",
+    "bench",
+    "docs",
+    "rivals",
+    "conformance",
+)
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40
 KERNEL_LINES_MAX = 60

@@ -1,5 +1,6 @@
-"""Programs of other languages; tests that need a missing program are skipped and counted."""
+"""Programs and extras; tests that need a missing one are skipped and counted."""
 
+import importlib.util
 import re
 import shutil
 from collections.abc import Iterable
@@ -13,6 +14,12 @@ def require(*programs: str) -> None:
     for program in programs:
         if shutil.which(program) is None:
             skip(program)
+
+
+def require_module(name: str) -> None:
+    """Skip a test if the module of an extra is not installed."""
+    if importlib.util.find_spec(name) is None:
+        skip(name, f"pip install 'divgrpc[{name}]'")
 
 
 def skip(program: str, remedy: str = "") -> None:
