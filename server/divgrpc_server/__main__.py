@@ -89,7 +89,7 @@ def _shown(default: object) -> str:
 def _metavar(field: "dataclasses.Field[object]") -> str:
     if field.metadata["choices"]:
         return "|".join(field.metadata["choices"])
-    if field.name in ("listen", "metrics"):
+    if field.name in ("listen", "metrics", "ray_address"):
         return "HOST:PORT"
     if field.name in _METAVARS:
         return _METAVARS[field.name]
@@ -115,6 +115,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         # Check for the packages of the extra `server`. This command is installed even without the
         # extra, because an extra cannot add a command.
         sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
+        return 1
+    if config.engine == "ray" and importlib.util.find_spec("ray") is None:
+        sys.stderr.write("divgrpc-server --engine ray needs ray: install divgrpc[server,ray]\n")
         return 1
     from divgrpc_server.logging import logs
     from divgrpc_server.supervisor import supervisor

@@ -74,6 +74,22 @@ class Config:
         " few calls take",
         low=0,
     )
+    engine: str = _option(
+        "local",
+        "what starts the shard servers: local, on this machine; ray, on the nodes of a Ray cluster",
+        choices=("local", "ray"),
+    )
+    ray_address: str = _option("", "host:port of the head of the Ray cluster")
+    engine_wait: float = _option(
+        10.0,
+        "seconds in which the Ray cluster must let this server in and have enough nodes",
+        low=1,
+    )
+    shard_memory: int = _option(
+        512 * 2**20,
+        "bytes that Ray keeps free for each shard server; more if the data directory is larger",
+        low=1,
+    )
     role: str = _option(
         "index",
         "index: serve clients; shard: answer routers that have the cluster token, which needs"
@@ -193,8 +209,9 @@ class Config:
     def _check_cluster(self) -> None:
         """Raise `InvalidArgumentError` for options of shards that contradict one another."""
         is_shard, asks = self.role == "shard", bool(self.shard_servers)
+        is_ray = self.engine == "ray"
         names = (name for name, value in _DEFAULTS.items() if getattr(self, name) != value)
-        token, is_alone = self.cluster_token, not (asks or is_shard)
+        token, is_alone = self.cluster_token, not (asks or is_shard or is_ray)
         rules = (
             *((name, self.shards == 1, "needs shards above 1") for name in names),
             ("role", is_shard and not self.read_only, "shard needs read_only: another one writes"),
@@ -203,8 +220,12 @@ class Config:
             ("tokens", is_shard and self.tokens, "are for clients, whom no shard server serves"),
             ("shard_servers", asks and not token, "needs cluster_token, which they expect"),
             ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
-            ("cluster_token", token and is_alone, "needs shard_servers or role shard"),
-            ("cluster_ca", self.cluster_ca and not asks, "needs shard_servers"),
+            ("cluster_token", token and is_alone, "needs shard_servers, role shard or engine ray"),
+            ("cluster_ca", self.cluster_ca and not (asks or is_ray), "needs shard_servers or ray"),
+            ("engine", is_ray and asks, "ray contradicts shard_servers: leave one of them out"),
+            ("engine", is_ray and not self.data_dir, "ray needs data_dir, which all nodes mount"),
+            ("ray_address", is_ray and not self.ray_address, "must name the head: host:6379"),
+            ("ray_address", self.ray_address and not is_ray, "needs engine ray"),
             (
                 "cache_dir",
                 self.cache_dir and not (is_shard or self.starts_shard_servers),
@@ -221,6 +242,8 @@ class Config:
                 raise invalid(name, rule)
         for address in (address for place in self.shard_places for address in place):
             split_address("shard_servers", address)
+        if self.ray_address:
+            split_address("ray_address", self.ray_address)
 
     @property
     def shard_places(self) -> tuple[tuple[str, ...], ...]:
@@ -245,7 +268,7 @@ class Config:
 
 
 # The defaults of options that need others.
-_DEFAULTS: Final = {"replicas": 1, "hedge_ms": 0.0, "shard_servers": ""}
+_DEFAULTS: Final = {"replicas": 1, "hedge_ms": 0.0, "shard_servers": "", "engine": "local"}
 
 
 def load(

@@ -4,8 +4,9 @@ import asyncio
 import os
 
 from divgrpc.errors import UnavailableError
-from divgrpc_server.engines.engine import Engine
+from divgrpc_server.engines.engine import Engine, HopelessError
 from divgrpc_server.engines.local import LocalEngine
+from divgrpc_server.engines.ray_variables import set_variables
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.logging import logs
@@ -14,7 +15,7 @@ from divgrpc_server.logging import logs
 async def _run(process: control.Process, log: logs.Logger) -> int:
     """Start the servers and tell the supervisor where they are; return the exit code."""
     logs.log_faults_of(asyncio.get_running_loop(), log)
-    engine: Engine = LocalEngine(process.config, process.root, process.secret, log)
+    engine = _engine_of(process, log)
     is_over = asyncio.Event()
 
     def obey() -> None:
@@ -29,11 +30,25 @@ async def _run(process: control.Process, log: logs.Logger) -> int:
     error = work.exception() if work.done() else None
     work.cancel()
     await engine.stop()
-    if error is not None:
+    if isinstance(error, HopelessError):
+        process.channel.send(Message("hopeless", 0, str(error)))
+    elif error is not None:
         if not isinstance(error, UnavailableError):
             raise error
         log.error("cannot start", reason=str(error))
     return int(error is not None)
+
+
+def _engine_of(process: control.Process, log: logs.Logger) -> Engine:
+    if process.config.engine == "ray":
+        set_variables(process.config, os.environ)
+        # Ray prints lines, and whoever started the server reads its address from that output.
+        os.dup2(2, 1)
+        # Ray is installed, and loaded, for this engine alone.
+        from divgrpc_server.engines.ray import RayEngine
+
+        return RayEngine(process.config, process.root, process.secret, log)
+    return LocalEngine(process.config, process.root, process.secret, log)
 
 
 async def _serve(engine: Engine, channel: control.Channel) -> None:

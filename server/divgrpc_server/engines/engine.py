@@ -3,7 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from divgrpc.errors import UnavailableError
 from divgrpc_server.ipc.topology import Topology
+
+
+class HopelessError(UnavailableError):
+    """A server cannot start, and trying again would not help."""
 
 
 class Engine(Protocol):

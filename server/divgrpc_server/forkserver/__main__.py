@@ -16,6 +16,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from setproctitle import setproctitle
@@ -128,7 +129,9 @@ def main() -> NoReturn:
         # their memory, which would then no longer be shared.
         gc.collect()
         gc.freeze()
-        process.channel.send(control.Message("ready"))
+        # The supervisor may be gone, or may have given up while kernels were loaded.
+        with suppress(OSError):
+            process.channel.send(control.Message("ready"))
         serve(process)
     # Skip a normal exit, because unloading the compiler is slow.
     os._exit(0)

@@ -26,6 +26,8 @@ Kind = Literal[
     "ready",
     # From the engine, passed on to fronts: `text` is a `topology.Topology`, `number` its version.
     "topology",
+    # From the engine: the server cannot start, and `text` is the reason.
+    "hopeless",
     # From a process that loads kernels, passed on to fronts: `number` of `text` are compiled.
     "kernels",
     # To the fork server: fork process `number` of the role `text`. The descriptor is the end of its

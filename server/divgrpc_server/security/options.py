@@ -39,6 +39,8 @@ def _check_shard_servers(config: Config) -> None:
     """Raise `InvalidArgumentError` if other machines could read what shard servers are asked."""
     if config.cluster_ca:
         certificates.read_authorities("cluster_ca", config.cluster_ca)
+        if config.engine == "ray" and not config.tls_cert:
+            raise invalid("cluster_ca", "needs tls_cert and tls_key, which nodes of Ray show too")
     elif not config.insecure:
         for address in (address for place in config.shard_places for address in place):
             if not is_loopback(split_address("shard_servers", address)[0]):
@@ -47,6 +49,12 @@ def _check_shard_servers(config: Config) -> None:
                     f"has {address}, which is on another machine, and there is no TLS: set"
                     " cluster_ca, or insecure if something else protects the connection",
                 )
+        if config.ray_address and not is_loopback(split_address("", config.ray_address)[0]):
+            raise invalid(
+                "ray_address",
+                f"is {config.ray_address}, on another machine, and there is no TLS: set cluster_ca,"
+                " tls_cert and tls_key, or insecure if something else protects the connection",
+            )
     # Standard input can be read once alone, when the server starts.
     if config.cluster_token and config.cluster_token != cluster.STANDARD_INPUT:
         cluster.secret_of(config)

@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
@@ -51,6 +51,8 @@ from divgrpc_server.supervisor.tally import Tally
 
 # The roles of processes that are forked from the fork server.
 _FORKED: Final = ("worker", "writer", "evaluator")
+# The roles of processes for jobs, by the messages that ask for them.
+_JOBS: Final[Mapping[str, Role]] = {"build": "builder", "evaluate": "evaluator"}
 _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
@@ -192,6 +194,8 @@ class Supervisor:
             self._news[message.kind] = message
             for front in self._ready("front"):
                 front.send(message)
+        elif message.kind == "hopeless":
+            self._give_up(message.text)
         elif message.kind == "lost" and worker is not None:
             worker.kill()
         elif message.kind == "again" and worker is not None:
@@ -201,10 +205,15 @@ class Supervisor:
             self._fill("writer")
         elif message.kind == "renew":
             self._renew(child, message)
-        elif message.kind == "build":
-            self._spawn(self._start_job("builder", child, message))
-        elif message.kind == "evaluate":
-            self._spawn(self._start_job("evaluator", child, message))
+        elif message.kind in _JOBS:
+            self._spawn(self._start_job(_JOBS[message.kind], child, message))
+
+    def _give_up(self, reason: str) -> None:
+        """Stop, unless clients are served already."""
+        if not self._serving:
+            self._log.error("cannot start", reason=reason)
+            self._failed = True
+            self._stop.set()
 
     def _connect_all(self, child: Child) -> None:
         child.ready = True

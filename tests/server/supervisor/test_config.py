@@ -98,6 +98,7 @@ def test_help_names_every_option() -> None:
 
 
 _SHARD: Final = {"role": "shard", "data_dir": "d", "read_only": True, "cluster_token": "t"}
+_RAY: Final = {"engine": "ray", "ray_address": "127.0.0.1:6379", "shards": 2, "data_dir": "d"}
 _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster_token": "t"}
 
 
@@ -121,11 +122,23 @@ _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster
         ({**_ROUTER, "data_dir": "d", "cache_dir": "c"}, "cache_dir"),
         ({**_SHARD, "cache_dir": "d/c"}, "cache_dir"),
         ({**_SHARD, "cache_dir": "."}, "cache_dir"),
+        ({**_RAY, "shards": 1}, "engine"),
+        ({**_RAY, "data_dir": ""}, "engine"),
+        ({**_RAY, **_ROUTER}, "engine"),
+        ({**_RAY, "engine": "another"}, "engine"),
+        ({**_RAY, "ray_address": ""}, "ray_address"),
+        ({**_RAY, "ray_address": "head"}, "ray_address"),
+        ({"shards": 2, "ray_address": "head:6379"}, "ray_address"),
     ],
 )
 def test_options_of_shards_that_contradict_one_another(options: dict[str, Any], field: str) -> None:
     with refused(field):
         Config(**options)
+
+
+def test_a_cluster_of_ray_takes_what_shard_servers_of_others_take() -> None:
+    options: dict[str, Any] = {**_RAY, "cluster_token": "t", "replicas": 2}
+    assert Config(**options, cluster_ca="file").starts_shard_servers
 
 
 def test_shard_servers_have_places_and_replicas() -> None:

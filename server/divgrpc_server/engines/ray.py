@@ -1,0 +1,378 @@
+"""Places the shard servers of a cluster on the nodes of a Ray cluster.
+
+Theory of operation. Each server is kept running by an actor of its own, which starts it on the node
+where Ray has put the actor, as `LocalEngine` does on this machine. A placement group for each place
+keeps its replicas on different nodes. Actors and groups are detached: they outlive this process,
+and the next one finds them by name. The names contain a digest of all that servers are started
+with, so actors of other options are not taken for these; they are ended.
+
+Ray starts an actor again that has ended, on another node if its node is gone. This process asks
+each actor again and again where its server is. Queries do not pass through Ray: routers call the
+servers by gRPC. If the head of the cluster is gone, actors go on, and so does this process.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayError
+from ray.util import get_placement_group, list_named_actors, placement_group, placement_group_table
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+import divgrpc
+from divgrpc_server.config import Config, split_address
+from divgrpc_server.engines import shard_process
+from divgrpc_server.engines.engine import HopelessError
+from divgrpc_server.engines.shard_process import ShardProcess
+from divgrpc_server.ipc.topology import Topology
+from divgrpc_server.logging.logs import Logger
+from divgrpc_server.security.options import is_loopback
+
+_LOOK_SECONDS: Final = 0.25
+_STOP_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 10.0
+_KNOW_SECONDS: Final = 5.0
+_DIGITS: Final = 12
+_ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
+_T = TypeVar("_T")
+
+
+class State(NamedTuple):
+    """What an actor says about its server.
+
+    node: the id of the node. address: host:port, "" while the server does not serve. failed:
+    whether the server has ended again and again before it served.
+    """
+
+    node: str
+    address: str
+    failed: bool
+
+
+class ShardActor:
+    """Keeps a shard server running on the node where Ray has put this actor."""
+
+    def __init__(self, arguments: list[str], secret: str) -> None:
+        """Start the server with these arguments and the token of the cluster."""
+        context = ray.get_runtime_context()
+        self._node = str(context.get_node_id())
+        self._address = ""
+        self._failed = False
+        host = ray.util.get_node_ip_address()
+        listen = f"--listen=[{host}]:0" if ":" in host else f"--listen={host}:0"
+        self._server = ShardProcess(
+            [*arguments, listen], secret, follow=self._follow, report_end=lambda _: None
+        )
+        # Linux ends the server with the thread that has started it.
+        threading.Thread(target=lambda: asyncio.run(self._keep()), daemon=True).start()
+
+    def state(self) -> State:
+        """Return where the server is now."""
+        return State(self._node, self._address, self._failed)
+
+    def _follow(self, address: str) -> None:
+        self._address = address
+        self._failed = self._failed and not address
+
+    async def _keep(self) -> None:
+        while True:
+            await self._server.keep()
+            self._failed = True
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+class RayEngine:
+    """Places `config.replicas` servers for each of `config.shards` places on nodes of Ray."""
+
+    def __init__(self, config: Config, root: Path, secret: str, log: Logger) -> None:
+        """Take the configuration of the server that routes.
+
+        root: the folder of the indexes, which all nodes mount at the same path. secret: the token
+        of the cluster.
+        """
+        self._config, self._root, self._secret, self._log = config, root, secret, log
+        self._arguments = _arguments_of(config, root)
+        self._memory_bytes = max(config.shard_memory, _size(root) // config.shards)
+        self._service = f"divgrpc-{_digest(str(root))}"
+        options = [divgrpc.__version__, self._arguments, secret, config.shards, config.replicas]
+        self._prefix = f"{self._service}-{_digest(json.dumps(options))}"
+        self._servers = [
+            (place, number) for place in range(config.shards) for number in range(config.replicas)
+        ]
+        self._groups: list[PlacementGroup] = []
+        self._actors: dict[tuple[int, int], Any] = {}
+        self._states: dict[tuple[int, int], State] = {}
+        # Whether another engine has placed these servers before.
+        self._is_adopted = False
+        self._was_whole = False
+        # The servers that no actor has said anything about yet.
+        self._unknown = set(self._servers)
+        self._is_known = asyncio.Event()
+        self._followers: list[asyncio.Task[None]] = []
+        self._version = time.monotonic_ns()
+        self._changed = asyncio.Event()
+        # Calls to the head block, for as long as it is gone.
+        self._head = ThreadPoolExecutor(1)
+
+    async def start(self) -> None:
+        """Join the Ray cluster and begin to start all servers.
+
+        Raises `HopelessError` if the cluster does not let this process in, or has too few nodes.
+        """
+        end_time = time.monotonic() + self._config.engine_wait
+        await self._join(end_time)
+        await self._call(lambda: self._place(end_time))
+        self._followers = [asyncio.create_task(self._follow(*server)) for server in self._servers]
+        if self._is_adopted:
+            # Fronts have the addresses of these servers, and must not lose them for a moment.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_known.wait(), _KNOW_SECONDS)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all servers serve; or one at each place, if an engine ran before this one."""
+        topology = self._topology()
+        return all(
+            len(place) == self._config.replicas or (place and self._is_adopted)
+            for place in topology.places
+        )
+
+    async def watch(self) -> AsyncIterator[Topology]:
+        """Yield where the shards are, now and after each change.
+
+        Raises `UnavailableError` if a server ends again and again before it serves.
+        """
+        while True:
+            self._changed.clear()
+            for follower in self._followers:
+                if follower.done():
+                    follower.result()
+            self._was_whole = self._was_whole or self.is_whole
+            yield self._topology()
+            await self._changed.wait()
+
+    async def stop(self) -> None:
+        """End all servers, unless they are for other routers too, or this engine has failed."""
+        is_failed = any(follower.done() for follower in self._followers)
+        for follower in self._followers:
+            follower.cancel()
+        if not (self._config.cluster_token or (is_failed and self._was_whole)):
+            with suppress(TimeoutError, *_ERRORS):
+                await asyncio.wait_for(
+                    self._call(lambda: self._remove(self._service)), _STOP_SECONDS
+                )
+
+    async def _call(self, work: Callable[[], _T]) -> _T:
+        """Call what may wait for the head."""
+        return await asyncio.get_running_loop().run_in_executor(self._head, work)
+
+    # Joining and placing.
+
+    async def _join(self, end_time: float) -> None:
+        """Become a part of the Ray cluster."""
+        address = self._config.ray_address
+        host, port = split_address("ray_address", address)
+        try:
+            async with asyncio.timeout(end_time - time.monotonic()):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+        except (OSError, TimeoutError):
+            raise HopelessError(
+                f"no Ray cluster listens on {address}: start its head, or correct ray_address"
+            ) from None
+        options = {"_node_ip_address": "127.0.0.1"} if is_loopback(host) else {}
+
+        def join() -> None:
+            # Ray warns that the thread is not the main one.
+            logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
+            ray.init(
+                address=address, namespace=self._service, log_to_driver=False,
+                logging_level="ERROR", **options,
+            )  # fmt: skip
+
+        # Ray takes longer to give up. The thread that it keeps ends with this process.
+        try:
+            await asyncio.wait_for(self._call(join), end_time - time.monotonic())
+        except (TimeoutError, *_ERRORS) as error:
+            self._log.debug("cannot join", reason=str(error))
+            raise HopelessError(
+                f"the Ray cluster on {address} does not let this server in: set the RAY_AUTH_TOKEN"
+                " of the cluster, and start this server on one of its nodes"
+            ) from None
+
+    def _place(self, end_time: float) -> None:
+        """Find or make the groups and the actors."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        hosts = sorted({str(node["NodeManagerAddress"]) for node in nodes})
+        is_protected = self._config.cluster_ca or self._config.insecure
+        if not (is_protected or all(map(is_loopback, hosts))):
+            raise HopelessError(
+                f"nodes of the Ray cluster are on other machines ({', '.join(hosts)}), and there is"
+                " no TLS: set cluster_ca, tls_cert and tls_key, or insecure if something else"
+                " protects the connections"
+            )
+        self._remove(self._service, keep=self._prefix)
+        self._groups = [self._group(place) for place in range(self._config.shards)]
+        if not self._is_adopted:
+            self._await_groups(nodes, end_time)
+        for server in self._servers:
+            self._actors[server] = self._actor(*server)
+
+    def _group(self, place: int) -> PlacementGroup:
+        name = f"{self._prefix}-p{place}"
+        with suppress(ValueError):
+            group = get_placement_group(name)
+            self._is_adopted = True
+            return group
+        bundles = [{"memory": float(self._memory_bytes)}] * self._config.replicas
+        return placement_group(bundles, strategy="STRICT_SPREAD", name=name, lifetime="detached")
+
+    def _await_groups(self, nodes: list[dict[str, Any]], end_time: float) -> None:
+        """Wait until Ray has found nodes for all groups."""
+        for group in self._groups:
+            if not group.wait(max(0.01, end_time - time.monotonic())):
+                break
+        else:
+            return
+        self._remove(self._service)
+        replicas, size = self._config.replicas, self._memory_bytes
+        able = sum(node["Resources"].get("memory", 0) >= size for node in nodes)
+        if able < replicas:
+            raise HopelessError(
+                f"{replicas} replicas need {replicas} nodes with {size:,} bytes of memory for Ray,"
+                f" and the cluster has {able}: start nodes, or set fewer replicas"
+            )
+        raise HopelessError(
+            f"the Ray cluster lacks memory: {len(self._servers)} shard servers ask for {size:,}"
+            f" bytes each, on {able} nodes; start nodes, or set fewer shards or replicas"
+        )
+
+    def _actor(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
+        """Find or make an actor."""
+        strategy = PlacementGroupSchedulingStrategy(
+            self._groups[place], placement_group_bundle_index=number
+        )
+        maker: Any = ray.remote(
+            num_cpus=0, memory=self._memory_bytes, max_restarts=-1, max_task_retries=0
+        )(ShardActor)
+        return maker.options(
+            name=f"{self._prefix}-p{place}-r{number}", get_if_exists=True, lifetime="detached",
+            scheduling_strategy=strategy,
+        ).remote(self._arguments, self._secret)  # fmt: skip
+
+    def _remove(self, prefix: str, keep: str | None = None) -> None:
+        """End actors and groups whose names begin with `prefix`, and not with `keep`."""
+
+        def is_obsolete(name: str) -> bool:
+            return name.startswith(f"{prefix}-") and not (keep and name.startswith(f"{keep}-"))
+
+        for name in filter(is_obsolete, list_named_actors()):
+            with suppress(ValueError):
+                ray.kill(ray.get_actor(name))
+        for entry in placement_group_table().values():
+            if is_obsolete(entry["name"]) and entry["state"] != "REMOVED":
+                with suppress(ValueError):
+                    remove_placement_group(get_placement_group(entry["name"]))
+
+    # Following.
+
+    async def _follow(self, place: int, number: int) -> None:
+        """Ask an actor for ever where its server is."""
+        server = place, number
+        while True:
+            try:
+                state = State(*await self._actors[server].state.remote())
+            except RayActorError as error:
+                self._set_state(server, None)
+                if isinstance(error, ActorDiedError):
+                    # Ray does not start it again, because somebody has ended it.
+                    with suppress(*_ERRORS):
+                        self._actors[server] = await self._call(lambda: self._actor(place, number))
+            else:
+                if state.failed and not self._was_whole:
+                    raise HopelessError(
+                        f"a shard server does not start on the node {state.node}; the files in"
+                        " its folder of the logs of Ray say why"
+                    )
+                self._set_state(server, state)
+            self._unknown.discard(server)
+            if not self._unknown:
+                self._is_known.set()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _set_state(self, server: tuple[int, int], state: State | None) -> None:
+        place, number = server
+        if state is not None and self._shares_node(server, state):
+            self._log.error("two replicas of a place are on one node", place=place, node=state.node)
+            # Ray then places it anew.
+            ray.kill(self._actors[server], no_restart=False)
+            state = None
+        old = self._states.get(server)
+        if state == old:
+            return
+        if state is None:
+            self._states.pop(server, None)
+        else:
+            self._states[server] = state
+        address = state.address if state else ""
+        if address:
+            self._log.info(
+                "a shard server serves", place=place, replica=number, address=address,
+                node=state.node if state else "",
+            )  # fmt: skip
+        elif old is not None and old.address:
+            self._log.warning("a shard server ended", place=place, replica=number)
+        # Greater than those of an engine that ran before.
+        self._version = time.monotonic_ns()
+        self._changed.set()
+
+    def _shares_node(self, server: tuple[int, int], state: State) -> bool:
+        return any(
+            other.node == state.node
+            for key, other in self._states.items()
+            if key[0] == server[0] and key != server
+        )
+
+    def _topology(self) -> Topology:
+        addresses = {server: state.address for server, state in self._states.items()}
+        numbers = range(self._config.replicas)
+        places = [
+            tuple(filter(None, (addresses.get((place, number), "") for number in numbers)))
+            for place in range(self._config.shards)
+        ]
+        return Topology(self._version, tuple(places))
+
+
+def _arguments_of(config: Config, root: Path) -> list[str]:
+    """Return the arguments of shard servers, without the address, which the actor knows."""
+    arguments = shard_process.arguments_of(config, root)
+    if config.cluster_ca:
+        names = {"tls-cert": config.tls_cert, "tls-key": config.tls_key}
+        names["tls-client-ca"] = config.cluster_ca
+        arguments += [f"--{name}={Path(path).absolute()}" for name, path in names.items()]
+    elif config.insecure:
+        arguments.append("--insecure")
+    return arguments
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _size(root: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    total = 0
+    for file in root.rglob("*"):
+        with suppress(OSError):
+            total += file.stat().st_size
+    return total

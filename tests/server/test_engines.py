@@ -1,0 +1,179 @@
+"""What every engine does: it starts shard servers, replaces them, and says where they are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from divgrpc import Index
+from divgrpc.types import QueryResult
+from divgrpc_client import Client
+from support.data.divided_indexes import differences
+from support.data.served_index import random_points
+from support.processes import toolchains
+from support.processes.ray_nodes import RayNodes, descendants, free_port, shard_supervisors
+from support.processes.running_server import RunningServer, eventually
+
+POINTS: Final = random_points(400, dims=16, seed=5)
+QUERIES: Final = POINTS[:5] + 0.2
+SHARDS, REPLICAS = 2, 2
+# Five programs of many processes start at a time.
+_START_SECONDS: Final = 240
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    toolchains.require_module("ray")
+    with RayNodes(REPLICAS) as running:
+        yield running
+
+
+def arguments_of(folder: Path, *options: str) -> list[str]:
+    return [
+        *("--data-dir", str(folder / "data"), "--shards", str(SHARDS), "--workers", "1"),
+        *("--replicas", str(REPLICAS), "--worker-wait", "100", "--log-format", "json", *options),
+    ]
+
+
+@pytest.fixture(scope="module", params=["local", "ray"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp(request.param)
+    environment: dict[str, str] = {}
+    options: list[str] = []
+    if request.param == "ray":
+        cluster: RayNodes = request.getfixturevalue("nodes")
+        environment = cluster.environment
+        options = ["--engine", "ray", "--ray-address", cluster.address, "--engine-wait", "60"]
+    arguments = arguments_of(folder, *options)
+    with RunningServer(folder, *arguments, environment=environment) as running:
+        with Client(running.target, timeout=120) as client:
+            client.build("points", POINTS)
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    with Client(server.target, timeout=120, retries=False) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def whole() -> QueryResult:
+    return Index.build(POINTS).query(QUERIES, k=5)
+
+
+def shard_servers(server: RunningServer, nodes: RayNodes | None) -> list[int]:
+    """Return the process ids of the supervisors of shard servers."""
+    pids = descendants(server.process.pid)
+    if nodes is not None:
+        pids += [pid for node in range(len(nodes.pids)) for pid in nodes.processes(node)]
+    return shard_supervisors(pids, server.folder)
+
+
+def check(answer: QueryResult, expected: QueryResult) -> None:
+    assert set(differences(answer, expected)) <= {"dial_reasons"}
+
+
+def test_answers_are_those_of_one_index(client: Client, whole: QueryResult) -> None:
+    check(client.query("points", QUERIES, k=5), whole)
+    assert sum(shard.rows for shard in client.get_index("points").shards) == len(POINTS)
+
+
+def test_a_killed_shard_server_is_replaced(
+    server: RunningServer, client: Client, whole: QueryResult, request: pytest.FixtureRequest
+) -> None:
+    nodes = request.getfixturevalue("nodes") if "ray" in server.folder.name else None
+    serving = server.log.count("a shard server serves")
+    servers = shard_servers(server, nodes)
+    assert len(servers) == SHARDS * REPLICAS
+    os.kill(servers[0], signal.SIGKILL)
+    for _ in range(20):
+        check(client.query("points", QUERIES, k=5), whole)
+    eventually(lambda: server.log.count("a shard server serves") > serving, _START_SECONDS)
+    assert len({*shard_servers(server, nodes)} - {*servers}) == 1
+    check(client.query("points", QUERIES, k=5), whole)
+
+
+def test_an_engine_that_ends_is_replaced(
+    server: RunningServer, client: Client, whole: QueryResult
+) -> None:
+    """Ray's servers stay meanwhile; those of this machine end with the engine."""
+    server.kill("engine")
+    for _ in range(20):
+        check(client.query("points", QUERIES, k=5), whole)
+
+
+# What only an engine of several nodes has.
+
+
+def test_a_killed_node_loses_no_query(nodes: RayNodes, tmp_path: Path) -> None:
+    """Its servers start again on the next node, apart from their replicas."""
+    whole = Index.build(POINTS).query(QUERIES, k=5)
+    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
+    arguments = arguments_of(tmp_path, *options)
+    with (
+        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
+        Client(server.target, timeout=120, retries=False) as client,
+    ):
+        client.build("points", POINTS)
+        nodes.kill(1)
+        for _ in range(100):
+            check(client.query("points", QUERIES, k=5), whole)
+        serving = server.log.count("a shard server serves")
+        nodes.add()
+        eventually(
+            lambda: server.log.count("a shard server serves") >= serving + SHARDS, _START_SECONDS
+        )
+        for homes in places(server.log).values():
+            assert len({*homes.values()}) == REPLICAS
+        check(client.query("points", QUERIES, k=5), whole)
+    eventually(lambda: not shard_servers(server, nodes))
+
+
+def places(log: str) -> dict[int, dict[int, str]]:
+    """Return the node of the latest server of each replica at each place."""
+    homes: dict[int, dict[int, str]] = {}
+    for line in log.splitlines():
+        entry = json.loads(line) if line.startswith("{") else {}
+        if entry.get("event") == "a shard server serves":
+            homes.setdefault(entry["place"], {})[entry["replica"]] = entry["node"]
+    return homes
+
+
+def refusal(folder: Path, *options: str, environment: dict[str, str]) -> tuple[str, float]:
+    """Return why a server does not start, and after how many seconds it says so."""
+    command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0"]
+    command += arguments_of(folder, "--engine", "ray", *options)
+    start = time.monotonic()
+    outcome = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert (outcome.returncode, outcome.stdout) == (1, "")
+    lines = [json.loads(line) for line in outcome.stderr.splitlines() if line.startswith("{")]
+    (reason,) = [line["reason"] for line in lines if line["event"] == "cannot start"]
+    return str(reason), time.monotonic() - start
+
+
+def test_a_cluster_that_cannot_serve_is_refused_in_time(nodes: RayNodes, tmp_path: Path) -> None:
+    address = ("--ray-address", nodes.address)
+    nowhere = ("--ray-address", f"127.0.0.1:{free_port()}")
+    wrong = nodes.environment | {"RAY_AUTH_TOKEN": "x" * 32}
+    for options, environment, words in (
+        (nowhere, nodes.environment, "no Ray cluster listens on"),
+        (address, wrong, "does not let this server in"),
+        ((*address, "--replicas", "5"), nodes.environment, "5 replicas need 5 nodes"),
+        ((*address, "--shard-memory", str(10**11)), nodes.environment, "the cluster has 0"),
+    ):
+        reason, seconds = refusal(tmp_path, *options, environment=environment)
+        assert words in reason
+        # Beside the wait, a busy machine takes a while to start and end Python.
+        assert seconds < 10 + 30
