@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash soak mutations simulate simulate-mutants fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
+.PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash soak mutations simulate simulate-mutants test-cluster cluster-demo fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -209,6 +209,16 @@ bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minute
 .venv/ray: .venv/ready requirements-ray.lock
 	$(INSTALL) $(LOCKED) -r requirements-ray.lock
 	touch $@
+
+CLUSTER = PYTHONPATH=tests $(BIN)/python -m support.loads.cluster
+cluster-demo: .venv/ray  ## run a Ray cluster on this machine, and kill a node while queries run
+	$(BIN)/divgrpc warm
+	$(CLUSTER) --demo
+
+test-cluster: .venv/ray  ## kill and stop nodes of a Ray cluster under load; ARGS="--kills 20 --stops 20 --seconds 120" is longer
+	$(BIN)/divgrpc warm
+	$(BIN)/python -m pytest -q -p no:xdist tests/server/test_engines.py -k refused
+	$(CLUSTER) $(ARGS)
 
 # In an environment of its own, because the other stores bring some hundred packages.
 .conformance/ready: requirements-conformance.lock

@@ -210,10 +210,12 @@ class Supervisor:
 
     def _give_up(self, reason: str) -> None:
         """Stop, unless clients are served already."""
-        if not self._serving:
-            self._log.error("cannot start", reason=reason)
-            self._failed = True
-            self._stop.set()
+        if self._serving:
+            self._log.warning("the engine cannot start", reason=reason)
+            return
+        self._log.error("cannot start", reason=reason)
+        self._failed = True
+        self._stop.set()
 
     def _connect_all(self, child: Child) -> None:
         child.ready = True

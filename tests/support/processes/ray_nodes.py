@@ -58,7 +58,9 @@ class RayNodes:
         self.environment = environment_of(secrets.token_hex(16))
         state = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "state")}
         self._environment = self.environment | (state if keeps_state else {})
+        # A node ends while it starts if its helpers, which are Python, take longer than this.
         self._environment["RAY_raylet_start_wait_time_s"] = str(_START_SECONDS)
+        self._environment["RAY_agent_register_timeout_ms"] = str(_START_SECONDS * 1000)
         self._count = nodes
         self._program: subprocess.Popen[str] | None = None
         self.address = ""

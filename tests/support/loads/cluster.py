@@ -1,0 +1,306 @@
+"""python -m support.loads.cluster: what callers see while parts of a Ray cluster fail.
+
+A head and two nodes run on 127.0.0.1. Callers query an index of digits in four shards, with two
+replicas, and compare each answer with that of one index. Meanwhile nodes are killed and replaced,
+stopped and continued; then the store of the head is down while a shard server is killed. The exit
+code is 1 if a call failed or had another answer. `--demo` shows one killed node, step by step.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final
+
+import numpy as np
+
+from divgrpc import Index
+from divgrpc.errors import DivgrpcError
+from divgrpc.types import Progress, QueryResult
+from divgrpc_client import Client
+from divgrpc_lab.demo import digits
+from support.data.divided_indexes import differences
+from support.processes.ray_nodes import RayNodes, send, shard_supervisors
+from support.processes.running_server import RunningServer, alive
+
+INDEX: Final = "digits"
+SHARDS: Final = 4
+_CALLERS: Final = 2
+_DEADLINE_SECONDS: Final = 30.0
+_STEADY_SECONDS: Final = 2.0
+_STOPPED_SECONDS: Final = 4.0
+_WHOLE_SECONDS: Final = 240.0
+_QUERIES: Final = 100
+
+
+class Cluster:
+    """A Ray cluster, a server that routes to its shard servers, and an index."""
+
+    def __init__(self, folder: Path, nodes: RayNodes, replicas: int) -> None:
+        self.nodes, self.replicas = nodes, replicas
+        options = {
+            "data-dir": str(folder / "data"),
+            "shards": str(SHARDS),
+            "replicas": str(replicas),
+            "engine": "ray",
+            "ray-address": nodes.address,
+            "engine-wait": "60",
+            "workers": "1",
+            "log-format": "json",
+            # An answer is late, not lost, while a busy machine starts a server.
+            "worker-wait": "20" if replicas > 1 else "1",
+        }
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        self.server = RunningServer(folder, *arguments, environment=nodes.environment)
+
+    @property
+    def places(self) -> dict[tuple[int, int], str]:
+        """The node of each server that serves, by its place and its replica."""
+        homes: dict[tuple[int, int], str] = {}
+        for line in self.server.log.splitlines():
+            entry = json.loads(line) if line.startswith("{") else {}
+            if entry.get("event") == "a shard server serves":
+                homes[entry["place"], entry["replica"]] = entry["node"]
+            elif entry.get("event") == "a shard server ended" and "replica" in entry:
+                homes.pop((entry["place"], entry["replica"]), None)
+        return homes
+
+    def await_whole(self) -> float:
+        """Wait until all servers serve; return the seconds. Raises unless replicas are apart."""
+        start = time.monotonic()
+        while len(self.places) < SHARDS * self.replicas:
+            if time.monotonic() - start > _WHOLE_SECONDS:
+                raise RuntimeError(f"not whole after {_WHOLE_SECONDS:.0f} s: {self.places}")
+            time.sleep(0.05)
+        homes = self.places
+        for place in range(SHARDS):
+            nodes = {homes[place, number] for number in range(self.replicas)}
+            if len(nodes) < self.replicas:
+                raise RuntimeError(f"two replicas of place {place} are on one node")
+        return time.monotonic() - start
+
+    def shard_servers(self, node: int) -> list[int]:
+        """Return the process ids of the supervisors of the shard servers on a node."""
+        return shard_supervisors(self.nodes.processes(node), self.server.folder)
+
+
+class Callers:
+    """Callers that query without a pause, and count their answers."""
+
+    def __init__(self, target: str, queries: np.ndarray, whole: list[QueryResult]) -> None:
+        self._target, self._queries, self._whole = target, queries, whole
+        self._is_over, self._lock = Event(), Lock()
+        self._counts: Counter[str] = Counter()
+        self._slowest_seconds = 0.0
+        self.errors: set[str] = set()
+
+    def run(self, act: Callable[[], None]) -> Counter[str]:
+        """Call `act` under load; return how many answers were equal, lost, wrong and partial."""
+        with ThreadPoolExecutor(_CALLERS) as pool:
+            tasks = [pool.submit(self._ask, number) for number in range(_CALLERS)]
+            try:
+                time.sleep(_STEADY_SECONDS)
+                act()
+                time.sleep(_STEADY_SECONDS)
+            finally:
+                self._is_over.set()
+            for task in tasks:
+                task.result()
+        return self._counts
+
+    @property
+    def slowest_seconds(self) -> float:
+        """The time of the slowest call."""
+        return self._slowest_seconds
+
+    def _ask(self, number: int) -> None:
+        position = number * len(self._queries) // _CALLERS
+        with Client(self._target, timeout=_DEADLINE_SECONDS, retries=False) as client:
+            while not self._is_over.is_set():
+                position = (position + 1) % len(self._queries)
+                start = time.monotonic()
+                outcome = self._outcome(client, position)
+                seconds = time.monotonic() - start
+                with self._lock:
+                    self._counts[outcome] += 1
+                    self._slowest_seconds = max(self._slowest_seconds, seconds)
+
+    def _outcome(self, client: Client, position: int) -> str:
+        whole = self._whole[position]
+        try:
+            answer = client.query(INDEX, self._queries[position], k=10)
+        except DivgrpcError as error:
+            with self._lock:
+                self.errors.add(str(error)[:120])
+            return "lost"
+        if len(answer.ids) < len(whole.ids):
+            return "partial"
+        return "wrong" if {*differences(answer, whole)} - {"dial_reasons"} else "equal"
+
+
+class Trial:
+    """Failures of one cluster, each with a line of figures."""
+
+    def __init__(self, cluster: Cluster, queries: np.ndarray, whole: list[QueryResult]) -> None:
+        self.cluster, self._queries, self._whole = cluster, queries, whole
+        self.is_good = True
+
+    def check(self, title: str, act: Callable[[], None], *, may_lose: bool = False) -> None:
+        """Fail something under load, and say what callers saw."""
+        callers = Callers(self.cluster.server.target, self._queries, self._whole)
+        counts = callers.run(act)
+        lost, wrong, partial = counts["lost"], counts["wrong"], counts["partial"]
+        say(
+            f"{title}: {counts.total()} queries, {lost} lost, {wrong} wrong, {partial} partial,"
+            f" slowest {callers.slowest_seconds:.2f} s"
+        )
+        for error in sorted(callers.errors):
+            say(f"    {error}")
+        self.is_good &= not (wrong or partial or (lost and not may_lose))
+
+    def kill_node(self, node: int) -> None:
+        """Kill a node and start another."""
+        is_single = self.cluster.replicas == 1
+        self.check(f"node {node} killed", lambda: self.cluster.nodes.kill(node), may_lose=is_single)
+        start = time.monotonic()
+        added = self.cluster.nodes.add()
+        joined = time.monotonic() - start
+        self.cluster.await_whole()
+        whole = time.monotonic() - start - joined
+        say(f"    node {added} joined after {joined:.1f} s")
+        say(f"    whole {whole:.1f} s later; the replicas of each place are on different nodes")
+
+    def stop_node(self, node: int) -> None:
+        """Stop all processes of a node for some time."""
+        pids = self.cluster.nodes.processes(node)
+
+        def act() -> None:
+            send(pids, signal.SIGSTOP)
+            time.sleep(_STOPPED_SECONDS)
+            send(pids, signal.SIGCONT)
+
+        self.check(f"node {node} stopped for {_STOPPED_SECONDS:.0f} s", act)
+        # The head may have taken the node for lost.
+        self.cluster.await_whole()
+
+    def stop_head_store(self, node: int, seconds: float) -> None:
+        """Stop the store of the head, and kill a shard server meanwhile."""
+        nodes = self.cluster.nodes
+        victim = self.cluster.shard_servers(node)[0]
+
+        def act() -> None:
+            nodes.stop_head_store()
+            time.sleep(seconds / 2)
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(seconds / 2)
+
+        self.check(f"store of the head down for {seconds:.0f} s, a shard server killed", act)
+        nodes.start_head_store()
+        self.cluster.await_whole()
+        say(f"    whole again; the killed server is gone: {not alive(victim)}")
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _stages() -> Callable[[Progress], None]:
+    """Return what prints each stage of a build once."""
+    stages: set[str] = set()
+
+    def show(progress: Progress) -> None:
+        if progress.stage not in stages:
+            stages.add(progress.stage)
+            say(f"    building: {progress.stage}")
+
+    return show
+
+
+@contextmanager
+def running(replicas: int) -> Iterator[Trial]:
+    """Yield a cluster with the index of digits."""
+    data = digits.load()
+    points = data.images[data.index_rows]
+    queries = data.images[data.report_rows][:_QUERIES]
+    with tempfile.TemporaryDirectory() as name, RayNodes(2, keeps_state=True) as nodes:
+        say(f"a Ray cluster with a head and 2 nodes, on {nodes.address}")
+        cluster = Cluster(Path(name), nodes, replicas)
+        with cluster.server as server, Client(server.target, timeout=120) as client:
+            say(f"{SHARDS} shards, {replicas} servers each; replicas are on different nodes")
+            cluster.await_whole()
+
+            client.build(INDEX, points, progress=_stages())
+            index = Index.build(points)
+            whole = [index.query(query, k=10) for query in queries]
+            answers = [client.query(INDEX, query, k=10) for query in queries]
+            equal = sum(
+                not {*differences(answer, one)} - {"dial_reasons"}
+                for answer, one in zip(answers, whole, strict=True)
+            )
+            say(f"{equal} of {len(queries)} answers have the bytes of one index")
+            trial = Trial(cluster, queries, whole)
+            trial.is_good = equal == len(queries)
+            yield trial
+
+
+def demonstrate() -> bool:
+    """Show what callers see while a node is lost."""
+    with running(replicas=2) as trial:
+        trial.kill_node(1)
+        return trial.is_good
+
+
+def run(kills: int, stops: int, seconds: float, *, without_replicas: bool) -> bool:
+    """Fail parts of a cluster; return whether no answer was lost or wrong."""
+    with running(replicas=2) as trial:
+        node = 1
+        for _ in range(kills):
+            trial.kill_node(node)
+            node = len(trial.cluster.nodes.pids) - 1
+        for _ in range(stops):
+            trial.stop_node(node)
+        trial.stop_head_store(node, seconds)
+        is_good = trial.is_good
+    if without_replicas:
+        with running(replicas=1) as trial:
+            for node in range(1, 1 + max(1, kills)):
+                trial.kill_node(node)
+            is_good &= trial.is_good
+    return is_good
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--demo", action="store_true", help="show one killed node")
+    parser.add_argument("--kills", type=int, default=1, help="nodes to kill (default: 1)")
+    parser.add_argument("--stops", type=int, default=1, help="nodes to stop (default: 1)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="without the store of the head (default: 10)"
+    )
+    parser.add_argument(
+        "--single", action="store_true", help="kill nodes without replicas too, which loses queries"
+    )
+    options = parser.parse_args()
+    is_good = (
+        demonstrate()
+        if options.demo
+        else run(options.kills, options.stops, options.seconds, without_replicas=options.single)
+    )
+    say("no query was lost or wrong" if is_good else "FAILED: queries were lost or wrong")
+    sys.exit(not is_good)
+
+
+if __name__ == "__main__":
+    main()
