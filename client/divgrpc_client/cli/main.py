@@ -21,6 +21,7 @@ from divgrpc_client.cli import (
     doctor,
     interrupts,
     options,
+    plan,
     points,
     quotas,
     shards,
@@ -189,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     snapshots.add_snapshot(options.add(verbs, snapshots.snapshot))
     snapshots.add_restore(options.add(verbs, snapshots.restore))
     shards.add_reshard(options.add(verbs, shards.reshard))
+    plan.add_plan(options.add(verbs, plan.plan))
     options.add_flags(
         options.add(verbs, commands.warm),
         ("--quiet", "", "Show no progress, only the outcome."),

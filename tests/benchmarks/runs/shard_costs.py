@@ -47,8 +47,8 @@ def shard_costs(options: Options) -> Iterator[Output]:
     The floor is a service that asks as many echoes for each call, with messages of the same sizes,
     plus the work of the router and of a shard in one process. Both are called one query at a time,
     in turn. "Router" is the CPU time of front and worker of the server that routes, divided by its
-    floor; "shard" that of all shard servers; "p50" the median time of a call, whose floor has the
-    slowest shard. All processes share the cores of one machine.
+    floor; "shard" that of all shard servers; "p50" and "p99" are of the time of a call, with the
+    slowest shard in their floor. All processes share the cores of one machine.
     """
     points = Manifold.of().points(options.points + _QUERIES)
     base, queries = points[: options.points], points[options.points :]
@@ -69,11 +69,12 @@ def shard_costs(options: Options) -> Iterator[Output]:
 
 
 class _Cost(NamedTuple):
-    """Seconds of a query: processor time of the router and of all shards, and p50."""
+    """Seconds of a query: processor time of the router and of all shards, p50, and p99."""
 
     router: float
     shard: float
     p50: float
+    p99: float
 
 
 class _Work:
@@ -100,13 +101,15 @@ class _Work:
         return {shard: shards[shard].ask(step.name, m) for shard, m in step.messages.items()}
 
     def measure(self) -> _Cost:
-        """Return the medians of a query; p50 has the slowest shard alone."""
+        """Return the medians of a query; p50 and p99 have the slowest shard alone."""
         pairs = zip(self._requests, self._exchanges, strict=True)
         with threadpool_limits(1):
             times = [self._times(request, exchanges) for request, exchanges in pairs]
-        return _Cost(*np.median(times, axis=0))
+        router, shard, p50 = np.median(times, axis=0)
+        return _Cost(router, shard, p50, float(np.percentile([one[2] for one in times], 99)))
 
-    def _times(self, request: Request, exchanges: list[Exchange]) -> _Cost:
+    def _times(self, request: Request, exchanges: list[Exchange]) -> tuple[float, float, float]:
+        """Return the seconds of the router, of all shards, and of the router and the slowest."""
         route = self._pieces.router
         router = _seconds(lambda: route.begin(request))
         router += sum(
@@ -120,7 +123,7 @@ class _Work:
                 for one, message in step.messages.items()
             ]
             shard, slowest = shard + sum(seconds), slowest + max(seconds)
-        return _Cost(router, shard, router + slowest)
+        return router, shard, router + slowest
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -150,13 +153,13 @@ def _measure(program: Program, queries: FloatArray) -> _Cost:
     ]
     messages = [request.SerializeToString() for request in requests]
     with grpc.insecure_channel(program.address) as channel:
-        call = channel.unary_unary(METHOD)
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
         call(messages[0])
         before = program.cpu_seconds()
         times = [_seconds(partial(call, message)) for message in messages]
         after = program.cpu_seconds()
     router, shard = ((after[role] - before[role]) / len(messages) for role in ("router", "shard"))
-    return _Cost(router, shard, float(np.median(times)))
+    return _Cost(router, shard, float(np.median(times)), float(np.percentile(times, 99)))
 
 
 def _row(rounds: list[tuple[_Cost, _Cost, _Cost]]) -> Row:

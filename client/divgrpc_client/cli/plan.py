@@ -1,0 +1,135 @@
+"""The command `plan`, which needs no server. Its docstring is its help text."""
+
+import argparse
+import re
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from divgrpc.errors import invalid
+from divgrpc_client.cli import options
+from divgrpc_client.formats import json_output
+
+if TYPE_CHECKING:
+    from divgrpc.sharding.sizing import Plan
+
+_UNITS: Final = {
+    "": 1,
+    **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+}
+_SIZE: Final = re.compile(r"([0-9.]+) ?([A-Za-z]*)")
+_GB: Final = 1e9
+_KB: Final = 1e3
+
+
+def add_plan(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`."""
+    for name, text in (
+        ("--rows", "The number of points, such as 1e9."),
+        ("--dims", "The dimensions of their dense vectors."),
+    ):
+        verb.add_argument(name, metavar="N", required=True, type=_count, help=text)
+    verb.add_argument(
+        "--nodes", metavar="SIZE", required=True, help="The memory of a machine, such as 256GB."
+    )
+    verb.add_argument(
+        "--replicas", metavar="N", type=_count, default=2,
+        help="Servers that have the same points (default 2), so that one of them may be down.",
+    )  # fmt: skip
+    verb.add_argument(
+        "--payload", metavar="SIZE", default="0",
+        help="Attributes, labels and payload of a point, such as 200 or 2kB (default 0).",
+    )  # fmt: skip
+    options.add_flags(verb, ("--json", "", "Print JSON; errors are JSON on standard error."))
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Estimate the memory, shards, machines, network and time that an index needs.
+
+    Sizes follow from the files of an index, and times from a benchmark on two cores. The output
+    lists what it assumes.
+
+    Examples:
+      divgrpc plan --rows 1e9 --dims 128 --nodes 256GB
+      divgrpc plan --rows 40e6 --dims 768 --nodes 64GiB --replicas 3 --payload 500 --json
+    """
+    with options.with_extra("plan", "planning", "server"):
+        from divgrpc.sharding import sizing
+    outcome = sizing.plan(
+        arguments.rows,
+        arguments.dims,
+        _bytes("nodes", arguments.nodes),
+        replicas=arguments.replicas,
+        payload_bytes=_bytes("payload", arguments.payload),
+    )
+    assumptions = list(_assumptions())
+    if arguments.json:
+        json_output.show(asdict(outcome) | {"assumptions": assumptions})
+        return
+    rows = [*_lines(outcome), *(("assumed", text) for text in assumptions)]
+    sys.stdout.writelines(f"{name:<9} {text}\n" for name, text in rows)
+
+
+def _lines(plan: "Plan") -> list[tuple[str, str]]:
+    """Return what an index needs, by subject."""
+    total = plan.rows * plan.point_bytes
+    lines = [
+        ("points", f"{plan.rows:,} of {plan.dims:,} dimensions, {plan.replicas} replicas"),
+        ("memory", f"{plan.point_bytes:,} bytes a point, {total / _GB:,.1f} GB in all"),
+    ]
+    if plan.shards == 1:
+        return [
+            *lines,
+            ("shards", "none: one machine holds the index, and answers faster than shards"),
+            ("machines", f"{plan.machines}: a server that writes, and read-only replicas"),
+            ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
+        ]
+    servers = plan.shards * plan.replicas
+    return [
+        *lines,
+        ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
+        ("machines", f"{plan.machines:,}: {servers:,} shard servers and one that routes"),
+        ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
+        ("network", f"{plan.query_bytes / _KB:,.0f} kB a query between router and shards"),
+        ("time", f"p50 about {plan.p50_ms:,.0f} ms, p99 about {plan.p99_ms:,.0f} ms a query"),
+        (
+            "options",
+            f"--shards {plan.shards} --shard-servers with {plan.replicas} addresses for each",
+        ),
+    ]
+
+
+def _assumptions() -> list[str]:
+    from divgrpc.sharding import sizing
+
+    return [
+        f"float32 vectors, and {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
+        f"{sizing.USED_SHARE:.0%} of the memory of a machine is used, and all points are in memory",
+        f"{sizing.GENERATIONS} generations are open while one replaces the other",
+        f"a query has {sizing.CANDIDATES} candidates and hashes {sizing.HASH_LIMIT:,} points",
+        "points are placed by a hash of their ids, so all shards have nearly the same number",
+        "times are of one query at a time, measured with all processes on two cores of one machine;"
+        " a network between machines adds its own",
+        "a build makes the whole index on the machine that routes, on its disk",
+    ]
+
+
+def _count(text: str) -> int:
+    """Return a whole number, such as 1e9."""
+    with suppress(ValueError, OverflowError):
+        if (number := float(text)) == int(number):
+            return int(number)
+    raise argparse.ArgumentTypeError(f"must be a whole number such as 2 or 1e9, got {text!r}")
+
+
+def _bytes(name: str, text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2]) if match else None
+    if match is None or unit is None:
+        raise invalid(name, f"must be a number of bytes such as 2000, 2kB or 256GB, got {text!r}")
+    try:
+        return int(float(match[1]) * unit)
+    except ValueError:
+        raise invalid(name, f"must be a number of bytes, got {text!r}") from None

@@ -1,0 +1,112 @@
+"""How many shards and machines an index needs, and what a query costs.
+
+Sizes follow from the files of an index of dense points in cells. Times follow from
+`make bench ARGS="shard_costs --shards 2 4 8"`, recorded in docs/records/shard-costs.json, where all
+processes share two cores.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from divgrpc.errors import LimitExceededError, invalid
+from divgrpc.hashing.partition import cell_count
+from divgrpc.parameters.limits import LIMITS
+from divgrpc.sharding.finding import share_of
+
+# Bytes of a point beside its vector: code 32, id 8, scan term 4, row number in its cell 4.
+POINT_BYTES: Final = 48
+# Bytes of a cell beside its centre, in every server.
+CELL_BYTES: Final = 52
+# Supervisor, front, process that loads the kernels, and one worker.
+SERVER_BYTES: Final = 200 * 2**20
+# A server has two generations open while it changes from one to the other.
+GENERATIONS: Final = 2
+# The rest of the memory of a machine is for the system.
+USED_SHARE: Final = 0.8
+# A query of 10 results by default, and the most points that Build chooses to hash.
+CANDIDATES: Final = 200
+HASH_LIMIT: Final = 1_200
+_KEY_BYTES: Final = 16
+_MESSAGE_BYTES: Final = 1_200
+_FLOAT32_BYTES: Final = 4
+# A query over shards takes a time of its own and a time for each shard, in milliseconds.
+P50_MS: Final = 2.0
+P50_MS_OF_SHARD: Final = 1.0
+# The 99th percentile as a multiple of the median.
+P99_FACTOR: Final = 2.0
+# The points of a shard for which these times were measured.
+POINTS_OF_TIMES: Final = 25_000
+# A search through cells takes 4 times as long in 100 times as many points (benchmark `large`).
+_TIME_EXPONENT: Final = math.log(3.96) / math.log(100)
+# The part of the time in which a shard searches.
+SEARCH_MS: Final = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an index needs.
+
+    point_bytes: of a point on its shard. points_per_shard, shard_bytes: the points of a shard, and
+    the memory of a server that has one, with room for a new generation. shards: 1 if one machine
+    holds the index. machines: those of shard servers, and one for the server that routes.
+    query_bytes: sent and received by the router for a query. p50_ms, p99_ms: expected times.
+    """
+
+    rows: int
+    dims: int
+    replicas: int
+    machine_bytes: int
+    point_bytes: int
+    points_per_shard: int
+    shard_bytes: int
+    shards: int
+    machines: int
+    query_bytes: int
+    p50_ms: float
+    p99_ms: float
+
+
+def plan(
+    rows: int, dims: int, machine_bytes: int, *, replicas: int = 2, payload_bytes: int = 0
+) -> Plan:
+    """Return what an index of dense float32 vectors needs.
+
+    machine_bytes: the memory of a machine. payload_bytes: the bytes of attributes, labels and
+    payloads of a point. Raises `InvalidArgumentError`, and `LimitExceededError` if more shards
+    would be needed than an index may have.
+    """
+    for name, value in (("rows", rows), ("dims", dims), ("replicas", replicas)):
+        if value < 1:
+            raise invalid(name, f"must be 1 or more, got {value:,}")
+    point_bytes = _FLOAT32_BYTES * dims + POINT_BYTES + payload_bytes
+    cells = cell_count(rows, dims) * (_FLOAT32_BYTES * dims + CELL_BYTES)
+    usable = math.floor(USED_SHARE * machine_bytes) - SERVER_BYTES - GENERATIONS * cells
+    points_max = usable // (GENERATIONS * point_bytes)
+    if points_max < 1:
+        raise invalid("nodes", "must have room for a server and the cells of the index")
+    shards = -(-rows // points_max)
+    if shards > LIMITS["shards_max"]:
+        raise LimitExceededError(
+            f"the index needs {shards:,} shards, but may have {LIMITS['shards_max']} at most: take"
+            " machines with more memory"
+        )
+    points = -(-rows // shards)
+    shard_bytes = SERVER_BYTES + GENERATIONS * (points * point_bytes + cells)
+    p50 = P50_MS + P50_MS_OF_SHARD * shards
+    p50 += SEARCH_MS * ((points / POINTS_OF_TIMES) ** _TIME_EXPONENT - 1)
+    return Plan(
+        rows=rows, dims=dims, replicas=replicas, machine_bytes=machine_bytes,
+        point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes, shards=shards,
+        machines=replicas if shards == 1 else shards * replicas + 1,
+        query_bytes=query_bytes(dims, shards), p50_ms=p50, p99_ms=P99_FACTOR * p50,
+    )  # fmt: skip
+
+
+def query_bytes(dims: int, shards: int) -> int:
+    """Return the bytes of the messages and replies of all shards for a query; 0 for one shard."""
+    if shards == 1:
+        return 0
+    vectors = share_of(CANDIDATES, shards) * _FLOAT32_BYTES * dims
+    keys = share_of(HASH_LIMIT, shards) * _KEY_BYTES
+    return shards * (vectors + keys + _MESSAGE_BYTES + _FLOAT32_BYTES * dims)
