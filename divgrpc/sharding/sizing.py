@@ -31,16 +31,16 @@ _KEY_BYTES: Final = 16
 _MESSAGE_BYTES: Final = 1_200
 _FLOAT32_BYTES: Final = 4
 # A query over shards takes a time of its own and a time for each shard, in milliseconds.
-P50_MS: Final = 2.0
+P50_MS: Final = 3.4
 P50_MS_OF_SHARD: Final = 1.0
 # The 99th percentile as a multiple of the median.
-P99_FACTOR: Final = 2.0
+P99_FACTOR: Final = 1.5
 # The points of a shard for which these times were measured.
 POINTS_OF_TIMES: Final = 25_000
 # A search through cells takes 4 times as long in 100 times as many points (benchmark `large`).
 _TIME_EXPONENT: Final = math.log(3.96) / math.log(100)
 # The part of the time in which a shard searches.
-SEARCH_MS: Final = 0.2
+SEARCH_MS: Final = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
