@@ -19,7 +19,7 @@ POINT_BYTES: Final = 48
 # Bytes of a cell beside its centre, in every server.
 CELL_BYTES: Final = 52
 # Supervisor, front, process that loads the kernels, and one worker.
-SERVER_BYTES: Final = 200 * 2**20
+SERVER_BYTES: Final = 330 * 2**20
 # A server has two generations open while it changes from one to the other.
 GENERATIONS: Final = 2
 # The rest of the memory of a machine is for the system.

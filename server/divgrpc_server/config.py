@@ -66,12 +66,15 @@ class Config:
         high=LIMITS["shards_max"],
     )
     replicas: int = _option(
-        1, "shard servers for each shard, so that one of them may be down", low=1, high=16
+        1,
+        "shard servers that are started for each shard, so that one of them may be down",
+        low=1,
+        high=16,
     )
     hedge_ms: float = _option(
         0.0,
-        "milliseconds after which another replica of a shard is asked too; 0 to measure how long"
-        " few calls take",
+        "milliseconds after which another replica of a shard is asked too; 0: the time in which 95"
+        " of 100 calls are answered",
         low=0,
     )
     engine: str = _option(
@@ -105,8 +108,12 @@ class Config:
     cluster_ca: str = _option(
         "", "PEM file of the authorities that have signed the certificates of shard servers"
     )
+    cluster_name: str = _option(
+        "",
+        "name in the certificates of all shard servers; by default that by which each is called",
+    )
     cache_dir: str = _option(
-        "", "folder on a disk of this machine in which shard servers keep copies of their shards"
+        "", "folder in which shard servers keep copies of their shards, on a disk of their machine"
     )
     workers: int = _option(
         max(1, _cores() - 1),
@@ -222,6 +229,7 @@ class Config:
             ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
             ("cluster_token", token and is_alone, "needs shard_servers, role shard or engine ray"),
             ("cluster_ca", self.cluster_ca and not (asks or is_ray), "needs shard_servers or ray"),
+            ("cluster_name", self.cluster_name and not self.cluster_ca, "needs cluster_ca"),
             ("engine", is_ray and asks, "ray contradicts shard_servers: leave one of them out"),
             ("engine", is_ray and not self.data_dir, "ray needs data_dir, which all nodes mount"),
             ("ray_address", is_ray and not self.ray_address, "must name the head: host:6379"),

@@ -99,6 +99,8 @@ class ShardServers:
         self._refill_time = time.monotonic()
         self._changed = asyncio.Event()
         self._credentials = _credentials(config)
+        name = ("grpc.ssl_target_name_override", config.cluster_name)
+        self._options = (*_OPTIONS, name) if config.cluster_name else _OPTIONS
         if config.shard_servers:
             self.follow(Topology(1, config.shard_places))
 
@@ -255,7 +257,7 @@ class ShardServers:
             if self._credentials is None:
                 channel = aio.insecure_channel(address, _OPTIONS)
             else:
-                channel = aio.secure_channel(address, self._credentials, _OPTIONS)
+                channel = aio.secure_channel(address, self._credentials, self._options)
             self._channels[address] = channel
         return channel
 

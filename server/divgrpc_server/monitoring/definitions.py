@@ -81,7 +81,7 @@ METRICS: Final = (
     Metric(
         "divgrpc_shard_servers",
         "gauge",
-        "Shard servers by state, as GetIndex names it; the mean over fronts.",
+        "Shard servers by state; the mean over fronts.",
         ("state",),
     ),
     Metric(

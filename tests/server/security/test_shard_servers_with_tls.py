@@ -28,15 +28,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shard_server(folder: Path, authority: Authority) -> Iterator[RunningServer]:
-    """Run a shard server that demands certificates of the authority."""
+def shard_server(
+    request: pytest.FixtureRequest, folder: Path, authority: Authority
+) -> Iterator[RunningServer]:
+    """Run a shard server that demands certificates of the authority.
+
+    The parameter, if there is one, is the name in its own certificate.
+    """
+    name = getattr(request, "param", "")
+    pair = authority.issue("shard", *([f"subjectAltName=DNS:{name}"] if name else []))
     options = (
         *("--role", "shard", "--read-only", "--data-dir", str(folder / "data")),
         *("--cluster-token", str(folder / "secret"), "--tls-client-ca", str(authority.ca)),
     )
     home = folder / "shard"
     home.mkdir()
-    with RunningServer(home, *options, *tls_options(authority.issue("shard"))) as running:
+    with RunningServer(home, *options, *tls_options(pair)) as running:
         yield running
 
 
@@ -59,6 +66,26 @@ def test_both_servers_show_certificates(
     ):
         answer = client.query("points", POINTS[:3] + 0.1, k=4)
     assert np.array_equal(answer.ids, Index.build(POINTS).query(POINTS[:3] + 0.1, k=4).ids)
+
+
+@pytest.mark.parametrize("shard_server", ["divgrpc-shard"], indirect=True)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_all_shard_servers_may_have_one_name(
+    folder: Path, authority: Authority, shard_server: RunningServer, is_known: bool
+) -> None:
+    """Their addresses need not be in the certificate, which addresses of pods cannot be."""
+    options = options_of_router(folder, shard_server, authority.ca)
+    options += ("--cluster-name", "divgrpc-shard") if is_known else ()
+    tls = tls_options(authority.issue("router"))
+    with (
+        RunningServer(folder, *options, *tls) as server,
+        Client(server.target, timeout=30, tls=authority.ca) as client,
+    ):
+        if is_known:
+            assert len(client.query("points", POINTS[:1], k=4).ids) == 4
+        else:
+            with failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"):
+                client.query("points", POINTS[:1], k=4, timeout=20)
 
 
 @pytest.mark.parametrize("fault", ["no certificate", "another authority"])
