@@ -2,7 +2,7 @@
 
     <cache>/<index>.<generation>.<shard>.<crc32>/       manifest.json, shared/ and shards/<shard>/
     <cache>/<index>.<generation>.<shard>.<crc32>.part/  a copy that is being made
-    <cache>/.shard-<shard>.lock                         locked (flock) while a process uses copies
+    <cache>/.<index>.<shard>.lock                       locked (flock) while a process uses copies
 
 A copy has the layout of the generation's folder, with one of its shards. The checksum is that of
 the manifest of the whole generation, which has the checksums of all its files. So a name stands for
@@ -66,9 +66,9 @@ class ShardCopies:
         text = _read(source / MANIFEST)
         copy = self._folder / f"{index}.{generation}.{shard}.{zlib.crc32(text):08x}"
         try:
-            with self._lock(shard, is_shared=True), contextlib.suppress(IndexDamagedError):
+            with self._lock(index, shard, is_shared=True), contextlib.suppress(IndexDamagedError):
                 return open_shard_part(copy, shard)
-            with self._lock(shard):
+            with self._lock(index, shard):
                 return self._open_or_make(source, copy, text, shard)
         except (OSError, StorageFullError) as error:
             self._report("a shard has no copy, and is read where it is", copy.name, str(error))
@@ -117,18 +117,18 @@ class ShardCopies:
         Waits for the processes that are making copies. What cannot be removed is reported.
         """
         try:
-            shards = {int(match["shard"]) for match in self._matches() if self._is_stale(match)}
-            for shard in sorted(shards):
-                with self._lock(shard):
-                    self._remove_stale(shard)
+            stale = [match for match in self._matches() if self._is_stale(match)]
+            for index, shard in sorted({(match[1], int(match["shard"])) for match in stale}):
+                with self._lock(index, shard):
+                    self._remove_stale(index, shard)
         except OSError as error:
             self._report("old copies cannot be removed", "", str(error))
 
-    def _remove_stale(self, shard: int) -> None:
-        """Remove the stale copies of all shards of a number, whose lock must be held."""
+    def _remove_stale(self, index: str, shard: int) -> None:
+        """Remove the stale copies of a shard of an index, whose lock must be held."""
         # Copies that exist now, because a later one may be of a generation that is published later.
-        for match in [match for match in self._matches() if int(match["shard"]) == shard]:
-            if self._is_stale(match):
+        for match in self._matches():
+            if (match[1], int(match["shard"])) == (index, shard) and self._is_stale(match):
                 shutil.rmtree(self._folder / match[0])
                 self._report("an old copy was removed", match[0], "")
 
@@ -145,17 +145,27 @@ class ShardCopies:
             number = index.current()
             text = _read(index.path / str(number) / MANIFEST)
         except IndexNotFoundError:
-            return True
+            return self._is_mounted()
         except (DivgrpcError, OSError):
             return False  # nobody can say, and the index may be there again
         is_current = (number, f"{zlib.crc32(text):08x}") == (int(generation), checksum)
         return part is not None or not is_current
 
+    def _is_mounted(self) -> bool:
+        """Whether the data folder has anything in it; a folder on which nothing is mounted has not.
+
+        A data folder whose indexes were all deleted has the lock of its server.
+        """
+        try:
+            return any(self._root.iterdir())
+        except OSError:
+            return False
+
     @contextlib.contextmanager
-    def _lock(self, shard: int, *, is_shared: bool = False) -> Iterator[None]:
-        """Lock the copies of all shards of a number; waits for others. Raises `OSError`."""
+    def _lock(self, index: str, shard: int, *, is_shared: bool = False) -> Iterator[None]:
+        """Lock the copies of a shard of an index; waits for others. Raises `OSError`."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f".shard-{shard}.lock").open("ab") as file:
+        with (self._folder / f".{index}.{shard}.lock").open("ab") as file:
             wait_for_lock(file, is_shared=is_shared)
             yield
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from divgrpc.arrays import Array, release
-from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.errors import IndexChangedError, UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import cut, homes_of
 from divgrpc.sharding.gathering_engine import GatheringEngine
@@ -93,6 +93,8 @@ def _divide_again(index: IndexFolder, shards: int, on_progress: OnProgress | Non
     with staging(index.path, replace=True) as stage:
         folder = index.path / str(index.current())
         router_part = open_router_part(folder)
+        if not router_part.manifest.shards:
+            raise IndexChangedError("the index was replaced meanwhile: try again")
         whole = replace(router_part.manifest, shards=())
         parts = []
         for shard in range(len(router_part.manifest.shards)):

@@ -82,7 +82,7 @@ def plan(
     point_bytes = _FLOAT32_BYTES * dims + POINT_BYTES + payload_bytes
     cells = cell_count(rows, dims) * (_FLOAT32_BYTES * dims + CELL_BYTES)
     usable = math.floor(USED_SHARE * machine_bytes) - SERVER_BYTES - GENERATIONS * cells
-    points_max = usable // (GENERATIONS * point_bytes)
+    points_max = min(usable // (GENERATIONS * point_bytes), LIMITS["rows_max"])
     if points_max < 1:
         raise invalid("nodes", "must have room for a server and the cells of the index")
     shards = -(-rows // points_max)

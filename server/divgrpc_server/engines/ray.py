@@ -17,6 +17,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 from ray.util import get_placement_group, list_named_actors, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -41,6 +42,8 @@ from divgrpc_server.security.options import is_loopback
 _LOOK_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 10.0
+# After so many looks in turn, a server whose actor is away is taken for lost.
+_LOOKS_MAX: Final = 8
 _KNOW_SECONDS: Final = 5.0
 _DIGITS: Final = 12
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
@@ -86,7 +89,11 @@ class ShardActor:
 
     async def _keep(self) -> None:
         while True:
-            await self._server.keep()
+            try:
+                await self._server.keep()
+            except OSError:
+                # No process can be started for now. The standard error is in the logs of Ray.
+                traceback.print_exc()
             self._failed = True
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -104,7 +111,10 @@ class RayEngine:
         self._arguments = _arguments_of(config, root)
         self._memory_bytes = max(config.shard_memory, _size(root) // config.shards)
         self._service = f"divgrpc-{_digest(str(root))}"
-        options = [divgrpc.__version__, self._arguments, secret, config.shards, config.replicas]
+        # The number of workers follows from the cores of this machine, and another router may have
+        # others.
+        same = [word for word in self._arguments if not word.startswith("--workers=")]
+        options = [divgrpc.__version__, same, secret, config.shards, config.replicas]
         self._prefix = f"{self._service}-{_digest(json.dumps(options))}"
         self._servers = [
             (place, number) for place in range(config.shards) for number in range(config.replicas)
@@ -133,6 +143,8 @@ class RayEngine:
         await self._join(end_time)
         await self._call(lambda: self._place(end_time))
         self._followers = [asyncio.create_task(self._follow(*server)) for server in self._servers]
+        for follower in self._followers:
+            follower.add_done_callback(lambda _: self._changed.set())
         if self._is_adopted:
             # Fronts have the addresses of these servers, and must not lose them for a moment.
             with suppress(TimeoutError):
@@ -270,6 +282,11 @@ class RayEngine:
             scheduling_strategy=strategy,
         ).remote(self._arguments, self._secret)  # fmt: skip
 
+    def _renew(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
+        """Make an actor that somebody has ended, perhaps together with its group."""
+        self._groups[place] = self._group(place)
+        return self._actor(place, number)
+
     def _remove(self, prefix: str, keep: str | None = None) -> None:
         """End actors and groups whose names begin with `prefix`, and not with `keep`."""
 
@@ -289,16 +306,25 @@ class RayEngine:
     async def _follow(self, place: int, number: int) -> None:
         """Ask an actor for ever where its server is."""
         server = place, number
+        looks = 0
         while True:
             try:
                 state = State(*await self._actors[server].state.remote())
+            except ActorUnavailableError:
+                # Its server may answer all the same, which fronts know.
+                looks += 1
+                if looks >= _LOOKS_MAX:
+                    self._set_state(server, None)
             except RayActorError as error:
                 self._set_state(server, None)
                 if isinstance(error, ActorDiedError):
                     # Ray does not start it again, because somebody has ended it.
                     with suppress(*_ERRORS):
-                        self._actors[server] = await self._call(lambda: self._actor(place, number))
+                        self._actors[server] = await self._call(lambda: self._renew(place, number))
+            except RayError as error:
+                self._log.debug("an actor cannot be asked", place=place, reason=str(error))
             else:
+                looks = 0
                 if state.failed and not self._was_whole:
                     raise HopelessError(
                         f"a shard server does not start on the node {state.node}; the files in"

@@ -1,9 +1,12 @@
 """Asks shards for an evaluator, which knows no gRPC."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from divgrpc_server.codec.statuses import QueueFullError
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc import job_rounds, rounds
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 # If a shard has not replied after this time, the evaluation ends.
 _ROUND_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.1
 
 
 class JobRounds:
@@ -49,8 +53,7 @@ class JobRounds:
 
     async def _ask(self, shards: "Shards", number: int, packed: bytes) -> None:
         try:
-            messages = rounds.unpack_round(packed).messages
-            replies = await shards.ask(messages, _ROUND_SECONDS, waits=True)
+            replies = await _replies(shards, rounds.unpack_round(packed).messages)
             for part in job_rounds.parts_of(number, rounds.pack_round(replies)):
                 await self._send(Frame.REPLIES, part)
         except (BrokenPipeError, ConnectionResetError):
@@ -66,3 +69,15 @@ class JobRounds:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _replies(shards: "Shards", messages: dict[int, bytes]) -> dict[int, bytes]:
+    """Ask shards, again and again while they have no room."""
+    end_time = time.monotonic() + _ROUND_SECONDS
+    while True:
+        try:
+            return await shards.ask(messages, end_time - time.monotonic(), waits=True)
+        except RefusedError as error:
+            if error.reason != QueueFullError.reason or time.monotonic() > end_time:
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)

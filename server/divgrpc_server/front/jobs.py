@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from google.protobuf.message import Message
-from google.rpc import status_pb2
 from grpc import aio
 
 from divgrpc.errors import (
@@ -46,6 +45,7 @@ from divgrpc_server.codec.subjects import NO_SUBJECT, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front.job_rounds import JobRounds
 from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc import control, job_frames, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
@@ -221,14 +221,6 @@ def _reader_of(message: bytes) -> Read:
 
 async def _drop(_: bytes) -> None:
     """Ignore an event."""
-
-
-class RefusedError(Exception):
-    """The call ends with a status that another process created."""
-
-    def __init__(self, status: bytes) -> None:
-        self.status = status_pb2.Status.FromString(status)
-        super().__init__(self.status.message)
 
 
 class _DeathError(Exception):

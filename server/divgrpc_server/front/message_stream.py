@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from divgrpc.errors import UnavailableError
-from divgrpc_server.front.jobs import Read, RefusedError, Write
+from divgrpc_server.front.jobs import Read, Write
+from divgrpc_server.front.refusals import RefusedError
 
 ItemT = TypeVar("ItemT")
 

@@ -5,8 +5,9 @@ import time
 from typing import Final
 
 from divgrpc_protos.v1 import diversify_pb2
-from divgrpc_server.front.jobs import RefusedError, Write
+from divgrpc_server.front.jobs import Write
 from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 
 # A stream ends this share of its time before the deadline, so that its status arrives in time.

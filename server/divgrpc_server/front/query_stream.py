@@ -17,9 +17,10 @@ from google.protobuf.message import DecodeError
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, invalid
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import LateError, WithdrawnError, status_of
-from divgrpc_server.front.jobs import Read, RefusedError, Write
+from divgrpc_server.front.jobs import Read, Write
 from divgrpc_server.front.message_stream import MessageStream
 from divgrpc_server.front.pool import Pool, PoolCall
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 
 

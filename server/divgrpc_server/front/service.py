@@ -36,7 +36,6 @@ from divgrpc_server.front.jobs import (
     Job,
     Jobs,
     Read,
-    RefusedError,
     Renewal,
     Write,
 )
@@ -45,6 +44,7 @@ from divgrpc_server.front.meter import CallMeter
 from divgrpc_server.front.pick_stream import PickStream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.front.tracing import CallSpan, NoTracer
 from divgrpc_server.front.write_stream import WriteStream

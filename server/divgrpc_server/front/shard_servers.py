@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import IndexChangedError, UnavailableError
@@ -31,8 +31,8 @@ from divgrpc_server.codec.statuses import (
     WorkersEndedError,
 )
 from divgrpc_server.config import Config
-from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.meter import ShardMeter
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_states import ShardStates
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.topology import Topology
@@ -162,7 +162,8 @@ class ShardServers:
             outcome = await self._ask_replicas(shard, message, end_time, waits=waits)
             if isinstance(outcome, bytes):
                 return outcome
-            if outcome is not None and not isinstance(outcome.error, UnavailableError):
+            is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
+            if outcome is not None and not is_lost and (waits or not _is_out(outcome.error)):
                 raise outcome.error
             left = wait_end - time.monotonic()
             if left <= 0:
@@ -178,7 +179,7 @@ class ShardServers:
         """Ask one replica after another; return a reply, or the last failure, None without any."""
         addresses = self._states.ordered(self._topology.replicas(shard))
         if not waits:
-            addresses = [*filter(self._states.is_reachable, addresses)]
+            addresses = [*filter(self._states.may_reply, addresses)]
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
         is_due = True
@@ -267,7 +268,8 @@ class ShardServers:
         self._hedges_left = min(_HEDGES_MAX, self._hedges_left + _HEDGES_SHARE)
         if self._measures_hedge and len(self._durations) == _DURATIONS:
             place = int(_SHARE_OF_QUICK * _DURATIONS)
-            self._hedge_seconds = max(_HEDGE_SECONDS_MIN, sorted(self._durations)[place])
+            seconds = max(_HEDGE_SECONDS_MIN, sorted(self._durations)[place])
+            self._hedge_seconds = min(seconds, _SILENCE_SECONDS)
             self._durations.clear()
 
     def _failure(self, error: aio.AioRpcError, address: str, message: bytes) -> _Failure:
@@ -281,8 +283,8 @@ class ShardServers:
             if status.details:
                 if status.code == code_pb2.DATA_LOSS:
                     self._states.note_damage(address, message, status.message)
-                is_local = _reason_of(status) != WorkersEndedError.reason
-                return _Failure(RefusedError(status.SerializeToString()), is_local)
+                refusal = RefusedError(status.SerializeToString())
+                return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
             if status.code == code_pb2.RESOURCE_EXHAUSTED:
                 error_of_size = ReplyTooLargeError(
                     "the messages to a shard are too large; send fewer rows at a time"
@@ -317,10 +319,10 @@ def _outcome_of(error: Exception) -> str:
     return "late" if isinstance(error, LateError) else "failed"
 
 
-def _reason_of(status: status_pb2.Status) -> str:
-    info = error_details_pb2.ErrorInfo()
-    has_info = any(detail.Unpack(info) for detail in status.details)
-    return str(info.reason) if has_info else ""
+def _is_out(error: Exception) -> bool:
+    """Whether an answer says that a server cannot answer: it has no worker, or damaged files."""
+    codes = (code_pb2.UNAVAILABLE, code_pb2.DATA_LOSS)
+    return isinstance(error, RefusedError) and error.status.code in codes
 
 
 def _status_of(error: aio.AioRpcError) -> status_pb2.Status:

@@ -157,6 +157,10 @@ class ShardStates:
         fault = self._faults.get(address)
         return fault is None or fault.state != "unreachable"
 
+    def may_reply(self, address: str) -> bool:
+        """Whether a server may reply to a call soon: it is reachable, and a worker is up."""
+        return self.is_reachable(address) and self._faults.get(address) is not _NO_WORKER
+
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""
         now = time.monotonic()

@@ -19,10 +19,16 @@ from typing import Any, Final, Protocol
 
 from divgrpc.errors import IndexChangedError
 from divgrpc.sharding.layouts import VECTOR_BYTES_MAX
-from divgrpc_server.codec.statuses import PoisonError, QueueFullError, ShardsMissingError
+from divgrpc_server.codec import subjects
+from divgrpc_server.codec.statuses import (
+    PoisonError,
+    QueueFullError,
+    ShardsMissingError,
+    WorkersEndedError,
+)
 from divgrpc_server.front.admission import kind_of
-from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.pool import POISON, Pool, PoolCall, WorkerLink
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.packets import Outcome, Reply
 
@@ -144,6 +150,11 @@ class ShardedPool(Pool):
     def _end(self, call: PoolCall, error: Exception) -> None:
         del self._asking[call.request.id]
         if isinstance(error, RefusedError):
+            if error.reason == WorkersEndedError.reason:
+                # The workers of all replicas would end too.
+                op, payload = call.request.op, call.request.payload
+                fingerprint = subjects.fingerprint(op, payload)
+                self._quarantine.add(fingerprint, subjects.index_of(op, payload))
             self._release(call)
             call.deliver(Reply(call.request.id, Outcome.STATUS, error.status.SerializeToString()))
         else:

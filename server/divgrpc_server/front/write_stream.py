@@ -18,9 +18,10 @@ from google.protobuf.message import DecodeError
 from divgrpc.errors import UnavailableError
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.codec.statuses import status_of
-from divgrpc_server.front.jobs import Read, RefusedError, Write
+from divgrpc_server.front.jobs import Read, Write
 from divgrpc_server.front.message_stream import MessageStream
 from divgrpc_server.front.pool import PoolCall
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply

@@ -6,6 +6,7 @@ and any worker can go on with it.
 
 from typing import Protocol
 
+from divgrpc.errors import ConditionFailedError
 from divgrpc.sharding.files import open_cells
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.rounds import Exchange, Round, Transcript, UnansweredError
@@ -39,6 +40,11 @@ def start_or_ask(call: Call, index: GatheringEngine) -> Reply | None:
     index.transcript = Transcript(exchanges)
     try:
         return call.start(index)
+    except ConditionFailedError:
+        if missing:
+            # The points that a quota lacks may be on these shards.
+            raise ShardsMissingError(missing) from None
+        raise
     except UnansweredError as error:
         asks = pack_asks(error.round, index.name, index.manifest)
         packed = rounds.pack_round(asks, may_lack=call.may_lack)

@@ -17,7 +17,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import copies as copies_module
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.files import divide_folder, open_shard_part
-from divgrpc.storage.generations import Generation, IndexFolder, staging
+from divgrpc.storage.generations import ROOT_LOCK, Generation, IndexFolder, staging
 from support.data.served_index import random_points
 
 POINTS = random_points(120, dims=8, seed=3)
@@ -182,6 +182,15 @@ def test_old_and_unfinished_copies_are_removed(copies: Copies) -> None:
     (copies.root / "points" / "CURRENT").write_text("?")
     copies.copies.remove_stale()
     assert copies.names == ["photographs", "points.2.0"]
+    # Where nothing is mounted, no index was deleted.
+    copies.root.rename(copies.root.with_name("elsewhere"))
+    copies.root.mkdir()
+    copies.copies.remove_stale()
+    copies.root.rmdir()
+    copies.copies.remove_stale()
+    assert copies.names == ["photographs", "points.2.0"]
+    copies.root.with_name("elsewhere").rename(copies.root)
+    (copies.root / ROOT_LOCK).touch()
     IndexFolder(copies.root / "points").delete()
     copies.copies.remove_stale()
     assert copies.names == ["photographs"]

@@ -57,6 +57,11 @@ def test_shards_fit_their_machines() -> None:
         assert plan.machines == 3 * plan.shards + 1
 
 
+def test_no_shard_has_more_points_than_an_index_may() -> None:
+    plan = sizing.plan(3 * 10**9, 16, 4_000 * GB)
+    assert (plan.shards, plan.points_per_shard) == (2, 15 * 10**8)
+
+
 def test_one_machine_needs_no_shards() -> None:
     plan = sizing.plan(10**6, 128, 256 * GB, replicas=1)
     assert (plan.shards, plan.machines, plan.query_bytes) == (1, 1, 0)

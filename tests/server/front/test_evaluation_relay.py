@@ -10,9 +10,11 @@ from unittest.mock import Mock
 import pytest
 
 from divgrpc.errors import IndexChangedError, UnavailableError
-from divgrpc_server.codec.statuses import ShardsMissingError
+from divgrpc_server.codec.statuses import QueueFullError, ShardsMissingError, status_of
 from divgrpc_server.config import Config
+from divgrpc_server.front import job_rounds as front_rounds
 from divgrpc_server.front import jobs
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.sharded_pool import Shards
 from divgrpc_server.ipc import control, job_frames, job_rounds, rounds
 from divgrpc_server.ipc.errors import FrameError
@@ -148,6 +150,18 @@ def test_a_replaced_index_is_evaluated_by_a_second_process() -> None:
     assert messages == [b"progress", b"row 1", b"row 2"]
     with pytest.raises(IndexChangedError):
         relay(question, question, shards=Answers(error, error))
+
+
+def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation of an hour does not end because a queue was full for a moment."""
+    monkeypatch.setattr(front_rounds, "_PAUSE_SECONDS", 0.01)
+    full = RefusedError(status_of(QueueFullError("full"), "").SerializeToString())
+    shards = Answers(full, full)
+    assert asyncio.run(front_rounds._replies(shards, {0: b"a"})) == {0: b"A"}
+    assert shards.asked == [{0: b"a"}] * 3
+    other = RefusedError(status_of(UnavailableError("no worker"), "").SerializeToString())
+    with pytest.raises(RefusedError):
+        asyncio.run(front_rounds._replies(Answers(other), {0: b"a"}))
 
 
 def test_a_server_without_shards_asks_nobody() -> None:

@@ -14,13 +14,19 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from structlog.testing import capture_logs
 
-from divgrpc.errors import DivgrpcError, IndexChangedError, IndexDamagedError, UnsupportedError
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexChangedError,
+    IndexDamagedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import LateError, QueueFullError, ShardsMissingError, status_of
 from divgrpc_server.config import Config
-from divgrpc_server.front.jobs import RefusedError
 from divgrpc_server.front.meter import ShardMeter
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_servers import SERVICE, ShardServers
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.topology import Topology
@@ -168,6 +174,38 @@ def test_another_replica_may_do_better(error: DivgrpcError) -> None:
         assert servers.calls == ["bad", "good"]
 
     scene()
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no worker"), IndexDamagedError("damaged")])
+def test_who_does_not_wait_does_without_servers_that_cannot_answer(error: DivgrpcError) -> None:
+    """Others learn why they cannot."""
+
+    @with_servers()
+    async def scene(servers: Servers) -> None:
+        servers.front.follow(Topology(1, ((await servers.start("bad", fail(error)),),)))
+        message = {0: request("points", 0)}
+        with pytest.raises(ShardsMissingError):
+            await servers.front.ask(message, 10, waits=False)
+        with pytest.raises(RefusedError):
+            await servers.front.ask(message, 10)
+
+    scene()
+
+
+@with_servers()
+async def test_a_full_server_is_not_missing(servers: Servers) -> None:
+    address = await servers.start("full", fail(QueueFullError("full")))
+    servers.front.follow(Topology(1, ((address,),)))
+    with pytest.raises(RefusedError) as error:
+        await servers.front.ask({0: b"ab"}, 10, waits=False)
+    assert error.value.reason == "QUEUE_FULL"
+
+
+@with_servers()
+async def test_the_time_of_slow_calls_delays_no_other_replica(servers: Servers) -> None:
+    for _ in range(128):
+        servers.front._measure(30.0)
+    assert servers.front._hedge_timeout == 1.0
 
 
 @with_servers()

@@ -8,7 +8,14 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from divgrpc.errors import IndexChangedError
-from divgrpc_server.codec.statuses import LateError, ShardsMissingError
+from divgrpc_server.codec.statuses import (
+    LateError,
+    PoisonError,
+    ShardsMissingError,
+    WorkersEndedError,
+    status_of,
+)
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.sharded_pool import ShardedPool
 from divgrpc_server.ipc import packets, rounds
 from divgrpc_server.ipc.packets import Outcome, Reply, Request
@@ -235,6 +242,21 @@ async def test_a_call_that_ends_two_workers_later_is_condemned(stage: Stage) -> 
     begin(second, request)
     second.close()
     assert code_of(await call) == code_pb2.UNAVAILABLE
+
+
+@on_stage()
+async def test_a_request_that_ends_the_workers_of_shards_is_refused_next_time(stage: Stage) -> None:
+    """The workers of no other replica end for it."""
+    shards = with_shards(stage)
+    link = stage.attach(1)
+    call = stage.ask(b"question")
+    (request,) = await packet(link)
+    ask_shards(link, request)
+    status = status_of(WorkersEndedError(), "").SerializeToString()
+    shards.replies.put_nowait(RefusedError(status))
+    assert code_of(await call) == code_pb2.UNAVAILABLE
+    with pytest.raises(PoisonError):
+        await stage.ask(b"question")
 
 
 @on_stage()

@@ -10,7 +10,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc.errors import UnavailableError
 from divgrpc_protos.v1 import writes_pb2
 from divgrpc_server.front import write_stream
-from divgrpc_server.front.jobs import RefusedError
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import packets

@@ -11,9 +11,10 @@ from grpc import aio
 from divgrpc.errors import DivgrpcError
 from divgrpc_protos.v1 import points_pb2, query_pb2, writes_pb2
 from divgrpc_server.codec.statuses import QueueFullError, status_of
-from divgrpc_server.front.jobs import Build, Jobs, RefusedError, Renewal
+from divgrpc_server.front.jobs import Build, Jobs, Renewal
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
+from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Outcome
