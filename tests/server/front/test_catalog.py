@@ -85,7 +85,7 @@ PUBLISHED = {
 # Options that limit no caller.
 NO_LIMITS = {
     *("workers", "fronts", "worker_silence", "worker_awake", "recall_sample", "retain"),
-    *("shards", "replicas", "hedge_ms"),
+    *("shards", "replicas", "hedge_ms", "engine_wait", "shard_memory"),
 }
 
 
