@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +28,7 @@ from support.checks.refusals import cases_of, failing, refused
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import EVALUATED_ROWS as N
 from support.data.served_index import place, random_points
+from support.processes.drawing import draw_in_a_thread
 from support.processes.running_server import RunningServer, alive, eventually
 
 GRID: dict[str, Any] = {
@@ -221,18 +221,6 @@ def long_run(client: Client, evaluated_name: str, **options: Any) -> Iterator[Ev
     dials = np.linspace(0.1, 0.9, 200).tolist()
     options |= {"diversities": dials, **LONG}
     return client.evaluate(evaluated_name, MANY, CATEGORIES_OF_MANY, **options)
-
-
-def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
-    """Draw all rows in a thread, and ignore the error with which the call ends."""
-
-    def draw() -> None:
-        with suppress(RpcError):
-            list(rows)
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    return thread
 
 
 def test_queries_are_answered_during_an_evaluation(

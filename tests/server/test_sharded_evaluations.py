@@ -2,10 +2,8 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from support.checks.refusals import failing, refused
 from support.data import labelled_documents
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import random_points
+from support.processes.drawing import draw_in_a_thread
 from support.processes.running_server import RunningServer, alive, eventually
 
 N, DIMS = 900, 16
@@ -156,18 +155,6 @@ def test_labels_are_those_of_one_index(client: Client) -> None:
     assert labels.thresholds
 
 
-def draw_in_a_thread(rows: Iterator[object]) -> threading.Thread:
-    """Draw all rows in a thread, and ignore the error with which the call ends."""
-
-    def draw() -> None:
-        with suppress(RpcError):
-            list(rows)
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    return thread
-
-
 def test_a_caller_that_leaves_ends_the_evaluator(server: RunningServer, client: Client) -> None:
     """Queries are answered meanwhile."""
     events: list[Progress] = []
@@ -234,7 +221,7 @@ def test_an_index_that_is_replaced_is_evaluated_anew(client: Client) -> None:
 
 @pytest.fixture
 def half_a_cluster(tmp_path: Path) -> Iterator[RunningServer]:
-    """Yield a server of an index with two shards, of which nobody has one."""
+    """Yield a server of an index with two shards. No shard server has the second shard."""
     data, token = tmp_path / "data", tmp_path / "token"
     token.write_text(SECRET)
     with staging(data / "points", replace=False) as stage:

@@ -58,7 +58,7 @@ def test_shards_encode_their_points_as_the_whole_index_does(kind: str, shards: i
             assert (array.dtype, array.shape) == (part.arrays[name].dtype, part.arrays[name].shape)
             assert array.tobytes() == part.arrays[name].tobytes(), name
         encoded |= arrays.keys()
-    # What is neither encoded nor shared is in the upload, or depends on it alone.
-    rest = {"vectors", "indptr", "indices", "values", "ids", "length_bounds"}
-    expected = {name for name in engine.arrays if not is_shared(name)} - rest
+    # These arrays are copies of the upload, or follow from it without hash functions.
+    uploads = {"vectors", "indptr", "indices", "values", "ids", "length_bounds"}
+    expected = {name for name in engine.arrays if not is_shared(name)} - uploads
     assert expected - {"cell_starts"} <= encoded

@@ -108,7 +108,7 @@ class Answers:
     """Shards that answer rounds, or fail with the errors one after another."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.asked: list[dict[int, bytes]] = []
+        self.rounds: list[dict[int, bytes]] = []
         self._errors = iter(errors)
 
     async def ask(
@@ -117,7 +117,7 @@ class Answers:
         """Return the reply of each shard."""
         assert waits
         assert seconds > 0
-        self.asked.append(messages)
+        self.rounds.append(messages)
         for error in self._errors:
             raise error
         return {shard: message.upper() for shard, message in messages.items()}
@@ -134,8 +134,8 @@ def test_shards_are_asked_while_progress_is_passed_on(monkeypatch: pytest.Monkey
     assert relay(PROGRESS + alternate + rest + ROWS + END, shards=shards) == [
         b"progress", b"row 1", b"row 2",
     ]  # fmt: skip
-    assert sorted(map(len, shards.asked)) == [1, 2]
-    assert {0: b"a message", 2: b"another"} in shards.asked
+    assert sorted(map(len, shards.rounds)) == [1, 2]
+    assert {0: b"a message", 2: b"another"} in shards.rounds
 
 
 def test_a_shard_that_is_missing_ends_the_call() -> None:
@@ -158,7 +158,7 @@ def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     full = RefusedError(status_of(QueueFullError("full"), "").SerializeToString())
     shards = Answers(full, full)
     assert asyncio.run(front_rounds._replies(shards, {0: b"a"})) == {0: b"A"}
-    assert shards.asked == [{0: b"a"}] * 3
+    assert shards.rounds == [{0: b"a"}] * 3
     other = RefusedError(status_of(UnavailableError("no worker"), "").SerializeToString())
     with pytest.raises(RefusedError):
         asyncio.run(front_rounds._replies(Answers(other), {0: b"a"}))

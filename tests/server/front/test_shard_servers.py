@@ -57,7 +57,7 @@ class Meter(ShardMeter):
         self.hedges += 1
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
-        """Note the states of which there are servers."""
+        """Keep the states that a server is in."""
         self.states = {state: count for state, count in counts.items() if count}
         self.missing = missing
 

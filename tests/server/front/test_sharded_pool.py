@@ -73,6 +73,17 @@ def code_of(reply: Reply) -> int:
     return code
 
 
+async def reply_after(error: Exception, stage: Stage) -> Reply:
+    """Return the reply to `question`, after shards have failed with an error."""
+    shards = with_shards(stage)
+    link = stage.attach(1)
+    call = stage.ask(b"question")
+    (request,) = await packet(link)
+    ask_shards(link, request)
+    shards.replies.put_nowait(error)
+    return await call
+
+
 @on_stage(worker_awake=0.0)
 async def test_a_call_goes_on_with_the_replies_of_shards(stage: Stage) -> None:
     """Any worker gets the request with all messages and replies so far."""
@@ -171,13 +182,7 @@ async def test_a_large_continuation_spends_a_large_credit(stage: Stage) -> None:
 def test_an_error_of_shards_ends_the_call(error: Exception, code: int) -> None:
     @on_stage()
     async def scene(stage: Stage) -> None:
-        shards = with_shards(stage)
-        link = stage.attach(1)
-        call = stage.ask(b"question")
-        (request,) = await packet(link)
-        ask_shards(link, request)
-        shards.replies.put_nowait(error)
-        assert code_of(await call) == code
+        assert code_of(await reply_after(error, stage)) == code
         assert stage.pool._admission._calls == 0
 
     run: Callable[[], None] = scene
@@ -247,14 +252,8 @@ async def test_a_call_that_ends_two_workers_later_is_condemned(stage: Stage) -> 
 @on_stage()
 async def test_a_request_that_ends_the_workers_of_shards_is_refused_next_time(stage: Stage) -> None:
     """The workers of no other replica end for it."""
-    shards = with_shards(stage)
-    link = stage.attach(1)
-    call = stage.ask(b"question")
-    (request,) = await packet(link)
-    ask_shards(link, request)
-    status = status_of(WorkersEndedError(), "").SerializeToString()
-    shards.replies.put_nowait(RefusedError(status))
-    assert code_of(await call) == code_pb2.UNAVAILABLE
+    error = RefusedError(status_of(WorkersEndedError(), "").SerializeToString())
+    assert code_of(await reply_after(error, stage)) == code_pb2.UNAVAILABLE
     with pytest.raises(PoisonError):
         await stage.ask(b"question")
 

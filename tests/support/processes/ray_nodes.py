@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster on 127.0.0.1, each of which may be killed or stopped.
+"""Nodes of a Ray cluster on 127.0.0.1, for tests that kill and stop them.
 
 `RayNodes` starts this module as a program, because Ray starts nodes from the main thread of a
 process alone. The program obeys lines of standard input, and answers each with a line of JSON.
@@ -155,7 +155,7 @@ class RayNodes:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Send a signal to processes, some of which may have ended."""
+    """Send a signal to processes; those that have ended get none."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
