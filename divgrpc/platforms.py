@@ -40,11 +40,7 @@ def lock_exclusively(file: IO[bytes] | int) -> bool:
     Closing the file releases the lock. Raises `OSError` (ENOLCK) on systems without file locks.
     """
     try:
-        import fcntl
-    except ModuleNotFoundError:
-        raise OSError(errno.ENOLCK, "this system has no file locks") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(file, "LOCK_EX", "LOCK_NB")
     except BlockingIOError:
         return False
     return True
@@ -56,11 +52,16 @@ def wait_for_lock(file: IO[bytes], *, is_shared: bool) -> None:
     is_shared: others may share the lock. Closing the file releases the lock. Raises `OSError`, with
     ENOLCK on systems without file locks.
     """
+    _flock(file, "LOCK_SH" if is_shared else "LOCK_EX")
+
+
+def _flock(file: IO[bytes] | int, *flags: str) -> None:
+    """Lock an open file with these flags of `fcntl`."""
     try:
         import fcntl
     except ModuleNotFoundError:
         raise OSError(errno.ENOLCK, "this system has no file locks") from None
-    fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+    fcntl.flock(file, sum(getattr(fcntl, flag) for flag in flags))
 
 
 def reserve(descriptor: int, size_bytes: int) -> None:

@@ -14,7 +14,7 @@ from divgrpc_client.messages import arguments, batches, filters
 from divgrpc_client.messages.options import PredictOptions, QueryOptions, spelled_out
 from divgrpc_client.messages.quotas import quota_fields
 from divgrpc_client.messages.stream_items import OnError, StreamItem
-from divgrpc_client.messages.vectors import RowsLike, VectorsLike
+from divgrpc_client.messages.vectors import QueryLike, VectorsLike
 from divgrpc_client.methods import many_results, one_result
 from divgrpc_client.rpc import sync_stack
 from divgrpc_client.rpc.call import RpcCall
@@ -46,7 +46,7 @@ class QueryMethods:
     def query(
         self,
         name: str,
-        queries: RowsLike = None,
+        queries: QueryLike = None,
         *,
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
@@ -114,7 +114,7 @@ class QueryMethods:
     def pages(
         self,
         name: str,
-        queries: RowsLike = None,
+        queries: QueryLike = None,
         *,
         like: IdsOf = None,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect

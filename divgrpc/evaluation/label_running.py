@@ -102,7 +102,7 @@ def study_labels(
 ) -> Study[EvaluateLabelRow]:
     """Check a task, documents and true labels against an index, and return the study.
 
-    index: an engine, or shards that are asked.
+    index: an engine or a `ShardRunner`.
 
     Raises the same errors as `evaluate_labels`.
     """

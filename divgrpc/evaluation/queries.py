@@ -265,7 +265,7 @@ def study_queries(
 ) -> Study[EvaluateRow]:
     """Check a task, queries and their relevance against an index, and return the study.
 
-    index: an engine, or shards that are asked.
+    index: an engine or a `ShardRunner`.
     condition: a filter that `as_filter` has checked, or None.
 
     Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks

@@ -50,16 +50,16 @@ ResultT = TypeVar("ResultT")
 
 
 class Runner(Protocol):
-    """An index to evaluate: an engine, or shards that are asked (`divgrpc.sharding.runner`).
+    """An index to evaluate: an engine or a `divgrpc.sharding.runner.ShardRunner`.
 
     Several threads may use it at the same time.
     """
 
     def run(self, call: "Callable[[Engine], ResultT]") -> ResultT:
-        """Return the result of a call, which may run several times, each time on any engine."""
+        """Return the result of `call`, which may run several times, on different engines."""
 
     def run_timed(self, call: "Callable[[Engine], ResultT]") -> tuple[ResultT, float]:
-        """Do what `run` does; return the CPU time of other processes too, in seconds."""
+        """Return what `run` returns, and the CPU time of other processes in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

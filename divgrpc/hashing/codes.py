@@ -159,27 +159,24 @@ def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
     return np.where(np.isfinite(upper.view(np.float32)), upper, bits)
 
 
-def move_codes(codes: Array, new_places: npt.NDArray[np.int32], new_codes: Array) -> None:
-    """Copy the first m codes of tiles (t, bytes) to `new_places` (m,) of other tiles."""
-    packed = np.empty(
-        (min(len(new_places), _COPIED_CODES), codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8
-    )
-    for start in range(0, len(new_places), _COPIED_CODES):
-        block = new_places[start : start + _COPIED_CODES]
-        packed_block = packed[: len(block)]
-        places = np.arange(start, start + len(block), dtype=np.int32)
-        take_codes(read_only(codes), read_only(places), packed_block)
-        put_codes(read_only(packed_block), read_only(block), new_codes)
+def copy_codes(
+    codes: Array,
+    places: npt.NDArray[np.int32],
+    new_codes: Array,
+    new_places: npt.NDArray[np.int32] | None = None,
+) -> None:
+    """Copy the codes at `places` (m,) of tiles (t, bytes) to `new_places` (m,) of other tiles.
 
-
-def copy_codes(codes: Array, places: npt.NDArray[np.int32], new_codes: Array) -> None:
-    """Copy the codes at `places` (m,) of tiles (t, bytes) to the first m places of other tiles."""
+    new_places: by default the first m places.
+    """
     packed = np.empty(
         (min(len(places), _COPIED_CODES), codes.shape[1] // CODE_BYTE_TILE_BYTES), np.uint8
     )
+    if new_places is None:
+        new_places = np.arange(len(places), dtype=np.int32)
     for start in range(0, len(places), _COPIED_CODES):
         block = places[start : start + _COPIED_CODES]
         packed_block = packed[: len(block)]
         take_codes(read_only(codes), read_only(block), packed_block)
-        new_places = np.arange(start, start + len(block), dtype=np.int32)
-        put_codes(read_only(packed_block), read_only(new_places), new_codes)
+        new_block = new_places[start : start + len(block)]
+        put_codes(read_only(packed_block), read_only(new_block), new_codes)

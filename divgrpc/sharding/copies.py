@@ -52,7 +52,7 @@ class ShardCopies:
     """The copies in one folder, for the indexes in another."""
 
     def __init__(self, folder: Path, root: Path, report: Report) -> None:
-        """Take the folder of the copies, and that of the indexes."""
+        """Take the folder of the copies and the folder of the indexes."""
         self._folder, self._root, self._report = folder, root, report
 
     def open(self, index: str, generation: int, shard: int) -> Generation:
@@ -94,7 +94,7 @@ class ShardCopies:
         """Copy the files of a shard; raises `IndexDamagedError`, `StorageFullError`, `OSError`."""
         start_time = time.monotonic()
         part = copy.with_name(copy.name + _PART)
-        # What a process has left that was killed.
+        # A process that was killed may have left this folder.
         shutil.rmtree(part, ignore_errors=True)
         try:
             with full_disk_errors():
@@ -126,7 +126,7 @@ class ShardCopies:
 
     def _remove_stale(self, index: str, shard: int) -> None:
         """Remove the stale copies of a shard of an index, whose lock must be held."""
-        # Copies that exist now, because a later one may be of a generation that is published later.
+        # List the folders again, because they may have changed before this process had the lock.
         for match in self._matches():
             if (match[1], int(match["shard"])) == (index, shard) and self._is_stale(match):
                 shutil.rmtree(self._folder / match[0])
@@ -147,12 +147,12 @@ class ShardCopies:
         except IndexNotFoundError:
             return self._is_mounted()
         except (DivgrpcError, OSError):
-            return False  # nobody can say, and the index may be there again
+            return False  # the pointer or the manifest cannot be read now
         is_current = (number, f"{zlib.crc32(text):08x}") == (int(generation), checksum)
         return part is not None or not is_current
 
     def _is_mounted(self) -> bool:
-        """Whether the data folder has anything in it; a folder on which nothing is mounted has not.
+        """Return whether the data folder has any entry; an empty mount point has none.
 
         A data folder whose indexes were all deleted has the lock of its server.
         """
@@ -180,7 +180,7 @@ def _read(path: Path) -> bytes:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file and sync it, so that an error of the disk is one now.
+    """Copy a file and sync it, so that an error of the disk is raised here.
 
     A page that the system could not write would be read as other bytes later, after the checksums
     were compared. Raises `IndexDamagedError` for the source, and `StorageFullError` or `OSError`

@@ -54,7 +54,7 @@ def divide_index(
         1 to 256; 1 makes the index whole.
 
     All checksums are compared. Raises `InvalidArgumentError` with the field `shards`,
-    `IndexNotFoundError`, `IndexDamagedError`,
+    `IndexNotFoundError`, `IndexDamagedError`, `IndexChangedError`,
     `BuildUnderWayError`, `StorageInUseError`, `StorageFullError`, and `UnsupportedError` if the
     index was written to, has this number of shards already, or was divided by an earlier version.
     """
@@ -140,8 +140,8 @@ def divide_folder(
 
     folder: has the arrays of `manifest`, and no manifest.
 
-    Dense vectors are copied in blocks. Takes the memory of what else one shard has. All files are
-    synced to the disk. Returns the manifest with an entry for each shard. Raises
+    Dense vectors are copied in blocks. Needs memory for the other arrays of one shard. All files
+    are synced to the disk. Returns the manifest with an entry for each shard. Raises
     `StorageFullError`.
     """
     arrays = {
@@ -227,7 +227,7 @@ def open_cells(folder: Path, whole: Manifest, shard: int) -> Generation:
 def open_router_engine(folder: Path, name: str = "") -> GatheringEngine:
     """Open what a router reads of the generation in `folder`; raises as `open_router_part`.
 
-    name: the name of the index; by default that of the folder in which `folder` is.
+    name: the name of the index. Default: the name of the parent folder.
     """
     part = open_router_part(folder)
     rows = [shard.rows for shard in part.manifest.shards]

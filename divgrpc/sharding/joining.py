@@ -1,7 +1,7 @@
 """Makes the arrays of a whole generation from those of its shards.
 
-The arrays are the bytes that were divided. Rows are joined in blocks, so that points of any size
-take little memory. What depends on all rows is made again, as a build makes it.
+The arrays have the same bytes as those that were divided. Rows are joined in blocks, so that points
+of any size take little memory. What depends on all rows is made again, as a build makes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from divgrpc.columns.ids import ID_ORDER, ID_TEXTS
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS
 from divgrpc.columns.writer import write_order
-from divgrpc.hashing.codes import move_codes, tiles_shape
+from divgrpc.hashing.codes import copy_codes, tiles_shape
 from divgrpc.hashing.length_bounds import length_bounds
 from divgrpc.hashing.lists import blocks_of, create_lists
 from divgrpc.hashing.tables import create_tables
@@ -64,8 +64,8 @@ class _Joint:
     def __init__(self, store: Store, manifest: Manifest, parts: Sequence[Generation]) -> None:
         self._store, self._manifest, self._parts = store, manifest, parts
         self._names = manifest.arrays.keys()
+        # For each shard, the rows (m,) of the whole generation that it has.
         self._rows = rows_of(parts)
-        # The numbers of a shard's points within the generation.
         self._count = manifest.rows
 
     def join_rows(self) -> None:
@@ -114,7 +114,8 @@ class _Joint:
         has_terms = "scan_terms" in self._names
         terms = self._store.create("scan_terms", np.uint32, (self._count,)) if has_terms else None
         for part, new_places in zip(self._parts, places, strict=True):
-            move_codes(part.arrays["codes"], new_places, codes)
+            places_of_part = np.arange(len(new_places), dtype=np.int32)
+            copy_codes(part.arrays["codes"], places_of_part, codes, new_places)
             if terms is not None:
                 terms[new_places] = part.arrays["scan_terms"]
         if "table_rows" in self._names:

@@ -64,7 +64,6 @@ class Router:
         """
         self._generation = Generation(manifest, dict(shared))
         self._rows, self._name, self._folder = tuple(rows), name, folder
-        self._missing: dict[int, Generation] = {}
         self._local = threading.local()
 
     def begin(self, call: Call[ResultT]) -> Round | ResultT:
@@ -98,22 +97,11 @@ class Router:
             replies = {shard: ask(step.name, shard, message) for shard, message in messages}
             exchanges.append(Exchange(step, replies))
 
-    def without_shards(self, missing: Mapping[int, Generation]) -> "Router":
-        """Return a router that leaves out shards.
-
-        missing: the shards, by number, with what `partial.without` reads of them.
-        """
-        router = Router(self._generation.manifest, self._generation.arrays, self._rows, self._name)
-        router._missing = {**self._missing, **missing}
-        return router
-
     @property
     def _engine(self) -> GatheringEngine:
         """The engine of this thread."""
         engine: GatheringEngine | None = getattr(self._local, "engine", None)
         if engine is None:
             engine = GatheringEngine(self._generation, self._rows, self._name, self._folder)
-            if self._missing:
-                engine = engine.without_shards(sorted(self._missing), self._missing.__getitem__)
             self._local.engine = engine
         return engine

@@ -32,14 +32,14 @@ _MESSAGE_BYTES: Final = 1_200
 _FLOAT32_BYTES: Final = 4
 # A query over shards takes a time of its own and a time for each shard, in milliseconds.
 P50_MS: Final = 3.4
-P50_MS_OF_SHARD: Final = 1.0
+P50_MS_PER_SHARD: Final = 1.0
 # The 99th percentile as a multiple of the median.
 P99_FACTOR: Final = 1.5
-# The points of a shard for which these times were measured.
-POINTS_OF_TIMES: Final = 25_000
+# The number of points of a shard at which these times were measured.
+TIMED_POINTS_PER_SHARD: Final = 25_000
 # A search through cells takes 4 times as long in 100 times as many points (benchmark `large`).
 _TIME_EXPONENT: Final = math.log(3.96) / math.log(100)
-# The part of the time in which a shard searches.
+# The part of the median in which a shard searches, in milliseconds.
 SEARCH_MS: Final = 0.3
 
 
@@ -47,10 +47,14 @@ SEARCH_MS: Final = 0.3
 class Plan:
     """What an index needs.
 
-    point_bytes: of a point on its shard. points_per_shard, shard_bytes: the points of a shard, and
-    the memory of a server that has one, with room for a new generation. shards: 1 if one machine
-    holds the index. machines: those of shard servers, and one for the server that routes.
-    query_bytes: sent and received by the router for a query. p50_ms, p99_ms: expected times.
+    rows, dims, replicas, machine_bytes: as in `plan`.
+    point_bytes: of a point on its shard.
+    points_per_shard: the number of points of a shard.
+    shard_bytes: the memory of a server that has a shard, with room for a new generation.
+    shards: 1 if one machine holds the index.
+    machines: those of shard servers, and one for the server that routes.
+    query_bytes: sent and received by the router for a query.
+    p50_ms, p99_ms: expected times of a query over shards; None if one machine holds the index.
     """
 
     rows: int
@@ -63,8 +67,8 @@ class Plan:
     shards: int
     machines: int
     query_bytes: int
-    p50_ms: float
-    p99_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
 
 
 def plan(
@@ -84,7 +88,7 @@ def plan(
     usable = math.floor(USED_SHARE * machine_bytes) - SERVER_BYTES - GENERATIONS * cells
     points_max = min(usable // (GENERATIONS * point_bytes), LIMITS["rows_max"])
     if points_max < 1:
-        raise invalid("nodes", "must have room for a server and the cells of the index")
+        raise invalid("machine_bytes", "must have room for a server and the cells of the index")
     shards = -(-rows // points_max)
     if shards > LIMITS["shards_max"]:
         raise LimitExceededError(
@@ -93,13 +97,14 @@ def plan(
         )
     points = -(-rows // shards)
     shard_bytes = SERVER_BYTES + GENERATIONS * (points * point_bytes + cells)
-    p50 = P50_MS + P50_MS_OF_SHARD * shards
-    p50 += SEARCH_MS * ((points / POINTS_OF_TIMES) ** _TIME_EXPONENT - 1)
+    p50 = P50_MS + P50_MS_PER_SHARD * shards
+    p50 += SEARCH_MS * ((points / TIMED_POINTS_PER_SHARD) ** _TIME_EXPONENT - 1)
     return Plan(
         rows=rows, dims=dims, replicas=replicas, machine_bytes=machine_bytes,
         point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes, shards=shards,
         machines=replicas if shards == 1 else shards * replicas + 1,
-        query_bytes=query_bytes(dims, shards), p50_ms=p50, p99_ms=P99_FACTOR * p50,
+        query_bytes=query_bytes(dims, shards),
+        p50_ms=p50 if shards > 1 else None, p99_ms=P99_FACTOR * p50 if shards > 1 else None,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 ReplicaState = Literal["serving", "starting", "avoided", "unreachable", "faulty"]
-# The states of servers that reply to calls; those to avoid do so too, but more slowly.
+# The states of servers that reply to calls. A server that is avoided replies too, but was slow.
 REPLYING: Final = frozenset[ReplicaState](("serving", "avoided"))
 
 
@@ -15,7 +15,7 @@ class ReplicaInfo:
     address: host:port, "" for a server that is being started.
     state: how the server that describes the index sees it: serving; starting; avoided for a second,
         because it was slow; unreachable; or faulty, if its files are damaged or it refuses calls.
-    reason: why it does not serve, "" if it does.
+    reason: why the state is not "serving", "" if it is.
     """
 
     address: str

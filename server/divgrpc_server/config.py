@@ -110,7 +110,7 @@ class Config:
     )
     cluster_name: str = _option(
         "",
-        "name in the certificates of all shard servers; by default that by which each is called",
+        "name in the certificates of all shard servers; by default the host in the address of each",
     )
     cache_dir: str = _option(
         "", "folder in which shard servers keep copies of their shards, on a disk of their machine"

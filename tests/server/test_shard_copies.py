@@ -10,7 +10,7 @@ from divgrpc_client import Client
 from divgrpc_server.__main__ import run
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
-from support.processes.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, descendants, eventually
 
 POINTS = random_points(400, dims=8, seed=9)
 QUERIES = POINTS[:5] + 0.2
@@ -19,10 +19,7 @@ QUERIES = POINTS[:5] + 0.2
 def mapped(server: RunningServer) -> set[Path]:
     """Return the files of shards that workers of shard servers have mapped."""
     paths: set[Path] = set()
-    processes = server.pids("engine")
-    while processes:
-        pid = processes.pop()
-        processes += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for pid in descendants(server.process.pid):
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if line.endswith(".npy") and "/shards/" in line:
                 paths.add(Path(line.split(maxsplit=5)[5]))

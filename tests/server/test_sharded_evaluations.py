@@ -29,7 +29,7 @@ from support.data import labelled_documents
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import random_points
 from support.processes.drawing import draw_in_a_thread
-from support.processes.running_server import RunningServer, alive, eventually
+from support.processes.running_server import RunningServer, alive, children, eventually
 
 N, DIMS = 900, 16
 POINTS = random_points(N, dims=DIMS, seed=9)
@@ -166,7 +166,8 @@ def test_a_caller_that_leaves_ends_the_evaluator(server: RunningServer, client: 
         assert events[-1].rows_done < events[-1].rows_total
         pids = server.pids("evaluator")
         assert pids
-    thread.join(20)
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
     eventually(lambda: not any(map(alive, pids)), WAIT_SECONDS)
     client.query("points", QUERIES)
 
@@ -189,8 +190,7 @@ def test_killed_shard_servers_and_evaluators_cost_no_row(
         events.append(progress)
         if len(events) == 2:
             for engine in server.pids("engine"):
-                text = Path(f"/proc/{engine}/task/{engine}/children").read_text()
-                os.kill(int(text.split()[0]), signal.SIGKILL)
+                os.kill(children(engine)[0], signal.SIGKILL)
         if len(events) == 3:
             server.kill("evaluator")
 
@@ -240,12 +240,10 @@ def half_a_cluster(tmp_path: Path) -> Iterator[RunningServer]:
 
 def test_a_missing_shard_ends_an_evaluation(half_a_cluster: RunningServer) -> None:
     with Client(half_a_cluster.target, timeout=60, retries=False) as client:
-        start = time.monotonic()
         for _ in range(2):
             with pytest.raises(RpcError, match="no server with shard 1") as error_info:
                 list(client.evaluate("points", QUERIES, CATEGORIES, **GRID))
             expected = (CODES.UNAVAILABLE, "SHARDS_MISSING", True)
             error = error_info.value
             assert (error.code, error.reason, error.retry_after is not None) == expected
-        assert time.monotonic() - start < 30
         eventually(lambda: not half_a_cluster.pids("evaluator"), WAIT_SECONDS)

@@ -35,7 +35,7 @@ from support.checks.refusals import failing, refused
 from support.checks.status_details import failure
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
-from support.processes.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, children, eventually
 from support.processes.scrapes import METRICS, Scrape, fetch, metrics_address
 
 DIMS = 16
@@ -45,6 +45,7 @@ PRICES = np.arange(len(POINTS)) % 7
 SECRET = "a secret of sixteen or more"  # noqa: S105  # of this test alone
 CODES = grpc.StatusCode
 _START_SECONDS = 240.0
+_SERVES = "a shard server serves"
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
@@ -59,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "--workers",
         "1",
         "--worker-wait",
-        "20",
+        "100",
         *METRICS,
     )
     with RunningServer(folder, "--data-dir", str(folder / "data"), *options) as running:
@@ -220,7 +221,12 @@ def test_a_bad_query_is_refused_with_its_field(client: Client) -> None:
 
 def shard_servers(server: RunningServer) -> list[int]:
     """Return the process ids of the supervisors of shard servers."""
-    return [child for engine in server.pids("engine") for child in _children(engine)]
+    return [child for engine in server.pids("engine") for child in children(engine)]
+
+
+def has_more(server: RunningServer, serve_count: int) -> bool:
+    """Return whether shard servers have begun to serve more often than so many times."""
+    return server.log.count(_SERVES) > serve_count
 
 
 def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Index) -> None:
@@ -238,10 +244,13 @@ def test_a_killed_shard_server_loses_no_query(server: RunningServer, index: Inde
         await_replicas(client)
         callers = [pool.submit(ask) for _ in range(2)]
         for pid in shard_servers(server)[:2]:
+            serve_count = server.log.count(_SERVES)
             os.kill(pid, signal.SIGKILL)
             stopped.add(pid)
-            eventually(lambda: len({*shard_servers(server)} - stopped) == 6)
+            # Until the engine notices, all servers seem to serve.
+            eventually(partial(has_more, server, serve_count), _START_SECONDS)
             await_replicas(client)
+            assert len({*shard_servers(server)} - stopped) == 6
             assert not any(caller.done() for caller in callers), "a query failed"
         is_over.set()
         answers = [answer for caller in callers for answer in caller.result()]
@@ -256,7 +265,7 @@ def test_a_replica_that_stands_still_delays_no_query(
 ) -> None:
     whole = index.query(QUERIES, k=5)
     await_replicas(client)
-    front = next(pid for pid in _children(shard_servers(server)[0]) if _is_front(pid))
+    front = next(pid for pid in children(shard_servers(server)[0]) if _is_front(pid))
     os.kill(front, signal.SIGSTOP)
     try:
         for _ in range(20):
@@ -273,17 +282,13 @@ def test_the_engine_is_replaced_with_its_servers(
     """Until then, queries wait."""
     servers = shard_servers(server)
     server.kill("engine")
-    check(client.query("points", QUERIES, k=5), index.query(QUERIES, k=5))
+    check(client.query("points", QUERIES, k=5, timeout=_START_SECONDS), index.query(QUERIES, k=5))
     eventually(lambda: not any(map(_runs, servers)))
 
 
 def states_of(client: Client) -> list[str]:
     """Return the states of all replicas."""
     return [one.state for shard in client.get_index("points").shards for one in shard.replicas]
-
-
-def _children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def _is_front(pid: int) -> bool:
@@ -363,10 +368,10 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
     with RunningServer(tmp_path, *arguments, "--shard-servers", places) as server:
         with Client(server.target, timeout=60) as client:
             check(client.query("points", QUERIES, k=6), whole.query(QUERIES, k=6))
-            first, second = client.get_index("points").shards[1].replicas
-            assert (first.address, first.state) == (shard_server.target, "serving")
-            assert (second.address, second.state) == ("127.0.0.1:1", "unreachable")
-            assert readiness(server) == "ok\n"
+            addresses = [one.address for one in client.get_index("points").shards[1].replicas]
+            assert addresses == [shard_server.target, "127.0.0.1:1"]
+            eventually(lambda: states_of(client) == ["serving", "unreachable"] * 2)
+            eventually(lambda: readiness(server) == "ok\n")
             shard_server.stop()
             eventually(lambda: "no server of some shards" in readiness(server))
             with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0"):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_client.cli import options
 from divgrpc_client.formats import json_output
 
@@ -19,9 +19,8 @@ _UNITS: Final = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
 }
-_SIZE: Final = re.compile(r"([0-9.]+) ?([A-Za-z]*)")
-_GB: Final = 1e9
-_KB: Final = 1e3
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([A-Za-z]*)")
+_KB, _GB = _UNITS["kB"], _UNITS["GB"]
 
 
 def add_plan(verb: argparse.ArgumentParser) -> None:
@@ -57,13 +56,18 @@ def plan(arguments: argparse.Namespace) -> None:
     """
     with options.with_extra("plan", "planning", "server"):
         from divgrpc.sharding import sizing
-    outcome = sizing.plan(
-        arguments.rows,
-        arguments.dims,
-        _bytes("nodes", arguments.nodes),
-        replicas=arguments.replicas,
-        payload_bytes=_bytes("payload", arguments.payload),
-    )
+    try:
+        outcome = sizing.plan(
+            arguments.rows,
+            arguments.dims,
+            _bytes("nodes", arguments.nodes),
+            replicas=arguments.replicas,
+            payload_bytes=_bytes("payload", arguments.payload),
+        )
+    except InvalidArgumentError as error:
+        if error.field != "machine_bytes":
+            raise
+        raise invalid("nodes", str(error).removeprefix("machine_bytes ")) from None
     assumptions = list(_assumptions())
     if arguments.json:
         json_output.show(asdict(outcome) | {"assumptions": assumptions})
@@ -129,7 +133,4 @@ def _bytes(name: str, text: str) -> int:
     unit = _UNITS.get(match[2]) if match else None
     if match is None or unit is None:
         raise invalid(name, f"must be a number of bytes such as 2000, 2kB or 256GB, got {text!r}")
-    try:
-        return int(float(match[1]) * unit)
-    except ValueError:
-        raise invalid(name, f"must be a number of bytes, got {text!r}") from None
+    return int(float(match[1]) * unit)

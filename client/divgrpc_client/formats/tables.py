@@ -26,6 +26,7 @@ from divgrpc.types import (
     WritesInfo,
 )
 from divgrpc.types.records import Attribute, AttributeValue, Record, Scalar, SparseVector
+from divgrpc.types.shards import REPLYING
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
@@ -139,9 +140,7 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
         details += f", write {answer.sequence}"
     if answer.missing_shards:
         missing = ", ".join(map(str, answer.missing_shards))
-        details += (
-            f"\n{answer.coverage:.1%} of the points were searched: shard {missing} is missing"
-        )
+        details += f"\n{answer.coverage:.1%} of the points were searched; missing shards: {missing}"
     if len(answer.duality_gaps):
         greatest = f"{answer.duality_gaps.max():.1e}"
         details += f"\nduality gap at most {greatest} of the objective's range"
@@ -287,13 +286,13 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
 
 
 def _print_degraded(out: Console, info: IndexInfo) -> None:
-    """Print the servers of shards that do not serve."""
+    """Print the servers of shards that do not reply."""
     if not info.degraded:
         return
-    out.print("[bold]degraded[/]: a shard server does not serve")
+    out.print("[bold]degraded[/]: a shard server does not reply")
     for number, shard in enumerate(info.shards):
         for replica in shard.replicas:
-            if replica.state != "serving":
+            if replica.state not in REPLYING:
                 where = f"shard {number:,} at {replica.address or 'a new server'}"
                 out.print(f"  {where}: {replica.state}, {replica.reason}", markup=False)
 

@@ -55,7 +55,7 @@ from divgrpc.types.records import (
 )
 from divgrpc_client.messages.labels import LabelsLike, ModelLike
 from divgrpc_client.messages.stream_items import OnError, StreamItem
-from divgrpc_client.messages.vectors import RowsLike, VectorsLike
+from divgrpc_client.messages.vectors import QueryLike, VectorsLike
 
 __all__ = [
     "BuildOptions",
@@ -158,8 +158,8 @@ _OF_CALLS: Final = {
 }
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
-    # Before the type that it may be instead of None.
-    RowsLike: "RowsLike",
+    # The first type that fits gives the name, so a union with None comes before its type.
+    QueryLike: "QueryLike",
     Groups: "Groups",
     VectorsLike: "VectorsLike",
     StreamItem: "StreamItem",

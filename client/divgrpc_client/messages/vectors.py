@@ -38,8 +38,8 @@ class SparseLike(Protocol):
 
 
 VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
-# Rows that a caller may leave out.
-RowsLike: TypeAlias = VectorsLike | None
+# What a caller may pass as `queries`; None together with `like`.
+QueryLike: TypeAlias = VectorsLike | None
 
 
 def as_matrix(

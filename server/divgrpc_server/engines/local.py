@@ -9,7 +9,7 @@ from divgrpc.errors import UnavailableError
 from divgrpc_server.config import Config
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.shard_process import ShardProcess
-from divgrpc_server.ipc.topology import Topology
+from divgrpc_server.ipc.topology import Topology, topology_of
 from divgrpc_server.logging.logs import Logger
 
 
@@ -62,15 +62,9 @@ class LocalEngine:
         await shard_process.end(self._servers)
 
     def _topology(self) -> Topology:
-        places = [
-            tuple(
-                self._addresses[place, number]
-                for number in range(self._config.replicas)
-                if (place, number) in self._addresses
-            )
-            for place in range(self._config.shards)
-        ]
-        return Topology(self._version, tuple(places))
+        return topology_of(
+            self._version, self._addresses, self._config.shards, self._config.replicas
+        )
 
     def _server(self, place: int, number: int) -> ShardProcess:
         def follow(address: str) -> None:
@@ -86,7 +80,7 @@ class LocalEngine:
         def report_end(code: int) -> None:
             self._log.warning("a shard server ended", place=place, code=code)
 
-        arguments = shard_process.arguments_of(self._config, self._root)
+        arguments = [*shard_process.arguments_of(self._config, self._root), "--listen=127.0.0.1:0"]
         return ShardProcess(arguments, self._secret, follow=follow, report_end=report_end)
 
     async def _keep(self, server: ShardProcess) -> None:

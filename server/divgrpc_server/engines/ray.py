@@ -31,11 +31,12 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import divgrpc
+from divgrpc.storage.published import bytes_below
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.engine import HopelessError
 from divgrpc_server.engines.shard_process import ShardProcess
-from divgrpc_server.ipc.topology import Topology
+from divgrpc_server.ipc.topology import Topology, topology_of
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security.options import is_loopback
 
@@ -46,6 +47,7 @@ _RETRY_SECONDS: Final = 10.0
 _LOOKS_MAX: Final = 8
 _KNOW_SECONDS: Final = 5.0
 _DIGITS: Final = 12
+# What calls to Ray raise if the head is gone or refuses them.
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
 _T = TypeVar("_T")
 
@@ -109,7 +111,7 @@ class RayEngine:
         """
         self._config, self._root, self._secret, self._log = config, root, secret, log
         self._arguments = _arguments_of(config, root)
-        self._memory_bytes = max(config.shard_memory, _size(root) // config.shards)
+        self._memory_bytes = max(config.shard_memory, bytes_below(root) // config.shards)
         self._service = f"divgrpc-{_digest(str(root))}"
         # The number of workers follows from the cores of this machine, and another router may have
         # others.
@@ -371,12 +373,7 @@ class RayEngine:
 
     def _topology(self) -> Topology:
         addresses = {server: state.address for server, state in self._states.items()}
-        numbers = range(self._config.replicas)
-        places = [
-            tuple(filter(None, (addresses.get((place, number), "") for number in numbers)))
-            for place in range(self._config.shards)
-        ]
-        return Topology(self._version, tuple(places))
+        return topology_of(self._version, addresses, self._config.shards, self._config.replicas)
 
 
 def _arguments_of(config: Config, root: Path) -> list[str]:
@@ -393,12 +390,3 @@ def _arguments_of(config: Config, root: Path) -> list[str]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _size(root: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    total = 0
-    for file in root.rglob("*"):
-        with suppress(OSError):
-            total += file.stat().st_size
-    return total

@@ -92,16 +92,15 @@ class ShardProcess:
             os.close(write_end)
 
 
-def arguments_of(config: Config, root: Path, host: str = "127.0.0.1") -> list[str]:
-    """Return the arguments of a shard server for a server that routes.
+def arguments_of(config: Config, root: Path) -> list[str]:
+    """Return the arguments of a shard server for a server that routes, except where it listens.
 
-    root: the folder of the indexes. host: where the shard server listens, at a free port.
+    root: the folder of the indexes.
     """
     servers = config.shards * config.replicas
     options = {
         "role": "shard",
         "data-dir": str(root),
-        "listen": f"{host}:0",
         "cluster-token": STANDARD_INPUT,
         "workers": str(max(1, config.workers // servers)),
         "fronts": "1",

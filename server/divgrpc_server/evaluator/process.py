@@ -67,9 +67,9 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
         _await(work, report, _PROGRESS_SECONDS)
         rows = threads.submit(study.rows)
         _await([rows], report, _ALIVE_SECONDS)
-    job_frames.send(link, Frame.COMMIT)
+    front.send(Frame.COMMIT)
     for response in call.pack_rows(rows.result()):
-        job_frames.send(link, Frame.EVENT, response)
+        front.send(Frame.EVENT, response)
 
 
 def _open(process: control.Process, call: Any, front: FrontLink) -> Engine | ShardRunner:  # noqa: ANN401  # of any kind

@@ -163,7 +163,7 @@ class ShardServers:
             if isinstance(outcome, bytes):
                 return outcome
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
-            if outcome is not None and not is_lost and (waits or not _is_out(outcome.error)):
+            if outcome is not None and not is_lost and (waits or not _cannot_answer(outcome.error)):
                 raise outcome.error
             left = wait_end - time.monotonic()
             if left <= 0:
@@ -197,7 +197,7 @@ class ShardServers:
                     # While one is silent, another one that was down may have come back.
                     waiting = {*calls.values()}
                     addresses = [a for a in self._topology.replicas(shard) if a not in waiting]
-                is_due = bool(completions) or (bool(addresses) and self._may_hedge(calls.values()))
+                is_due = bool(completions) or (bool(addresses) and self._take_hedge(calls.values()))
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
@@ -217,8 +217,11 @@ class ShardServers:
         """The seconds to wait for a reply until another replica may be asked."""
         return self._hedge_seconds if self._hedges_left >= 1 else _SILENCE_SECONDS
 
-    def _may_hedge(self, waiting: Iterable[str]) -> bool:
-        """Whether to ask another replica, while these servers have not replied yet."""
+    def _take_hedge(self, waiting: Iterable[str]) -> bool:
+        """Take a hedge from the budget; return whether to ask another replica.
+
+        waiting: the servers that have not replied yet.
+        """
         now = time.monotonic()
         seconds, self._refill_time = now - self._refill_time, now
         self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
@@ -319,8 +322,8 @@ def _outcome_of(error: Exception) -> str:
     return "late" if isinstance(error, LateError) else "failed"
 
 
-def _is_out(error: Exception) -> bool:
-    """Whether an answer says that a server cannot answer: it has no worker, or damaged files."""
+def _cannot_answer(error: Exception) -> bool:
+    """Return whether an answer says that its server has no worker or has damaged files."""
     codes = (code_pb2.UNAVAILABLE, code_pb2.DATA_LOSS)
     return isinstance(error, RefusedError) and error.status.code in codes
 

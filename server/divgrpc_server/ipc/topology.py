@@ -1,6 +1,7 @@
 """Where the shards of a cluster are."""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -29,3 +30,17 @@ class Topology(NamedTuple):
         """Return the topology that `pack` has packed."""
         version, places = json.loads(text)
         return cls(version, tuple(map(tuple, places)))
+
+
+def topology_of(
+    version: int, addresses: Mapping[tuple[int, int], str], shards: int, replicas: int
+) -> Topology:
+    """Return a topology of `shards` places.
+
+    addresses: by place and replica; "" or absent for a server that is down.
+    """
+    places = [
+        tuple(filter(None, (addresses.get((place, number), "") for number in range(replicas))))
+        for place in range(shards)
+    ]
+    return Topology(version, tuple(places))

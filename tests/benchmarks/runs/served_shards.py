@@ -17,10 +17,17 @@ from benchmarks.harness.runner import Option, Options, Output, Row, Table, bench
 from divgrpc.types import FloatArray, QueryResult
 from divgrpc_client import Client, RpcError
 from support.data.divided_indexes import differences
-from support.processes.running_server import RunningServer, children, cpu_seconds
+from support.processes.running_server import (
+    RunningServer,
+    children,
+    cpu_seconds,
+    descendants,
+    eventually,
+)
 
 _NAME: Final = "points"
 _TIMEOUT_SECONDS: Final = 30.0
+_START_SECONDS: Final = 240.0
 # Lets a shard server fail, given the number of the round, until the round is over.
 Break: TypeAlias = Callable[[int], AbstractContextManager[None]]
 
@@ -92,7 +99,8 @@ class _Served:
         return float(np.median(times)), (self._cpu_seconds() - before) / len(queries)
 
     def _cpu_seconds(self) -> float:
-        return sum(map(cpu_seconds, _descendants(self._server.process.pid)))
+        pid = self._server.process.pid
+        return sum(map(cpu_seconds, [pid, *descendants(pid)]))
 
     def ask_and_break(
         self, queries: FloatArray, expected: list[QueryResult], rounds: int, break_server: Break
@@ -101,6 +109,7 @@ class _Served:
         outcomes: Counter[str] = Counter()
         times = []
         for number in range(rounds):
+            self._await_replicas()
             with break_server(number):
                 for query, answer in zip(queries, expected, strict=True):
                     start, outcome = time.perf_counter(), "failed"
@@ -116,6 +125,10 @@ class _Served:
             "p50, ms": float(np.median(times)) * 1e3,
             "worst, ms": max(times) * 1e3,
         }
+
+    def _await_replicas(self) -> None:
+        """Wait until all replicas serve, so that only one server fails at a time."""
+        eventually(lambda: not self._client.get_index(_NAME).degraded, _START_SECONDS)
 
     @contextmanager
     def kill(self, number: int) -> Iterator[None]:
@@ -165,10 +178,3 @@ def _compare(
 
 def _differ(answer: QueryResult, expected: QueryResult) -> bool:
     return bool(set(differences(answer, expected)) - {"generation"})
-
-
-def _descendants(pid: int) -> list[int]:
-    pids = [pid]
-    for child in children(pid):
-        pids += _descendants(child)
-    return pids

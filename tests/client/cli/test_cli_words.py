@@ -204,23 +204,27 @@ def sources(info: IndexInfo) -> dict[str, str]:
     return dict(zip(names, why, strict=True))
 
 
-def test_info_tells_which_shard_servers_do_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
-    replicas = (ReplicaInfo("[::1]:7", "serving"), ReplicaInfo("", "starting", "it is new"))
+def test_info_tells_which_shard_servers_do_not_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    replicas = (
+        ReplicaInfo("[::1]:7", "serving"),
+        ReplicaInfo("[::1]:8", "avoided", "it was slow"),
+        ReplicaInfo("", "starting", "it is new"),
+    )
     info = replace(described(()), shards=(ShardInfo(9, 1), ShardInfo(1, 1, replicas)))
     tables.index(info)
     assert "degraded" not in capsys.readouterr().out
     tables.index(replace(info, degraded=True))
     text = capsys.readouterr().out
-    assert "degraded: a shard server does not serve" in text
+    assert "degraded: a shard server does not reply" in text
     assert "shard 1 at a new server: starting, it is new" in text
-    assert "[::1]:7" not in text
+    assert "[::1]" not in text
 
 
 def test_a_result_tells_which_shards_were_missing(capsys: pytest.CaptureFixture[str]) -> None:
     whole = Index.build(np.eye(4)).query(np.ones(4), k=2)
     partial = replace(whole, coverage=0.75, missing_shards=(1, 3))
     tables.result(partial, range(1))
-    assert "75.0% of the points were searched: shard 1, 3 is missing" in capsys.readouterr().out
+    assert "75.0% of the points were searched; missing shards: 1, 3" in capsys.readouterr().out
     json_output.show_result(partial, range(1))
     document = json.loads(capsys.readouterr().out)
     assert (document["coverage"], document["missing_shards"]) == (0.75, [1, 3])

@@ -65,6 +65,7 @@ def test_no_shard_has_more_points_than_an_index_may() -> None:
 def test_one_machine_needs_no_shards() -> None:
     plan = sizing.plan(10**6, 128, 256 * GB, replicas=1)
     assert (plan.shards, plan.machines, plan.query_bytes) == (1, 1, 0)
+    assert plan.p50_ms is plan.p99_ms is None
 
 
 def test_what_cannot_be_planned_is_refused() -> None:
@@ -87,6 +88,6 @@ def test_times_are_those_of_the_record() -> None:
     )
     slope, start = np.polyfit(shards, p50 / 1000, 1)
     assert len(rows) >= 3
-    assert pytest.approx(slope, rel=0.1) == sizing.P50_MS_OF_SHARD
+    assert pytest.approx(slope, rel=0.1) == sizing.P50_MS_PER_SHARD
     assert pytest.approx(start, rel=0.1) == sizing.P50_MS
     assert pytest.approx(np.median(p99 / p50), rel=0.1) == sizing.P99_FACTOR

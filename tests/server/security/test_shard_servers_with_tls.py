@@ -79,7 +79,7 @@ def test_all_shard_servers_may_have_one_name(
     tls = tls_options(authority.issue("router"))
     with (
         RunningServer(folder, *options, *tls) as server,
-        Client(server.target, timeout=30, tls=authority.ca) as client,
+        Client(server.target, timeout=30, tls=authority.ca, retries=False) as client,
     ):
         if is_known:
             assert client.query("points", POINTS[:1], k=4).ids.shape == (1, 4)
@@ -99,7 +99,9 @@ def test_a_stranger_is_not_asked_and_asks_nobody(
     tls = tls_options(authority.issue("router")) if has_own else ("--workers", "1")
     with (
         RunningServer(folder, *options, *tls) as server,
-        Client(server.target, timeout=30, tls=authority.ca if has_own else None) as client,
+        Client(
+            server.target, timeout=30, tls=authority.ca if has_own else None, retries=False
+        ) as client,
         failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"),
     ):
         client.query("points", POINTS[:1], k=4, timeout=20)

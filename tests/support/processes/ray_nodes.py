@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from support.processes.running_server import alive, eventually, tied
+from support.processes.running_server import alive, descendants, eventually, tied
 
 _MIB: Final = 2**20
 _NODE_MEMORY_BYTES: Final = 8 * 2**30
@@ -159,16 +159,6 @@ def send(pids: list[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process and its children have started."""
-    pids: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (task / "children").read_text().split()):
-                pids += [child, *descendants(child)]
-    return pids
 
 
 def shard_supervisors(pids: list[int], folder: Path) -> list[int]:

@@ -102,8 +102,7 @@ class RunningServer:
 
     def pids(self, role: str) -> list[int]:
         """Return the process ids of the fronts, workers or builders, oldest first."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [pid for pid in map(int, children.read_text().split()) if _role(pid) == role]
+        return [pid for pid in children(self.process.pid) if _role(pid) == role]
 
     def kill(self, role: str, position: int = 0) -> int:
         """Kill one process of a role and return its id."""
@@ -113,8 +112,7 @@ class RunningServer:
 
     def kill_all(self) -> None:
         """Kill all processes; the supervisor comes first, so that it replaces none."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        pids = [self.process.pid, *map(int, children.read_text().split())]
+        pids = [self.process.pid, *children(self.process.pid)]
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -141,11 +139,21 @@ def _role(pid: int) -> str:
 
 
 def children(pid: int) -> list[int]:
-    """Return the process ids of the children of a process, oldest first; none if it has ended."""
-    try:
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:
-        return []
+    """Return the process ids of the children of a process; none if it has ended.
+
+    Those of its main thread come first, the oldest before the others.
+    """
+    pids: list[int] = []
+    # A thread may end while its file is read.
+    with suppress(OSError):
+        for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name)):
+            pids += map(int, (task / "children").read_text().split())
+    return pids
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the process ids of the children of a process, and of theirs, and so on."""
+    return [one for child in children(pid) for one in (child, *descendants(child))]
 
 
 def index_folders(server: RunningServer, name: str) -> list[Path]:
