@@ -41,6 +41,8 @@ class Shards:
     def __init__(self, folder: Path) -> None:
         self.path, self.copies = folder / "data" / "points", folder / "copies"
         self.path.parent.mkdir()
+        # The lock of a server: an empty folder would be taken for one that is not mounted.
+        (self.path.parent / ".lock").touch()
         self.damage: list[str] = []
         self._is_open = threading.Event()
         copies = ShardCopies(self.copies, self.path.parent, lambda *_: None)

@@ -163,11 +163,19 @@ def index_folders(server: RunningServer, name: str) -> list[Path]:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs and is not a zombie."""
+    """Tell whether any thread of a process runs.
+
+    The first thread may be a zombie while others still end, which keep the files open.
+    """
+    return any(_state(task) not in "ZX" for task in Path("/proc").glob(f"{pid}/task/*"))
+
+
+def _state(task: Path) -> str:
+    """Return the state of a thread, X (dead) if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 def cpu_seconds(pid: int) -> float:
