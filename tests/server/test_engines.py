@@ -154,8 +154,9 @@ def refusal(folder: Path, *options: str, environment: dict[str, str]) -> tuple[s
     command += arguments_of(folder, "--engine", "ray", *options)
     start = time.monotonic()
     outcome = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
+        command, env=os.environ | environment, capture_output=True, text=True, check=False,
+        cwd=folder,
+    )  # fmt: skip
     assert (outcome.returncode, outcome.stdout) == (1, "")
     lines = [json.loads(line) for line in outcome.stderr.splitlines() if line.startswith("{")]
     (reason,) = [line["reason"] for line in lines if line["event"] == "cannot start"]
@@ -171,6 +172,8 @@ def test_a_cluster_that_cannot_serve_is_refused_in_time(nodes: RayNodes, tmp_pat
         (address, wrong, "does not let this server in"),
         ((*address, "--replicas", "5"), nodes.environment, "5 replicas need 5 nodes"),
         ((*address, "--shard-memory", str(10**11)), nodes.environment, "the cluster has 0"),
+        # The path stands for another folder in the processes of nodes.
+        ((*address, "--data-dir", "/proc/self/cwd"), nodes.environment, "has another data folder"),
     ):
         reason, seconds = refusal(tmp_path, *options, environment=environment)
         assert words in reason

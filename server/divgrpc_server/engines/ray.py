@@ -28,7 +28,10 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 from ray.util import get_placement_group, list_named_actors, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 import divgrpc
 from divgrpc.storage.published import bytes_below
@@ -36,6 +39,7 @@ from divgrpc_server.config import Config, split_address
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.engine import HopelessError
 from divgrpc_server.engines.shard_process import ShardProcess
+from divgrpc_server.engines.shared_folder import fault_of, marker
 from divgrpc_server.ipc.topology import Topology, topology_of
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security.options import is_loopback
@@ -46,6 +50,8 @@ _RETRY_SECONDS: Final = 10.0
 # After so many looks in turn, a server whose actor is away is taken for lost.
 _LOOKS_MAX: Final = 8
 _KNOW_SECONDS: Final = 5.0
+# NFS shows a new file after at most three seconds by default.
+_MARKER_SECONDS: Final = 4.0
 _DIGITS: Final = 12
 # What calls to Ray raise if the head is gone or refuses them.
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
@@ -239,6 +245,8 @@ class RayEngine:
         self._groups = [self._group(place) for place in range(self._config.shards)]
         if not self._is_adopted:
             self._await_groups(nodes, end_time)
+            if not self._config.read_only:
+                self._check_folders()
         for server in self._servers:
             self._actors[server] = self._actor(*server)
 
@@ -270,6 +278,26 @@ class RayEngine:
             f"the Ray cluster lacks memory: {len(self._servers)} shard servers ask for {size:,}"
             f" bytes each, on {able} nodes; start nodes, or set fewer shards or replicas"
         )
+
+    def _check_folders(self) -> None:
+        """Refuse nodes that do not have the data folder of this machine."""
+        tables = [placement_group_table(group) for group in self._groups]
+        nodes = {node for table in tables for node in table["bundles_to_node_id"].values()}
+        look: Any = ray.remote(num_cpus=0, max_retries=0)(fault_of)
+        with marker(self._root) as path:
+            faults = {
+                node: look.options(
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+                ).remote(path, _MARKER_SECONDS)
+                for node in sorted(nodes)
+            }
+            for node, reference in faults.items():
+                if fault := ray.get(reference):
+                    self._remove(self._service)
+                    raise HopelessError(
+                        f"the node {node} {fault}: all nodes must mount one data folder at"
+                        f" {self._root}"
+                    )
 
     def _actor(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
         """Find or make an actor."""
