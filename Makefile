@@ -69,7 +69,7 @@ figures: .venv/ready  ## its figures, drawn again
 # those for x86-64 too, with which a test compares answers.
 test: .venv/ready .venv/node/ready  ## run the whole suite
 	$(BIN)/divgrpc warm
-	test "$$(uname -m)" != x86_64 || NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
+	test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory warm-x86-64
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Unit tests: no server, no build of more than a few hundred points, nothing compiled anew.
@@ -132,9 +132,12 @@ dist: .venv/ready    ## make a wheel and a source distribution in dist/
 	rm -rf dist
 	$(BIN)/hatchling build -d dist
 
+# Compile the kernels for an older processor, once.
+warm-%: .venv/kernels
+	NUMBA_CPU_NAME=$* NUMBA_CPU_FEATURES= $(BIN)/python -c 'from divgrpc.compilation import ensure; ensure()'
+
 # The suite itself does the same for x86-64; x86-64-v2 computes with the same 128 bits.
-processors: .venv/ready  ## compile the kernels for AVX2 and compare the answers, byte for byte
-	NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
+processors: .venv/ready warm-x86-64-v3  ## compile the kernels for AVX2 and compare the answers, byte for byte
 	DIVGRPC_PROCESSORS=x86-64-v3 $(BIN)/python -m pytest -v -p no:xdist tests/core/kernels/test_processors.py -k older
 
 # Debian's qemu-user-static runs programs for ARM, and its mmdebstrap unpacks Python 3.11 for ARM. The
