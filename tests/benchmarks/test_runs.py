@@ -283,7 +283,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "overload": ("--pending 64 --connections 1 --seconds 0.5 --rounds 1", _overload),
     "shard_costs": ("--points 1000 --shards 2 --rounds 1", _shard_costs),
     "served_shards": (
-        "--points 1000 --queries 30 --shards 2 --rounds 1 --kills 2 --stops 2",
+        "--points 1000 --queries 30 --shards 2 --rounds 1 --kills 1 --stops 1",
         _served_shards,
     ),
     "divided_builds": ("--points 3000 --dims 8 --shards 1 3", _divided_builds),

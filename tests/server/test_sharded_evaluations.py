@@ -69,7 +69,7 @@ CODES = grpc.StatusCode
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("evaluated")
-    options = ("--shards", "3", "--replicas", "2", "--workers", "2", "--worker-wait", "20")
+    options = ("--shards", "2", "--replicas", "2", "--workers", "2", "--worker-wait", "20")
     with RunningServer(folder, "--data-dir", str(folder / "data"), *options) as running:
         with Client(running.target, timeout=120) as client:
             client.build("points", POINTS, **COLUMNS)
@@ -183,7 +183,7 @@ def test_killed_shard_servers_and_evaluators_cost_no_row(
     server: RunningServer, client: Client, core: Index
 ) -> None:
     """The other replica answers, and a second evaluator starts over."""
-    options = LONG | {"searches": ("exact",)}
+    options = LONG | {"searches": ("exact",), "diversities": (0.2, 0.4, 0.6, 0.8)}
     events: list[Progress] = []
 
     def kill(progress: Progress) -> None:
@@ -209,7 +209,7 @@ def test_an_index_that_is_replaced_is_evaluated_anew(client: Client) -> None:
         if len(events) == 1:
             client.build("changing", -POINTS[:200], replace=True, **SMALL)
 
-    options = LONG | {"searches": ("exact",)}
+    options = LONG | {"searches": ("exact",), "diversities": (0.2, 0.4, 0.6, 0.8)}
     lines = client.evaluate("changing", QUERIES, CATEGORIES, progress=on_progress, **options)
     rows = list(lines)
     # The evaluation may end before the index is replaced.

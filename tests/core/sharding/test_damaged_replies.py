@@ -96,7 +96,7 @@ def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Ex
 
 def outcome_of(record: Record, exchanges: list[Exchange]) -> str:
     try:
-        step = record.pieces.router.go_on(record.request, exchanges)
+        step = record.pieces.new_router().go_on(record.request, exchanges)
     except IndexDamagedError as error:
         return str(error)
     return "asks" if isinstance(step, Round) else "answers"
@@ -153,7 +153,7 @@ def test_a_cut_reply_is_refused(numbers: tuple[int, ...], data: st.DataObject) -
     record, number, shard, parts, place = place_of(numbers)
     parts[place] = parts[place][: data.draw(st.integers(0, len(parts[place]) - 1))]
     with pytest.raises(ShardFaultError, match=f"a reply of shard {shard} ") as error_info:
-        record.pieces.router.go_on(record.request, with_reply(record, number, shard, join(parts)))
+        record.pieces.new_router().go_on(record.request, with_reply(record, number, shard, join(parts)))
     assert error_info.value.shard == shard
 
 
@@ -170,4 +170,4 @@ def test_the_reply_to_another_question(numbers: tuple[int, ...], other: tuple[in
 def test_a_reply_that_holds_no_messages_is_refused(reply: bytes) -> None:
     record = records()[0]
     with pytest.raises(ShardFaultError, match="shard 1"):
-        record.pieces.router.go_on(record.request, with_reply(record, 0, 1, reply))
+        record.pieces.new_router().go_on(record.request, with_reply(record, 0, 1, reply))

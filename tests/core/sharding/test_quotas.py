@@ -101,7 +101,7 @@ def test_each_quota_with_each_selector(family: HashFamily, number: int) -> None:
             check_call(index, pieces, partial(Index.query, queries=row, **words))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     place=st.tuples(st.sampled_from(_FAMILIES), st.booleans()),
     division=st.tuples(st.sampled_from(COUNTS), st.sampled_from(sorted(DIVISIONS))),

@@ -1,6 +1,6 @@
 """A router over shards gives the answers of one index, byte for byte."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,11 +14,12 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
+from divgrpc.sharding import gathering_engine
 from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.rounds import Exchange, Round
 from divgrpc.sharding.router import Request
 from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search, Selector, Variant
-from divgrpc.types.filters import Condition, Field, HasId
+from divgrpc.types.filters import Condition, Field, Filter, HasId
 from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, differences
 from support.data.mixed_indexes import (
@@ -165,6 +166,32 @@ def test_filters_and_stored_columns(family: HashFamily, texts: bool, number: int
             parameters = QueryParameters(**options)
             check(index, pieces, Request(vectors, parameters, condition, ids))
             check(index, pieces, Request(vectors[:1], parameters, condition))
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+def test_points_that_pass_a_filter_are_counted_once(
+    family: HashFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted again without room for what was counted, and with excluded ids."""
+    index = with_attributes(texts=False, family=family)
+    first, second = (as_filter(condition) for condition in _FILTERS[1:3])
+    pieces = DividedIndex(index.engine, 3)
+    rows = np.random.default_rng(3).standard_normal((2, 16)).astype(np.float32)
+
+    def is_counted(condition: Filter | None, row: int, ids: Sequence[int] = ()) -> bool:
+        request = Request(rows[row : row + 1], QueryParameters(k=4), condition, ids)
+        check(index, pieces, request)
+        return "count" in pieces.rounds
+
+    for condition in (first, second):
+        assert is_counted(condition, 0)
+        assert not is_counted(condition, 1)
+        assert is_counted(condition, 0, [3])
+    assert not is_counted(first, 0)
+    monkeypatch.setattr(gathering_engine, "_COUNT_BYTES_MAX", 1)
+    for condition in (as_filter(Field("price") > 0.5), first, second):
+        assert is_counted(condition, 0)
+        assert not is_counted(condition, 1)
 
 
 def test_ids_that_pass() -> None:

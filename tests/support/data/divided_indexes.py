@@ -72,10 +72,15 @@ class DividedIndex:
         homes = DIVISIONS[division](engine, shards)
         self.pieces = cut(Generation(engine.manifest, engine.arrays), shards, homes)
         self.shards = [ShardCore(part) for part in self.pieces.parts]
-        rows = [shard.rows for shard in self.shards]
-        self.router = Router(self.pieces.manifest, self.pieces.shared, rows, engine.name)
+        self._name = engine.name
+        self.router = self.new_router()
         self.rounds: list[str] = []
         self.steps = self.messages = self.reply_bytes = 0
+
+    def new_router(self) -> Router:
+        """Return a router that has counted no points yet."""
+        rows = [shard.rows for shard in self.shards]
+        return Router(self.pieces.manifest, self.pieces.shared, rows, self._name)
 
     def answer(self, call: Call[ResultT]) -> ResultT:
         """Answer a call by as many rounds as it takes."""
