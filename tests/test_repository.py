@@ -222,7 +222,7 @@ _COMPUTING = ("numba", "scipy", "sklearn", "divgrpc.index")
         ("divgrpc_server.__main__", ("grpc", "numba", "google")),
         ("divgrpc_server.front.__main__", ("numba", "scipy", "llvmlite")),
         ("divgrpc_server.worker.__main__", ("grpc",)),
-        ("divgrpc_server.builder.__main__", ("grpc", "numba")),
+        ("divgrpc_server.builder.__main__", ("grpc",)),
     ],
 )
 def test_modules_do_not_import_what_they_do_not_need(module: str, absent: tuple[str, ...]) -> None:

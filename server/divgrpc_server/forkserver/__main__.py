@@ -2,7 +2,7 @@
 
 Theory of operation. Importing the engine and loading the kernels takes two seconds of processor
 time and nearly 200 MiB of memory. A fork takes milliseconds, and its process shares that memory. So
-a worker, a writer or an evaluator is forked from this process, which does nothing else.
+a worker, a writer, a builder or an evaluator is forked from this process, which does nothing else.
 
 This process has a single thread. A fork copies only the thread that calls it, so a lock that
 another thread holds would stay locked in the copy.
@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from setproctitle import setproctitle
 
+from divgrpc_server.builder.process import run_builder
 from divgrpc_server.evaluator.process import run_evaluator
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
@@ -33,6 +34,7 @@ _ADOPTION_SECONDS: Final = 0.0005
 _PROGRAMS: Final[dict[str, Callable[[], NoReturn]]] = {
     "worker": run_worker,
     "writer": run_writer,
+    "builder": run_builder,
     "evaluator": run_evaluator,
 }
 

@@ -50,7 +50,7 @@ from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
 from divgrpc_server.supervisor.tally import Tally
 
 # The roles of processes that are forked from the fork server.
-_FORKED: Final = ("worker", "writer", "evaluator")
+_FORKED: Final = ("worker", "writer", "builder", "evaluator")
 # The roles of processes for jobs, by the messages that ask for them.
 _JOBS: Final[Mapping[str, Role]] = {"build": "builder", "evaluate": "evaluator"}
 _YOUNG_SECONDS: Final = 2.0

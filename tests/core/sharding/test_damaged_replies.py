@@ -94,9 +94,14 @@ def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Ex
     return [*record.exchanges[:number], Exchange(question, {**replies, shard: reply})]
 
 
+def go_on(record: Record, exchanges: list[Exchange]) -> object:
+    """Go on with a router that has kept nothing of earlier replies."""
+    return record.pieces.new_router().go_on(record.request, exchanges)
+
+
 def outcome_of(record: Record, exchanges: list[Exchange]) -> str:
     try:
-        step = record.pieces.new_router().go_on(record.request, exchanges)
+        step = go_on(record, exchanges)
     except IndexDamagedError as error:
         return str(error)
     return "asks" if isinstance(step, Round) else "answers"
@@ -153,7 +158,7 @@ def test_a_cut_reply_is_refused(numbers: tuple[int, ...], data: st.DataObject) -
     record, number, shard, parts, place = place_of(numbers)
     parts[place] = parts[place][: data.draw(st.integers(0, len(parts[place]) - 1))]
     with pytest.raises(ShardFaultError, match=f"a reply of shard {shard} ") as error_info:
-        record.pieces.new_router().go_on(record.request, with_reply(record, number, shard, join(parts)))
+        go_on(record, with_reply(record, number, shard, join(parts)))
     assert error_info.value.shard == shard
 
 
@@ -170,4 +175,4 @@ def test_the_reply_to_another_question(numbers: tuple[int, ...], other: tuple[in
 def test_a_reply_that_holds_no_messages_is_refused(reply: bytes) -> None:
     record = records()[0]
     with pytest.raises(ShardFaultError, match="shard 1"):
-        record.pieces.new_router().go_on(record.request, with_reply(record, 0, 1, reply))
+        go_on(record, with_reply(record, 0, 1, reply))

@@ -15,7 +15,7 @@ from divgrpc import Index
 from divgrpc.types import FloatArray
 from divgrpc_client.messages.vectors import as_matrix, encode
 from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, vectors_pb2
-from divgrpc_server.builder import __main__ as builder
+from divgrpc_server.builder import process as builder
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from divgrpc.types import Progress
 from divgrpc_client import Client
 from divgrpc_server.config import Config
 from divgrpc_server.forkserver.__main__ import fork
@@ -46,7 +47,14 @@ def states_of_children(server: RunningServer) -> dict[int, str]:
 def test_processes_are_forked_and_belong_to_the_supervisor(tmp_path: Path) -> None:
     """Each has a session of its own; the fork server itself was started with exec."""
     with RunningServer(tmp_path, "--workers", "2") as server, Client(server.target) as client:
-        client.build("points", POINTS)
+        builders: list[bool] = []
+
+        def on_progress(_: Progress) -> None:
+            builders.extend(map(is_forked, server.pids("builder")))
+
+        client.build("points", POINTS, progress=on_progress)
+        # The builder may end during the last events.
+        assert builders[0]
         client.upsert("points", [1000], POINTS[:1])
         relevant = [[number] for number in range(5)]
         list(client.evaluate("points", POINTS[:5], relevant=relevant))

@@ -31,7 +31,7 @@ _ALIASES: Final = {"send_async": "send", "receive_async": "receive", "peek": "re
 _MODULES: Final = (
     *("front.pool", "front.jobs", "worker.process", "worker.front_link", "supervisor.child"),
     "builder.uploads",
-    *("builder.__main__", "ipc.packets", "ipc.job_calls", "ipc.progress", "writer.renewals"),
+    *("builder.process", "ipc.packets", "ipc.job_calls", "ipc.progress", "writer.renewals"),
 )
 _PACKAGE: Final = "divgrpc_server."
 # What sends and receives, as the code names it.

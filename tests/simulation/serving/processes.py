@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from divgrpc_server.builder import __main__ as builder
+from divgrpc_server.builder import process as builder
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.writer import Writer as FrontWriter

@@ -14,7 +14,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from divgrpc_server.builder import __main__ as builder
+from divgrpc_server.builder import process as builder
 from divgrpc_server.codec.statuses import expected
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_frames
