@@ -279,9 +279,10 @@ def test_a_replica_that_stands_still_delays_no_query(
 def test_the_engine_is_replaced_with_its_servers(
     server: RunningServer, client: Client, index: Index
 ) -> None:
-    """Until then, queries wait."""
+    """Until then, queries and builds wait."""
     servers = shard_servers(server)
     server.kill("engine")
+    assert client.build("meanwhile", POINTS[:50], timeout=_START_SECONDS).rows == 50
     check(client.query("points", QUERIES, k=5, timeout=_START_SECONDS), index.query(QUERIES, k=5))
     eventually(lambda: not any(map(_runs, servers)))
 

@@ -22,7 +22,7 @@ from divgrpc_protos.records import UnknownWordError
 from divgrpc_server.ipc.tags import log_fields, request_id_of
 
 DOMAIN: Final = "divgrpc"
-# Number of shards that an error names.
+# Number of shards or places that an error names.
 _NAMES_MAX: Final = 20
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
 
@@ -97,10 +97,19 @@ class ShardsMissingError(errors.UnavailableError):
 
     def __init__(self, shards: Sequence[int]) -> None:
         self.shards = shards
-        names = ", ".join(map(str, shards[:_NAMES_MAX]))
-        if len(shards) > _NAMES_MAX:
-            names += f" and {len(shards) - _NAMES_MAX} more"
-        super().__init__(f"no server with shard {names} of the index is running; retry")
+        super().__init__(f"no server with shard {_names(shards)} of the index is running; retry")
+
+
+class PlacesMissingError(errors.DivgrpcError):
+    """Some places of shards have no server, so nobody could answer from an index that is built."""
+
+    reason = "PLACES_MISSING"
+
+    def __init__(self, places: Sequence[int], place_count: int) -> None:
+        super().__init__(
+            f"no shard server runs at place {_names(places)} of {place_count}, so no query on the"
+            " index would be answered: start shard servers or nodes, and build again"
+        )
 
 
 class WorkersEndedError(errors.UnavailableError):
@@ -200,6 +209,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.OtherFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
     ReadOnlyError: Meaning(code_pb2.FAILED_PRECONDITION),
+    PlacesMissingError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     errors.MergesBehindError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.5),
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
@@ -301,6 +311,13 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
         delay.FromNanoseconds(int(meaning.retry_after * 1e9))
         _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
     return status
+
+
+def _names(numbers: Sequence[int]) -> str:
+    """Return the first of some numbers as a text, and how many more there are."""
+    names = ", ".join(map(str, numbers[:_NAMES_MAX]))
+    more = len(numbers) - _NAMES_MAX
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _add(status: status_pb2.Status, detail: object) -> None:

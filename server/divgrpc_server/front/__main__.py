@@ -39,7 +39,6 @@ from divgrpc_server.front.tls import Reloader
 from divgrpc_server.front.tracing import Tracer, tracer_of
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
-from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
 
@@ -232,8 +231,8 @@ class Front:
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):
             self._jobs.handle(message, descriptor)
-        elif message.kind == "topology" and self._shards is not None:
-            self._shards.follow(Topology.unpack(message.text))
+        elif message.kind in ("topology", "engine") and self._shards is not None:
+            self._shards.handle(message)
         elif message.kind == "kernels":
             self._set_kernels(message.number, int(message.text))
         elif message.kind == "serving":

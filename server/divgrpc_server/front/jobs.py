@@ -68,8 +68,10 @@ class Job:
 
     # `request` is the kind of process to request from the supervisor. `tries` is the maximum number
     # of processes that are started for the call, because a process may die.
+    # `needs_places` says whether shards must have servers.
     request: control.Kind
     tries: ClassVar[int] = 1
+    needs_places: ClassVar[bool] = False
     death: ClassVar[str]
     full: ClassVar[type[DivgrpcError]]
     # The name of the index, once the first message was checked.
@@ -132,6 +134,7 @@ class Build(Job):
     """A Build call, which takes the subject of its access line from its header and its result."""
 
     request: control.Kind = "build"
+    needs_places = True
     death = "the builder ended before the index was done"
     full = BuildsFullError
 
@@ -182,6 +185,7 @@ class BuildOnce(Build):
 class AddAttributes(Build):
     """An AddAttributes call; its messages have the form of a Build call."""
 
+    needs_places = False
     death = "the process that adds attributes ended before it had added them"
 
     def __init__(self, read: Read, write: Write) -> None:
@@ -267,8 +271,9 @@ class Jobs:
         """Serve one call until it ends.
 
         An invalid header is refused before a builder is requested, because starting a builder takes
-        seconds. If the caller leaves or the deadline passes, the call is cancelled. A builder or an
-        evaluator then exits, and the writer ends the job.
+        seconds. So is a build that no shard server could answer from. If the caller leaves or the
+        deadline passes, the call is cancelled. A builder or an evaluator then exits, and the writer
+        ends the job.
 
         Raises `RefusedError` with the status that the process returned, or an error of the front
         itself, such as `LateError` or `UnavailableError`.
@@ -276,6 +281,8 @@ class Jobs:
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
         job.check(header if isinstance(header, bytes) else b"", self._root)
+        if job.needs_places and self._shards is not None:
+            await self._shards.await_places()
         try:
             for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, filterfalse
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
     LateError,
+    PlacesMissingError,
     ReplyTooLargeError,
     ShardsMissingError,
     WorkersEndedError,
@@ -35,6 +36,7 @@ from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_states import ShardStates
 from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.ipc import control
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
 
@@ -87,6 +89,9 @@ class ShardServers:
         self._metadata = (("authorization", f"Bearer {secret}"),)
         self._meter = meter
         self._wait_seconds = config.worker_wait
+        self._place_count = len(config.shard_places) or config.shards
+        # Whether all shard servers have been started; nobody here starts those of others.
+        self._is_started = not config.starts_shard_servers
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
@@ -103,6 +108,13 @@ class ShardServers:
         self._options = (*_OPTIONS, name) if config.cluster_name else _OPTIONS
         if config.shard_servers:
             self.follow(Topology(1, config.shard_places))
+
+    def handle(self, message: control.Message) -> None:
+        """Handle what the supervisor says about the engine."""
+        if message.kind == "topology":
+            self.follow(Topology.unpack(message.text))
+        else:
+            self._is_started = bool(message.number)
 
     def follow(self, topology: Topology) -> None:
         """Take a topology, unless it is older than the latest one."""
@@ -129,6 +141,28 @@ class ShardServers:
         """Close all connections."""
         for channel in self._channels.values():
             await channel.close()
+
+    async def await_places(self) -> None:
+        """Wait until each place has a server, for as long as queries wait for a worker.
+
+        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started.
+        """
+        end_time = time.monotonic() + self._wait_seconds
+        while missing := [*filterfalse(self._has_server, range(self._place_count))]:
+            left = end_time - time.monotonic()
+            if left <= 0:
+                if self._is_started:
+                    raise PlacesMissingError(missing, self._place_count)
+                raise UnavailableError("the engine is starting shard servers; retry")
+            await self._await_change(self._changed, left)
+
+    def _has_server(self, place: int) -> bool:
+        return any(map(self._states.is_running, self._topology.replicas(place)))
+
+    async def _await_change(self, changed: asyncio.Event, seconds: float) -> None:
+        """Wait for a new topology, for as long as a server needs to be replaced, or `seconds`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), min(seconds, _RETRY_SECONDS))
 
     async def ask(
         self, messages: dict[int, bytes], seconds: float, *, waits: bool = True
@@ -170,8 +204,7 @@ class ShardServers:
                 raise ShardsMissingError([shard])
             if version == self._topology.version:
                 # A server that was killed is replaced in a moment.
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), min(left, _RETRY_SECONDS))
+                await self._await_change(changed, left)
 
     async def _ask_replicas(
         self, shard: int, message: bytes, end_time: float, *, waits: bool

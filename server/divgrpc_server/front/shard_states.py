@@ -161,6 +161,11 @@ class ShardStates:
         """Whether a server may reply to a call soon: it is reachable, and a worker is up."""
         return self.is_reachable(address) and self._faults.get(address) is not _NO_WORKER
 
+    def is_running(self, address: str) -> bool:
+        """Whether a server is known to run: it replies to health checks, and a worker is up."""
+        fault = self._faults.get(address)
+        return fault is None or fault.state not in ("starting", "unreachable")
+
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""
         now = time.monotonic()

@@ -57,6 +57,12 @@ class Shards(Protocol):
         Raises `ShardsMissingError`, `LateError`, `IndexChangedError` and what a shard answers.
         """
 
+    def await_places(self) -> Awaitable[None]:
+        """Wait until each place has a server.
+
+        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started.
+        """
+
 
 class ShardedPool(Pool):
     """A pool that asks `shards`; the other arguments are those of `Pool`."""

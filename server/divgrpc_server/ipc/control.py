@@ -26,6 +26,8 @@ Kind = Literal[
     "ready",
     # From the engine, passed on to fronts: `text` is a `topology.Topology`, `number` its version.
     "topology",
+    # To a front: the engine has started all shard servers (`number` 1), or is about to (0).
+    "engine",
     # From the engine: the server cannot start, and `text` is the reason.
     "hopeless",
     # From a process that loads kernels, passed on to fronts: `number` of `text` are compiled.

@@ -83,7 +83,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         # Whether a caller has ever written to an index.
         self._has_writes = False
-        # The latest messages for fronts, on the number of compiled kernels and on where shards are.
+        # The latest messages for fronts, on compiled kernels, the engine, and where shards are.
         self._news: dict[Kind, Message] = {"kernels": Message("kernels", 0, "0")}
         self._failed = False
         self._serving = False
@@ -191,9 +191,7 @@ class Supervisor:
         if message.kind == "ready":
             self._connect_all(child)
         elif message.kind in ("kernels", "topology"):
-            self._news[message.kind] = message
-            for front in self._ready("front"):
-                front.send(message)
+            self._tell_fronts(message)
         elif message.kind == "hopeless":
             self._give_up(message.text)
         elif message.kind == "lost" and worker is not None:
@@ -207,6 +205,12 @@ class Supervisor:
             self._renew(child, message)
         elif message.kind in _JOBS:
             self._spawn(self._start_job(_JOBS[message.kind], child, message))
+
+    def _tell_fronts(self, news: Message) -> None:
+        """Send a message to all fronts, and to those that start later."""
+        self._news[news.kind] = news
+        for front in self._ready("front"):
+            front.send(news)
 
     def _give_up(self, reason: str) -> None:
         """Stop, unless clients are served already."""
@@ -231,6 +235,8 @@ class Supervisor:
                 self._connect(front, child)
         elif child.role == "forkserver":
             self._fill("worker")
+        elif child.role == "engine":
+            self._tell_fronts(Message("engine", 1))
         elif child.role == "evaluator":
             loop = asyncio.get_running_loop()
             child.expiry = loop.call_later(_EVALUATOR_IDLE_SECONDS, self._retire, child)
@@ -333,6 +339,8 @@ class Supervisor:
             self._log.warning("child ended", role=child.role, child=child.serial, code=code)
         if self._stopping or is_job:
             return
+        if child.role == "engine":
+            self._tell_fronts(Message("engine", 0))
         age = asyncio.get_running_loop().time() - child.start_time
         is_young = not child.ready or age < _YOUNG_SECONDS
         self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0

@@ -1,4 +1,4 @@
-"""A front passes an evaluation on, though its process ends at any frame."""
+"""What a front does with jobs: it passes an evaluation on, though its process ends at any frame."""
 
 import asyncio
 import socket
@@ -10,7 +10,13 @@ from unittest.mock import Mock
 import pytest
 
 from divgrpc.errors import IndexChangedError, UnavailableError
-from divgrpc_server.codec.statuses import QueueFullError, ShardsMissingError, status_of
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server.codec.statuses import (
+    PlacesMissingError,
+    QueueFullError,
+    ShardsMissingError,
+    status_of,
+)
 from divgrpc_server.config import Config
 from divgrpc_server.front import job_rounds as front_rounds
 from divgrpc_server.front import jobs
@@ -122,6 +128,10 @@ class Answers:
             raise error
         return {shard: message.upper() for shard, message in messages.items()}
 
+    async def await_places(self) -> None:
+        """Fail, because a place has no server."""
+        raise PlacesMissingError([1], 2)
+
 
 def test_shards_are_asked_while_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of several frames are put together, also if those of two rounds alternate."""
@@ -167,6 +177,15 @@ def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_server_without_shards_asks_nobody() -> None:
     with pytest.raises(FrameError, match="has none"):
         relay(ask(1, {0: b""}))
+
+
+def test_a_build_that_no_shard_could_answer_from_starts_no_builder(tmp_path: Path) -> None:
+    channel = Mock()
+    front = jobs.Jobs(Config(), channel, Mock(), tmp_path, Answers())
+    build = jobs.BuildOnce(index_pb2.BuildOnceRequest(index="points").SerializeToString())
+    with pytest.raises(PlacesMissingError):
+        asyncio.run(front.relay(build, "tag"))
+    assert channel.mock_calls == []
 
 
 def test_a_part_without_a_number_is_refused() -> None:

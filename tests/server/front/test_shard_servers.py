@@ -23,12 +23,19 @@ from divgrpc.errors import (
 )
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
-from divgrpc_server.codec.statuses import LateError, QueueFullError, ShardsMissingError, status_of
+from divgrpc_server.codec.statuses import (
+    LateError,
+    PlacesMissingError,
+    QueueFullError,
+    ShardsMissingError,
+    status_of,
+)
 from divgrpc_server.config import Config
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_servers import SERVICE, ShardServers
 from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.ipc.control import Message
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging import logs
 
@@ -379,3 +386,32 @@ async def test_who_does_not_wait_tries_each_replica_once(servers: Servers) -> No
         await servers.front.ask({0: b"ab", 1: b"cd"}, 25, waits=False)
     assert error.value.shards == [0, 1]
     assert time.monotonic() - start < 15
+
+
+@with_servers()
+async def test_a_build_waits_for_a_server_at_each_place(servers: Servers) -> None:
+    """One replica is enough. The error says whether somebody is about to start the others."""
+    there, gone = await servers.start("there", reply), "127.0.0.1:1"
+    servers.front.follow(Topology(1, ((there, gone), (gone,))))
+    keeper = asyncio.ensure_future(servers.front.keep())
+    while servers.meter.states != {"serving": 1, "unreachable": 2}:
+        await asyncio.sleep(0.01)
+    servers.front._wait_seconds = 0.1
+    with pytest.raises(UnavailableError, match="engine is starting"):
+        await servers.front.await_places()
+    servers.front.handle(Message("engine", 1))
+    with pytest.raises(PlacesMissingError, match="place 1 of 2"):
+        await servers.front.await_places()
+    servers.front._wait_seconds = 20.0
+    build = asyncio.ensure_future(servers.front.await_places())
+    await asyncio.sleep(0)
+    servers.front.follow(Topology(2, ((there, gone), (there,))))
+    await build
+    keeper.cancel()
+
+
+@with_servers()
+async def test_a_build_waits_for_the_first_topology(servers: Servers) -> None:
+    servers.front._wait_seconds = 0.0
+    with pytest.raises(UnavailableError):
+        await servers.front.await_places()

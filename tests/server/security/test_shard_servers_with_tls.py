@@ -102,6 +102,10 @@ def test_a_stranger_is_not_asked_and_asks_nobody(
         Client(
             server.target, timeout=30, tls=authority.ca if has_own else None, retries=False
         ) as client,
-        failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"),
     ):
-        client.query("points", POINTS[:1], k=4, timeout=20)
+        with failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"):
+            client.query("points", POINTS[:1], k=4, timeout=20)
+        with failing(grpc.StatusCode.FAILED_PRECONDITION, reason="PLACES_MISSING"):
+            client.build("others", POINTS)
+        # Nothing must answer for this.
+        assert client.delete_index("points") == 2

@@ -1,0 +1,34 @@
+"""What the supervisor tells fronts about the engine of a cluster."""
+
+import asyncio
+from pathlib import Path
+from unittest.mock import Mock
+
+from divgrpc_server.config import Config
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.supervisor.supervisor import Supervisor
+
+
+def test_fronts_learn_whether_the_engine_has_started_all_servers() -> None:
+    """A front that starts later learns it too."""
+
+    async def scene() -> None:
+        supervisor = Supervisor(Config(shards=2), Path("/nowhere"), Mock())
+        engine, front, late_front = (
+            Mock(role=role, serial=serial, ready=False, start_time=0.0, page=None)
+            for serial, role in enumerate(("engine", "front", "front"))
+        )
+        for child in (engine, front):
+            child.exited = asyncio.get_running_loop().create_future()
+            supervisor._children[child.serial] = child
+        for child in (front, engine):
+            supervisor._handle(child, Message("ready"))
+        assert front.send.call_args.args[0] == Message("engine", 1)
+        engine.exited.set_result(-9)
+        supervisor._fill = Mock()  # type: ignore[method-assign]
+        await supervisor._outlive(engine)
+        assert front.send.call_args.args[0] == Message("engine", 0)
+        supervisor._handle(late_front, Message("ready"))
+        late_front.send.assert_any_call(Message("engine", 0))
+
+    asyncio.run(scene())
