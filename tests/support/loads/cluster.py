@@ -3,7 +3,8 @@
 A head and two nodes run on 127.0.0.1. Callers query an index of digits in four shards, with two
 replicas, and compare each answer with that of one index. Meanwhile nodes are killed and replaced,
 stopped and continued; then the store of the head is down while a shard server is killed. The exit
-code is 1 if a call failed or had another answer. `--demo` shows one killed node, step by step.
+code is 1 if a call failed or had another answer. `--demo` also builds an index of made points, and
+shows one killed node, step by step.
 """
 
 import argparse
@@ -25,10 +26,11 @@ import numpy as np
 
 from divgrpc import Index
 from divgrpc.errors import DivgrpcError
-from divgrpc.types import Progress, QueryResult
+from divgrpc.types import FloatArray, Progress, QueryResult
 from divgrpc_client import Client
 from divgrpc_lab.demo import digits
 from support.data.divided_indexes import differences
+from support.data.served_index import random_points
 from support.processes.ray_nodes import RayNodes, send, shard_supervisors
 from support.processes.running_server import RunningServer, alive
 
@@ -40,6 +42,7 @@ _STEADY_SECONDS: Final = 2.0
 _STOPPED_SECONDS: Final = 4.0
 _WHOLE_SECONDS: Final = 240.0
 _QUERIES: Final = 100
+_MADE_ROWS: Final = 20_000
 
 
 class Cluster:
@@ -144,7 +147,7 @@ class Callers:
             return "lost"
         if len(answer.ids) < len(whole.ids):
             return "partial"
-        return "wrong" if {*differences(answer, whole)} - {"dial_reasons"} else "equal"
+        return "equal" if _are_equal(answer, whole) else "wrong"
 
 
 class Trial:
@@ -222,9 +225,28 @@ def _stages() -> Callable[[Progress], None]:
     def show(progress: Progress) -> None:
         if progress.stage not in stages:
             stages.add(progress.stage)
-            say(f"    building: {progress.stage}")
+            say(f"    {progress.stage}")
 
     return show
+
+
+def build(
+    client: Client, name: str, points: FloatArray, queries: FloatArray
+) -> tuple[list[QueryResult], bool]:
+    """Build an index on shards; return the answers of one index, and whether all are the same."""
+    say(f"building {name}: {len(points):,} points, {points.shape[1]} dimensions")
+    client.build(name, points, progress=_stages())
+    index = Index.build(points)
+    whole = [index.query(query, k=10) for query in queries]
+    answers = [client.query(name, query, k=10) for query in queries]
+    equal = sum(map(_are_equal, answers, whole))
+    say(f"    {equal} of {len(queries)} answers have the bytes of one index")
+    return whole, equal == len(queries)
+
+
+def _are_equal(answer: QueryResult, whole: QueryResult) -> bool:
+    """Return whether an answer has the bytes of one index."""
+    return not {*differences(answer, whole)} - {"dial_reasons"}
 
 
 @contextmanager
@@ -240,23 +262,19 @@ def running(replicas: int) -> Iterator[Trial]:
             say(f"{SHARDS} shards, {replicas} servers each; replicas are on different nodes")
             cluster.await_whole()
 
-            client.build(INDEX, points, progress=_stages())
-            index = Index.build(points)
-            whole = [index.query(query, k=10) for query in queries]
-            answers = [client.query(INDEX, query, k=10) for query in queries]
-            equal = sum(
-                not {*differences(answer, one)} - {"dial_reasons"}
-                for answer, one in zip(answers, whole, strict=True)
-            )
-            say(f"{equal} of {len(queries)} answers have the bytes of one index")
+            whole, are_equal = build(client, INDEX, points, queries)
             trial = Trial(cluster, queries, whole)
-            trial.is_good = equal == len(queries)
+            trial.is_good = are_equal
             yield trial
 
 
 def demonstrate() -> bool:
-    """Show what callers see while a node is lost."""
+    """Build a second index, of made points, and show what callers see while a node is lost."""
+    points = random_points(_MADE_ROWS + _QUERIES, dims=64)
     with running(replicas=2) as trial:
+        with Client(trial.cluster.server.target, timeout=120) as client:
+            _, are_equal = build(client, "made", points[:_MADE_ROWS], points[_MADE_ROWS:])
+        trial.is_good &= are_equal
         trial.kill_node(1)
         return trial.is_good
 
