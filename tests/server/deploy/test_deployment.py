@@ -163,8 +163,9 @@ def test_the_entry_point_keeps_a_choice_and_the_exit_code() -> None:
     assert os.access(_ENTRYPOINT, os.X_OK)
 
 
-def test_a_checker_of_shell_scripts_finds_nothing() -> None:
-    subprocess.run([_program("shellcheck"), str(_ENTRYPOINT)], check=True)
+@pytest.mark.parametrize("script", [_ENTRYPOINT, _DEPLOY / "kuberay-upgrade" / "upgrade.sh"])
+def test_a_checker_of_shell_scripts_finds_nothing(script: Path) -> None:
+    subprocess.run([_program("shellcheck"), str(script)], check=True)
 
 
 # Compose.

@@ -116,7 +116,9 @@ def test_shards_have_nodes_of_their_own() -> None:
     affinity = pod_of("shards")["affinity"]["podAntiAffinity"]
     (rule,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["topologyKey"] == "kubernetes.io/hostname"
-    assert rule["labelSelector"]["matchLabels"] == labels
+    # Two clusters may share machines, for an upgrade.
+    cluster = {"ray.io/cluster": read("raycluster.yaml")["metadata"]["name"]}
+    assert rule["labelSelector"]["matchLabels"] == labels | cluster
 
 
 def test_the_router_is_a_node_that_clients_find() -> None:
