@@ -174,7 +174,11 @@ def optional(field: FieldDescriptor) -> bool:
         ),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
-        (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents", "filter"}),
+        (
+            PredictParameters,
+            predict_pb2.PredictLabelsRequest,
+            {"index", "documents", "filter", "allow_partial"},
+        ),
     ],
 )
 def test_the_contract_has_the_same_parameters(

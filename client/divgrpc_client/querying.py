@@ -159,6 +159,7 @@ class QueryMethods:
         documents: VectorsLike,
         *,
         filter: FilterLike = None,  # noqa: A002  # the word that users expect
+        allow_partial: bool = False,
         timeout: float | None = None,
         request_id: str | None = None,
         **options: Unpack[PredictOptions],
@@ -169,12 +170,13 @@ class QueryMethods:
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
         filter: conditions that points must pass to vote, as in `query`. Only in the mode
             `neighbour_vote`.
+        allow_partial: as in `query`, for the points that vote.
 
         Documents are sent in several messages if necessary, as in `query`. Raises
         `IndexNotFoundError`, and `UnfitIndexError` if the index lacks the labels, model or
         hierarchy that the options need.
         """
-        restriction = filters.filter_fields(filter)
+        restriction = filters.filter_fields(filter) | filters.partial_fields(allow_partial)
         batch = batches.predict_batch(name, documents, options, restriction)
         return self._ask("PredictLabels", batch, timeout, request_id)
 

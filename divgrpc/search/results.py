@@ -42,9 +42,9 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
             for name in first.attributes
         }
         whole |= _quota_fields(parts)
-        whole["coverage"] = min(part.coverage for part in parts)
-        missing = {shard for part in parts for shard in part.missing_shards}
-        whole["missing_shards"] = tuple(sorted(missing))
+    whole["coverage"] = min(part.coverage for part in parts)
+    missing = {shard for part in parts for shard in part.missing_shards}
+    whole["missing_shards"] = tuple(sorted(missing))
     if isinstance(first, LabelResult):
         whole["names"] = tuple(chain.from_iterable(part.names for part in parts))
         limit = ("top_k", first.parameters.top_k)

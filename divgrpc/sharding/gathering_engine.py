@@ -24,6 +24,7 @@ from divgrpc.errors import DivgrpcError, IndexDamagedError, invalid
 from divgrpc.labels.prediction import LabelSets
 from divgrpc.metrics import ListDistances, PointCategories, Topics, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.parameters.predict import PredictParameters
 from divgrpc.quotas.bounds import QuotaColumn
 from divgrpc.search.arrays import Answers
 from divgrpc.search.passing import PassingRows
@@ -40,7 +41,7 @@ from divgrpc.sharding.quota_filters import no_forbidden, same_values
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.storage.generations import Generation
 from divgrpc.stored_points import ResultT, RowsT
-from divgrpc.types import FloatArray, IntArray, QueryResult
+from divgrpc.types import FloatArray, IntArray, LabelResult, QueryResult
 from divgrpc.types.filters import Condition, Filter
 from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
@@ -409,6 +410,16 @@ class GatheringEngine(Engine):
     def _without_forbidden(self, quotas: Quotas, every: PassingRows) -> PassingRows:
         population = self._population(quotas.quotas, every)
         return self._within(every).that_pass(no_forbidden(quotas.quotas, population.columns))
+
+    def predict(
+        self,
+        documents: RowsLike,
+        parameters: PredictParameters,
+        passing: PassingRows | None = None,
+    ) -> LabelResult:
+        """Predict labels as `Engine` does, and say which shards were left out."""
+        result = super().predict(documents, parameters, passing)
+        return replace(result, coverage=self.coverage, missing_shards=self.missing)
 
     @property
     def label_sets(self) -> LabelSets | None:

@@ -309,6 +309,8 @@ class LabelResult(LabelHitRows):
     `names` has the names of each document's labels, and is empty if the index has no label names.
     `stats` counts the work of the search for labels, or for neighbours in `neighbour_vote`.
     `sequence` is the number of the last write that the result shows, 0 if nothing was written.
+    `coverage` and `missing_shards` say among which points neighbours were searched, as in
+    `QueryResult`.
     """
 
     labels: IntArray
@@ -321,6 +323,8 @@ class LabelResult(LabelHitRows):
     warnings: tuple[WarningInfo, ...] = ()
     names: tuple[tuple[str, ...], ...] = ()
     sequence: int = 0
+    coverage: float = 1.0
+    missing_shards: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ _NOT_RECORDED: Final = {
         (
             *("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
             *("QueryRequest.allow_partial", "QueryResponse.coverage"),
-            "QueryResponse.missing_shards",
+            *("PredictLabelsRequest.allow_partial", "PredictLabelsResponse.coverage"),
+            *("QueryResponse.missing_shards", "PredictLabelsResponse.missing_shards"),
             *("REPLICA_STATE_SERVING", "REPLICA_STATE_STARTING", "REPLICA_STATE_AVOIDED"),
             *("REPLICA_STATE_UNREACHABLE", "REPLICA_STATE_FAULTY"),
         ),

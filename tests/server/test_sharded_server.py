@@ -42,6 +42,7 @@ DIMS = 16
 POINTS = random_points(1_500, dims=DIMS, seed=9)
 QUERIES = POINTS[:5] + 0.2
 PRICES = np.arange(len(POINTS)) % 7
+LABELS = sparse.csr_array(np.random.default_rng(0).random((100, 12)) < 0.2)
 SECRET = "a secret of sixteen or more"  # noqa: S105  # of this test alone
 CODES = grpc.StatusCode
 _START_SECONDS = 240.0
@@ -352,7 +353,7 @@ def shard_server(tmp_path: Path) -> Iterator[RunningServer]:
     with staging(data / "points", replace=False) as stage:
         stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
         builder = IndexBuilder(stage, BuildParameters())
-        builder.append(POINTS[:100])
+        builder.append(POINTS[:100], labels=LABELS)
         builder.build()
     (data / ROOT_LOCK).touch()
     options = ("--role", "shard", "--read-only", "--cluster-token", str(token), "--workers", "1")
@@ -390,7 +391,7 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
     places = ("--shard-servers", f"{shard_server.target},127.0.0.1:1", "--worker-wait", "1")
     arguments = ("--data-dir", str(tmp_path / "data"), "--workers", "1", *options, *places)
     there = np.flatnonzero(shard_of(np.arange(100), 2) == 0)
-    rest = Index.build(POINTS[there], ids=there)
+    rest = Index.build(POINTS[there], ids=there, labels=LABELS[there])
     question: dict[str, Any] = {"k": 6, "search": "exact"}
     with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
         with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 1 of"):
@@ -401,6 +402,10 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
         assert (answer.coverage, answer.missing_shards) == (len(there) / 100, (1,))
         (streamed,) = client.query_stream("points", [QUERIES], **question, allow_partial=True)
         assert differences(streamed, answer) == []
+        vote: dict[str, Any] = {"mode": "neighbour_vote", "search": "exact"}
+        votes = client.predict_labels("points", QUERIES, **vote, allow_partial=True)
+        assert votes.scores.tobytes() == rest.predict_labels(QUERIES, **vote).scores.tobytes()
+        assert (votes.coverage, votes.missing_shards) == (answer.coverage, (1,))
         page = next(iter(client.pages("points", QUERIES[0], k=3, allow_partial=True)))
         assert page.missing_shards == (1,)
         for named in ({"like": [int(there[0])]}, {"page_token": page.next_page_token}):

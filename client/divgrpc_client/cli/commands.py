@@ -175,6 +175,7 @@ def predict(arguments: argparse.Namespace) -> None:
             documents.rows,
             "documents",
             filter=condition,
+            allow_partial=arguments.allow_partial,
         )
     if arguments.json:
         json_output.show_result(result, rows)

@@ -261,13 +261,18 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
     options.add_options(verb, BuildOptions)
 
 
+_PARTIAL: Final = (
+    *("--allow-partial", ""),
+    "Answer without the points of shards that have no live server.",
+)
+
+
 def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb, nargs="?")
     options.add_flags(verb, options.rows_flag("Send"))
     text = "Fail if the index has no write of this number (default 0)."
     options.add_flags(verb, ("--min-sequence", "N", text), default=0)
-    text = "Answer without the points of shards that have no live server."
-    options.add_flags(verb, ("--allow-partial", "", text))
+    options.add_flags(verb, _PARTIAL)
     where.add_restriction(verb)
     where.add_pages(verb)
     quotas.add_quotas(verb)
@@ -278,7 +283,7 @@ def _add_predict(verb: argparse.ArgumentParser) -> None:
     options.add_file(
         verb, f"A file with one document per row: {FORMATS}, or text as build takes it."
     )
-    options.add_flags(verb, options.SPLIT, options.rows_flag("Send"))
+    options.add_flags(verb, options.SPLIT, options.rows_flag("Send"), _PARTIAL)
     where.add_filter(verb)
     options.add_options(verb, PredictOptions)
 

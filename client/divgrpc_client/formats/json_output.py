@@ -66,7 +66,7 @@ def show_result(result: QueryResult | LabelResult, rows: range, *, has_pages: bo
 
 def _partial_fields(result: QueryResult | LabelResult) -> dict[str, object]:
     """Return what a result says about missing shards, if there were any."""
-    if not isinstance(result, QueryResult) or not result.missing_shards:
+    if not result.missing_shards:
         return {}
     return {"coverage": result.coverage, "missing_shards": result.missing_shards}
 

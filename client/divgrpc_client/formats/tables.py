@@ -138,9 +138,6 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
     )
     if answer.sequence:
         details += f", write {answer.sequence}"
-    if answer.missing_shards:
-        missing = ", ".join(map(str, answer.missing_shards))
-        details += f"\n{answer.coverage:.1%} of the points were searched; missing shards: {missing}"
     if len(answer.duality_gaps):
         greatest = f"{answer.duality_gaps.max():.1e}"
         details += f"\nduality gap at most {greatest} of the objective's range"
@@ -226,6 +223,9 @@ def _ranked(
 
 
 def _show_answer(answer: QueryResult | LabelResult, grid: Table, details: str) -> None:
+    if answer.missing_shards:
+        missing = ", ".join(map(str, answer.missing_shards))
+        details += f"\n{answer.coverage:.1%} of the points were searched; missing shards: {missing}"
     out = console()
     out.print(grid)
     out.print(f"generation {answer.generation}: {details}", style="dim")

@@ -31,10 +31,10 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, qu
 # Arguments of the clients' methods other than options. Errors about unknown options may suggest
 # them.
 _CALL_ARGUMENTS: Final = ("timeout", "request_id")
-_PREDICT_ARGUMENTS: Final = ("filter", *_CALL_ARGUMENTS)
+_PREDICT_ARGUMENTS: Final = ("filter", "allow_partial", *_CALL_ARGUMENTS)
 _QUERY_ARGUMENTS: Final = (
     *("like", "exclude_ids", "quotas", "group_by", "on_infeasible", "already_shown", "paged"),
-    *("page_token", "min_sequence", "allow_partial"),
+    *("page_token", "min_sequence"),
     *_PREDICT_ARGUMENTS,
 )
 _BUILD_ARGUMENTS: Final = (

@@ -81,7 +81,6 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         attributes=values_of(response.attributes),
         explanations=tuple(map(_explanation, response.explanations)),
         report=_report(response.report) if response.HasField("report") else None,
-        coverage=response.coverage if response.HasField("coverage") else 1.0,
         **group_fields(response),
         **table.common_fields(response),
     )
@@ -219,6 +218,7 @@ class _Table:
             "selection_scores": self.padded(response.selection_scores, np.float32, np.nan),
             "counts": self.counts,
             "stats": _stats(response.stats),
+            "coverage": response.coverage if response.HasField("coverage") else 1.0,
         }
 
 

@@ -109,6 +109,7 @@ class PredictLabelsRequest(Message):
     SEED_FIELD_NUMBER: int
     N_PROBES_FIELD_NUMBER: int
     FILTER_FIELD_NUMBER: int
+    ALLOW_PARTIAL_FIELD_NUMBER: int
     index: str
     top_k: int
     threshold: float
@@ -122,6 +123,7 @@ class PredictLabelsRequest(Message):
     vote: Vote.ValueType
     seed: int
     n_probes: int
+    allow_partial: bool
     @property
     def documents(self) -> Vectors: ...
     @property
@@ -144,9 +146,10 @@ class PredictLabelsRequest(Message):
         seed: int | None = ...,
         n_probes: int | None = ...,
         filter: Filter | None = ...,
+        allow_partial: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "filter", b"filter", "hash_limit", b"hash_limit", "n_probes", b"n_probes", "neighbours", b"neighbours", "seed", b"seed", "threshold", b"threshold", "top_k", b"top_k"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "allow_partial", b"allow_partial", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "filter", b"filter", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -226,8 +229,11 @@ class PredictLabelsResponse(Message):
     WARNINGS_FIELD_NUMBER: int
     NAMES_FIELD_NUMBER: int
     SEQUENCE_FIELD_NUMBER: int
+    COVERAGE_FIELD_NUMBER: int
+    MISSING_SHARDS_FIELD_NUMBER: int
     generation: int
     sequence: int
+    coverage: float
     @property
     def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -244,6 +250,8 @@ class PredictLabelsResponse(Message):
     def warnings(self) -> RepeatedCompositeFieldContainer[WarningInfo]: ...
     @property
     def names(self) -> LabelNames: ...
+    @property
+    def missing_shards(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -257,6 +265,9 @@ class PredictLabelsResponse(Message):
         warnings: Iterable[WarningInfo] | None = ...,
         names: LabelNames | None = ...,
         sequence: int = ...,
+        coverage: float | None = ...,
+        missing_shards: Iterable[int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["names", b"names", "parameters", b"parameters", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["generation", b"generation", "labels", b"labels", "names", b"names", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: Literal["_coverage", b"_coverage", "coverage", b"coverage", "names", b"names", "parameters", b"parameters", "stats", b"stats"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_coverage", b"_coverage", "coverage", b"coverage", "generation", b"generation", "labels", b"labels", "missing_shards", b"missing_shards", "names", b"names", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "sequence", b"sequence", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["_coverage", b"_coverage"]) -> Literal["coverage"] | None: ...

@@ -144,12 +144,13 @@ class Diversification(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Parsed documents, and the parameters of the prediction."""
+    """Parsed documents, and the parameters of the prediction; `allow_partial` as in `Query`."""
 
     name: str
     documents: Rows
     parameters: PredictParameters
     filter: Filter | None = None
+    allow_partial: bool = False
 
 
 def parse_query(request: query_pb2.QueryRequest) -> Query:
@@ -236,7 +237,8 @@ def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
     check_index_name(request.index)
     condition = parse_filter(request.filter) if request.HasField("filter") else None
     documents = _parse_rows("documents", request.documents)
-    return Prediction(request.index, documents, parameters, condition)
+    allow_partial = request.allow_partial
+    return Prediction(request.index, documents, parameters, condition, allow_partial)
 
 
 def _set_fields(request: Message) -> Options:

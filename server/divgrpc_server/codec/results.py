@@ -175,6 +175,7 @@ def pack_labels(result: LabelResult) -> bytes:
         selection_scores=selection_scores,
         names=names if result.names else None,
         parameters=_effective(result.parameters, predict_pb2.EffectiveLabelParameters),
+        coverage=result.coverage if result.missing_shards else None,
     )
     return response.SerializeToString()
 

@@ -262,6 +262,7 @@ class PredictionBatch(Batch[LabelResult]):
         self._parameters = prediction.parameters
         self._filter = prediction.filter
         self._passing: PassingRows | None = None
+        self.may_lack = prediction.allow_partial
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
     def _resolve(self, index: Engine) -> int:
