@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,10 +77,15 @@ class Cluster:
                 homes.pop((entry["place"], entry["replica"]), None)
         return homes
 
-    def await_whole(self) -> float:
-        """Wait until all servers serve; return the seconds. Raises unless replicas are apart."""
+    def await_whole(self, old_nodes: Collection[str] = ()) -> float:
+        """Wait until all servers serve; return the seconds. Raises unless replicas are apart.
+
+        old_nodes: the nodes of servers before one of these nodes was lost, which Ray notices late.
+        """
         start = time.monotonic()
-        while len(self.places) < SHARDS * self.replicas:
+        while len(self.places) < SHARDS * self.replicas or (
+            old_nodes and {*old_nodes} <= {*self.places.values()}
+        ):
             if time.monotonic() - start > _WHOLE_SECONDS:
                 raise RuntimeError(f"not whole after {_WHOLE_SECONDS:.0f} s: {self.places}")
             time.sleep(0.05)
@@ -173,11 +178,13 @@ class Trial:
     def kill_node(self, node: int) -> None:
         """Kill a node and start another."""
         is_single = self.cluster.replicas == 1
+        has_servers = bool(self.cluster.shard_servers(node))
+        old_nodes = {*self.cluster.places.values()} if has_servers else set[str]()
         self.check(f"node {node} killed", lambda: self.cluster.nodes.kill(node), may_lose=is_single)
         start = time.monotonic()
         added = self.cluster.nodes.add()
         joined = time.monotonic() - start
-        self.cluster.await_whole()
+        self.cluster.await_whole(old_nodes)
         whole = time.monotonic() - start - joined
         say(f"    node {added} joined after {joined:.1f} s")
         say(f"    whole {whole:.1f} s later; the replicas of each place are on different nodes")
