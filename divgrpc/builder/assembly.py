@@ -68,6 +68,7 @@ def assemble(
     longest_first: bool = False,
     queries: Rows | None = None,
     categories: IntArray | None = None,
+    encode: Callable[..., Encoding] = encode_points,
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
@@ -75,15 +76,15 @@ def assemble(
     entries. The names of arrays in the store begin with `prefix`. `longest_first`: whether the
     points are sorted by length, longest first. `queries` (m, d) are a sample of future queries; if
     None, queries are made from points. `categories` (n,) are the categories of the points.
-    `report` is called with the stage, the number of rows done, and the total number of rows (0 if
-    unknown). Raises `InvalidArgumentError` for parameters that do not fit the points.
+    `encode` is `encode_points`, perhaps with some options. `report` is called with the stage, the
+    number of rows done, and the total number of rows (0 if unknown). Raises `InvalidArgumentError`
+    for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
-    encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
-    parameters = encoding.parameters
+    encoding = encode(store, replace(request, hash_family=family), points, report, prefix)
     report("tuning", 0, len(points))
     tick = partial(report, "tuning")
-    rows, dims = points.shape
+    (rows, dims), parameters = points.shape, encoding.parameters
     widths = np.diff(points.indptr) if isinstance(points, SparseRows) else None
     searcher = searcher_of(encoding, points, longest_first=longest_first)
     tuning = tune(searcher, parameters, tick, queries=queries)

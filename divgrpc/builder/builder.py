@@ -8,6 +8,7 @@ assembles the index (`assembly`) and publishes it.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
+from divgrpc.builder.encoder import EncodeBlocks, encode_on_all_cores, encode_points
 from divgrpc.builder.labels import LabelBuilder
 from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import StageReport
@@ -72,9 +74,9 @@ class IndexBuilder:
 
     `expected_rows` is the total number of rows, or None if it is not known. The number is used to
     reserve disk space and to report progress. `labels` are the inputs for labels other than the
-    label rows. `attributes` declares the attributes of the points. Raises `LimitExceededError` if
-    `expected_rows` exceeds the maximum size of an index, and `InvalidArgumentError` for invalid
-    attributes.
+    label rows. `attributes` declares the attributes of the points. `encode_blocks` encodes the
+    points. Raises `LimitExceededError` if `expected_rows` exceeds the maximum size of an index, and
+    `InvalidArgumentError` for invalid attributes.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class IndexBuilder:
         on_progress: Callable[[Progress], None] | None = None,
         labels: LabelInputs | None = None,
         attributes: Iterable[Attribute] = (),
+        encode_blocks: EncodeBlocks = encode_on_all_cores,
     ) -> None:
         compilation.ensure()
         self._attributes = check_attributes(attributes)
@@ -94,6 +97,7 @@ class IndexBuilder:
         self._parameters = parameters
         self._expect(expected_rows or 0)
         self._report = StageReport(on_progress)
+        self._encode_blocks = encode_blocks
         self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
@@ -196,8 +200,9 @@ class IndexBuilder:
         self._labels.count_labels(points.shape[1])
         categories = self._store.read("categories") if "categories" in self._kinds else None
         manifest = assemble(
-            self._store, self._parameters, points, report=self._report, categories=categories
-        )
+            self._store, self._parameters, points, report=self._report, categories=categories,
+            encode=partial(encode_points, encode_blocks=self._encode_blocks),
+        )  # fmt: skip
         section = self._labels.build(points, self._parameters, self._report)
         warnings = self._skip_warnings() + self._labels.warnings
         self._report("writing", len(points), len(points))

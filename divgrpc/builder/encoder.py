@@ -6,9 +6,9 @@ therefore keeps only a few blocks of points for each core in private memory.
 A code stores the margins of a point with a few bits each (`divgrpc.builder.hash_functions`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,13 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, r
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
+# The cells, scan terms and codes of some rows, as `RowEncoder.encode` returns them.
+EncodedRows: TypeAlias = tuple[Array, Array, Array]
+# Encodes blocks of rows of all points, whose first rows are multiples of `TILE_POINTS`; yields the
+# blocks in any order, each with its encoded rows.
+EncodeBlocks: TypeAlias = Callable[
+    [HashFunctions, Rows, Sequence[range]], Iterable[tuple[range, EncodedRows]]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +63,42 @@ def searcher_of(encoding: Encoding, points: Rows, *, longest_first: bool = False
     return Searcher(arrays, encoding.parameters, dims, longest_first=longest_first)
 
 
+def rows_per_block(points: Rows, planes: int) -> int:
+    """Return the maximum number of rows of a block that is encoded at once, whole tiles.
+
+    planes: the number of hyperplanes.
+    """
+    rows_in_cache = min(_BLOCK_NUMBERS // mean_width(points), _BLOCK_MARGINS // planes)
+    return max(1, min(block_rows(points), rows_in_cache) // TILE_POINTS) * TILE_POINTS
+
+
+def encode_on_all_cores(
+    functions: HashFunctions, points: Rows, blocks: Sequence[range]
+) -> Iterator[tuple[range, EncodedRows]]:
+    """Encode blocks on this machine; see `EncodeBlocks`."""
+    encoder = RowEncoder(functions.arrays, functions.parameters)
+
+    def encode(block: range) -> tuple[range, EncodedRows]:
+        return block, encoder.encode(points[block.start : block.stop])
+
+    yield from on_all_cores(encode, blocks)
+
+
 def encode_points(
-    store: Store, request: BuildParameters, points: Rows, report: Report, prefix: str = ""
+    store: Store,
+    request: BuildParameters,
+    points: Rows,
+    report: Report,
+    prefix: str = "",
+    *,
+    encode_blocks: EncodeBlocks = encode_on_all_cores,
 ) -> Encoding:
     """Compute all arrays that searches of `points` (n, d) use, and write them to `store`.
 
     `points` are float32, dense or sparse, already checked and scaled for the metric. `report` is
     called with the stage, the number of rows done, and n. Names of arrays in the store begin with
-    `prefix`. Raises `InvalidArgumentError` for parameters that do not fit the points.
+    `prefix`. `encode_blocks` encodes the points; it may read the hash functions and the points in
+    the store. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     # Refuse parameters that do not fit before the long work begins.
     fill_defaults(request, *points.shape)
@@ -72,25 +107,8 @@ def encode_points(
     encoder.store_length_bounds()
     functions = fit(points, request, report)
     encoder.store_functions(functions)
-    encoder.hash(functions)
+    encoder.hash(functions, encode_blocks)
     return Encoding(encoder.arrays, functions.parameters, functions.code_bits)
-
-
-def encode(
-    store: Store, functions: HashFunctions, points: Rows, report: Report
-) -> dict[str, Array]:
-    """Compute the arrays of the points of one shard, write them to `store`, and return them.
-
-    functions: those that `fit` has returned for the points of all shards.
-    points, report: as in `encode_points`; the points of the shard, in the order of the upload.
-
-    These are the bytes that `divgrpc.sharding.cutting.cut` makes of the arrays of all points. What
-    all shards share is not among them.
-    """
-    encoder = _Encoder(store, functions.parameters.metric, points, report, "")
-    encoder.measure()
-    encoder.hash(functions)
-    return encoder.arrays
 
 
 class _Encoder:
@@ -137,7 +155,7 @@ class _Encoder:
             if name != REACHES:
                 self._put(name, array)
 
-    def hash(self, functions: HashFunctions) -> None:
+    def hash(self, functions: HashFunctions, encode_blocks: EncodeBlocks) -> None:
         """Store the codes and scan terms of all rows, and the tables or cells that hold them.
 
         Scan terms are the numbers with which a scan estimates distances from codes
@@ -148,55 +166,53 @@ class _Encoder:
         if functions.has_cells or self._metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
         numbers = np.empty(self._rows if functions.has_cells else 0, np.int32)
-        self._hash_all(functions, numbers)
+        self._hash_all(functions, encode_blocks, numbers)
         if functions.has_cells:
             self._sort_by_cell(functions, numbers)
         elif self._rows:
             self._fill_tables(functions.parameters)
 
-    def _hash_all(self, functions: HashFunctions, numbers: npt.NDArray[np.int32]) -> None:
+    def _hash_all(
+        self,
+        functions: HashFunctions,
+        encode_blocks: EncodeBlocks,
+        numbers: npt.NDArray[np.int32],
+    ) -> None:
         """Store the codes and scan terms of all rows in their order.
 
         numbers: (n,) gets the cell of each row; (0,) without cells.
         """
-        encoder = RowEncoder(functions.arrays, functions.parameters)
-        planes = functions.arrays["hyperplanes"].shape[1]
-        rows_in_cache = min(_BLOCK_NUMBERS // mean_width(self._points), _BLOCK_MARGINS // planes)
-        # Two cores must not write into one tile.
-        tiles = max(1, min(block_rows(self._points), rows_in_cache) // TILE_POINTS)
-        block = tiles * TILE_POINTS
-        starts = range(0, self._rows, block)
-
-        def hash_block(start: int) -> None:
-            part = numbers[start : start + block]
-            self._hash_block(start, self._points[start : start + block], part, encoder)
-
+        step = rows_per_block(self._points, functions.arrays["hyperplanes"].shape[1])
+        starts = range(0, self._rows, step)
+        blocks = [range(start, min(start + step, self._rows)) for start in starts]
         self._report("hashing", 0, self._rows)
-        rows_held, rows_held_max = 0, block_rows(self._points)
+        rows_done, rows_held, rows_held_max = 0, 0, block_rows(self._points)
         # Blocks already use all cores, so several BLAS threads per block would wait for each other.
         with threadpool_limits(1, user_api="blas"):
-            for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
-                rows_held += block
+            for block, encoded in encode_blocks(functions, self._points, blocks):
+                self._put_block(block, encoded, numbers)
+                rows_done += len(block)
+                rows_held += len(block)
                 # Release pages rarely: pages that other cores are reading must be mapped again
                 # after each release.
-                if rows_held >= rows_held_max and start + block < self._rows:
+                if rows_held >= rows_held_max and rows_done < self._rows:
                     rows_held = 0
                     self._release()
-                    self._report("hashing", start + block, self._rows)
+                    self._report("hashing", rows_done, self._rows)
         self._release()
         self._report("hashing", self._rows, self._rows)
 
-    def _hash_block(
-        self, first: int, rows: Rows, numbers: npt.NDArray[np.int32], encoder: RowEncoder
+    def _put_block(
+        self, block: range, encoded: EncodedRows, numbers: npt.NDArray[np.int32]
     ) -> None:
-        """Write the codes, scan terms and cells of `rows`, whose row numbers begin at `first`."""
-        cells, terms, packed = encoder.encode(rows)
-        places = np.arange(first, first + len(rows), dtype=np.int32)
+        """Write the cells, scan terms and codes of the rows of a block."""
+        cells, terms, packed = encoded
+        places = np.arange(block.start, block.stop, dtype=np.int32)
         put_codes(read_only(packed), read_only(places), self.arrays["codes"])
         if len(numbers):
-            numbers[:] = cells
+            numbers[block.start : block.stop] = cells
         if "scan_terms" in self.arrays:
-            self.arrays["scan_terms"][first : first + len(rows)] = terms
+            self.arrays["scan_terms"][block.start : block.stop] = terms
 
     def _sort_by_cell(self, functions: HashFunctions, numbers: npt.NDArray[np.int32]) -> None:
         """Sort codes and scan terms by cell; `numbers` (n,) is the cell of each row."""
@@ -207,8 +223,7 @@ class _Encoder:
         codes.sort_codes(self.arrays["codes"], order)
         self._release()
         sizes = np.bincount(numbers, minlength=len(functions.arrays["cell_centres"]))
-        # With the functions of all points comes the array that follows their codes.
-        if "hyperplanes" in self.arrays and REACHES in functions.arrays:
+        if REACHES in functions.arrays:
             self._put(REACHES, functions.arrays[REACHES])
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)

@@ -138,6 +138,22 @@ SCROLL_REQUEST: Final = Layout(
 # Columns of `sizes`: bounds of the bytes that a point takes in a message to a caller, by itself and
 # with each of `Parts`.
 SCROLL_REPLY: Final = Layout(12, (Column.of("ids", np.int64), Column.of("sizes", np.int64, 2)))
+# The rows of a block of a build that is under way (`staged_points`), and what they are encoded as.
+ENCODE_REQUEST: Final = Layout(
+    20,
+    (
+        Column.of("folder", np.uint8),  # the name of the staging folder
+        Column.of("rows", np.int64),  # the first row, and the row after the last one
+    ),
+)
+ENCODE_REPLY: Final = Layout(
+    21,
+    (
+        Column.of("cells", np.int32),  # -1 without cells
+        Column.of("terms", np.uint32),
+        Column.of("codes", np.uint8, 2),
+    ),
+)
 
 
 def describe_reply(

@@ -175,6 +175,16 @@ class ArrayFile:
         """Return the rows appended so far, read-only and mapped from the file."""
         return map_array(self._path, self._dtype, (self._rows, *self._row_shape), "r")
 
+    def sync(self) -> ArrayEntry:
+        """Write the header and all rows so far to the disk; return their entry, without checksum.
+
+        Until the file is closed, it may be longer.
+        """
+        with full_disk_errors():
+            self._write_header()
+            os.fsync(self._file.fileno())
+        return ArrayEntry(self._dtype.name, (self._rows, *self._row_shape), 0)
+
     def close(self) -> ArrayEntry:
         """Write the final header, free unused space, sync, and return the manifest entry."""
         if self._mapping is not None:
@@ -238,6 +248,13 @@ class ArrayFolder:
         """Return a new array of this shape to write in place, mapped from its file."""
         self.begin(name, dtype, shape[1:])
         return self._files[name].fill(shape[0])
+
+    def sync(self, name: str) -> ArrayEntry:
+        """Let other machines see the rows of an array so far; return their entry, as `sync` does.
+
+        Raises `StorageFullError`.
+        """
+        return self._files[name].sync()
 
     def close(self) -> dict[str, ArrayEntry]:
         """Finish and sync all arrays; return their entries."""

@@ -1,0 +1,77 @@
+"""Points that others than the builder encode, in blocks."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc import Index
+from divgrpc.builder import encoder
+from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.encoder import EncodedRows
+from divgrpc.builder.hash_functions import HashFunctions
+from divgrpc.parameters import BuildParameters
+from divgrpc.sharding.staged_points import (
+    ENCODE,
+    StagedPoints,
+    is_offered,
+    offered,
+    pack_block,
+    unpack_encoded,
+)
+from divgrpc.storage.generations import staging
+from divgrpc.vectors import Rows
+from support.data.served_index import random_points
+
+ROWS = 1_500
+POINTS = random_points(ROWS, dims=20, seed=4)
+RNG = np.random.default_rng(5)
+SPARSE = sparse.random_array((ROWS, 60), density=0.3, format="csr", dtype=np.float32, rng=RNG)
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cells": {"hash_family": "cells"},
+    "cells of distances": {"hash_family": "cells", "metric": "euclidean", "centred": True},
+    "cells of products": {"hash_family": "cells", "metric": "inner_product"},
+    "tables": {"hash_family": "lsh_div"},
+    "components": {"hash_family": "lsh_sdiv", "metric": "inner_product", "n_components": 8},
+    "centred tables": {"hash_family": "pca_hash", "centred": True},
+    "sparse": {"vectors": SPARSE, "hash_family": "cells"},
+    "sparse tables": {"vectors": SPARSE, "hash_family": "lsh_div", "metric": "euclidean"},
+    "empty rows": {"vectors": 0 * SPARSE, "hash_family": "lsh_div", "metric": "euclidean"},
+    "few": {"vectors": POINTS[:3], "hash_family": "lsh_div"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_has_the_staging_folder_encodes_the_same_bytes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks may come in any order."""
+    options = {"vectors": POINTS, **KINDS[kind]}
+    vectors = options.pop("vectors")
+    whole = Index.build(vectors, **options).engine
+    monkeypatch.setattr(encoder, "_BLOCK_NUMBERS", 2**12)
+    counts: list[int] = []
+
+    def encode_backwards(
+        functions: HashFunctions, points: Rows, blocks: Sequence[range]
+    ) -> Iterator[tuple[range, EncodedRows]]:
+        counts.append(len(blocks))
+        with offered(stage, functions, points):
+            staged = StagedPoints(stage.folder)
+            for block in reversed(blocks):
+                message = pack_block(stage.folder.name, block)
+                yield block, unpack_encoded(staged.ask(ENCODE, message))
+        assert not is_offered(stage.folder)
+
+    with staging(tmp_path / "points", replace=False) as stage:
+        builder = IndexBuilder(stage, BuildParameters(**options), encode_blocks=encode_backwards)
+        builder.append_all(vectors)
+        generation = builder.build()
+    assert counts[0] > 1 or len(whole.arrays["codes"]) == 1
+    assert generation.arrays.keys() == whole.arrays.keys()
+    for name, array in generation.arrays.items():
+        assert array.tobytes() == whole.arrays[name].tobytes(), name
