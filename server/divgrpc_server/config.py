@@ -265,6 +265,15 @@ class Config:
         return self.shards > 1 and not self.shard_servers
 
     @property
+    def far_places(self) -> int:
+        """The number of places whose shard servers may be on other machines, 0 if none may.
+
+        Only these help builds. Others would share the cores with the builder, and delay queries.
+        """
+        is_far = self.shard_servers or self.engine == "ray"
+        return (len(self.shard_places) or self.shards) if is_far else 0
+
+    @property
     def host(self) -> str:
         """The host part of `listen`, without brackets."""
         return split_address("listen", self.listen)[0]

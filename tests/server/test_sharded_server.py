@@ -25,7 +25,7 @@ from divgrpc.sharding.files import divide_folder
 from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.placement import shard_of
 from divgrpc.storage.generations import ROOT_LOCK, IndexFolder, read_manifest, staging
-from divgrpc.types import Mode, QueryResult, Search, Selector
+from divgrpc.types import Mode, Progress, QueryResult, Search, Selector
 from divgrpc.types.filters import Match
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2, shard_index_pb2
@@ -379,6 +379,39 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
             with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0"):
                 client.query("points", QUERIES)
         assert server.pids("engine") == []
+
+
+def test_shard_servers_hash_the_points_of_a_build(
+    shard_server: RunningServer, tmp_path: Path
+) -> None:
+    """The files are those of one machine, also if the shard servers are killed meanwhile."""
+    options = ("--shards", "2", "--cluster-token", str(tmp_path / "token"), "--workers", "1")
+    places = ("--shard-servers", shard_server.target, *METRICS)
+    # Many hyperplanes make many blocks.
+    parameters: dict[str, Any] = {"hash_family": "lsh_div", "n_tables": 64, "n_bits": 24}
+    points = random_points(3_000, dims=DIMS, seed=2)
+    with staging(tmp_path / "here" / "points", replace=False) as stage:
+        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        builder = IndexBuilder(stage, BuildParameters(**parameters))
+        builder.append_all(points)
+        expected = builder.build().manifest
+
+    def kill(progress: Progress) -> None:
+        if progress.stage == "hashing" and shard_server.process.poll() is None:
+            shard_server.kill_all()
+
+    arguments = ("--data-dir", str(tmp_path / "data"), *options, *places)
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+        client.build("helped", points, **parameters)
+        scrape = Scrape(metrics_address(server))
+        assert scrape.value("divgrpc_shard_calls_total", outcome="replied") > 1
+        # So it has blocks when it is killed.
+        for pid in shard_server.pids("front"):
+            os.kill(pid, signal.SIGSTOP)
+        client.build("killed", points, progress=kill, **parameters)
+    assert "does not hash points of a build" in server.log
+    for name in ("helped", "killed"):
+        assert read_manifest(tmp_path / "data" / name / "1") == expected
 
 
 # What an answer without shards says, and what a build of fewer points chooses otherwise.

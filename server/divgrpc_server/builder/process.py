@@ -17,11 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.encoder import EncodeBlocks, encode_on_all_cores
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.platforms import count_cores
 from divgrpc.sharding.files import divide_folder
-from divgrpc.storage.generations import IndexFolder, staging
+from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute
 from divgrpc.writes.vectorless import VectorlessPoints
@@ -29,9 +30,11 @@ from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import attributes_pb2, index_pb2
 from divgrpc_server.builder import attributes
 from divgrpc_server.builder.labels import LabelUpload
+from divgrpc_server.builder.shard_encoder import ShardEncoder
 from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, requests, results
 from divgrpc_server.codec.statuses import OutOfMemoryError, expected, explain
+from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.logging import logs
@@ -43,7 +46,7 @@ _NO_SHARDS_WITHOUT_VECTOR: Final = UnsupportedError(
 _Response: TypeAlias = index_pb2.BuildResponse | attributes_pb2.AddAttributesResponse
 
 
-def build(link: socket.socket, process: control.Process) -> IndexInfo:
+def build(link: socket.socket, process: control.Process, log: logs.Logger) -> IndexInfo:
     """Read the upload from `link`, publish the generation, and return its description."""
     upload = BuildUpload(link)
     header = upload.header()
@@ -64,8 +67,8 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
                 label_upload.add(label_chunk)
             label_inputs = label_upload.inputs()
         builder = IndexBuilder(
-            stage, parameters, expected_rows=expected_rows, on_progress=report,
-            labels=label_inputs, attributes=declared,
+            stage, parameters, expected_rows=expected_rows, on_progress=report, labels=label_inputs,
+            attributes=declared, encode_blocks=_encoder(link, stage, name, process.config, log),
         )  # fmt: skip
         vectorless = VectorlessPoints(stage, parameters, declared)
         rows, layout = 0, None
@@ -78,6 +81,14 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
         info = builder.build().manifest.info(name)
         return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
+
+
+def _encoder(
+    link: socket.socket, stage: Staging, index: str, config: Config, log: logs.Logger
+) -> EncodeBlocks:
+    """Return what encodes the points of a build: shard servers too if they are elsewhere."""
+    places = config.far_places
+    return ShardEncoder(link, stage, index, places, log) if places else encode_on_all_cores
 
 
 class _Layout(NamedTuple):
@@ -154,7 +165,7 @@ def serve(process: control.Process, log: logs.Logger) -> int:
     def work(link: socket.socket) -> tuple[type[_Response], IndexInfo]:
         if job_frames.peek(link) == Frame.ATTRIBUTES:
             return attributes_pb2.AddAttributesResponse, attributes.add(link, process)
-        return index_pb2.BuildResponse, build(link, process)
+        return index_pb2.BuildResponse, build(link, process, log)
 
     def pack_result(result: tuple[type[_Response], IndexInfo]) -> bytes:
         response, info = result

@@ -73,8 +73,7 @@ class Upload(ABC):
         """
         job_frames.send(self._link, Frame.STAGED, generation.pack())
         while (kind := job_frames.receive(self._link)[0]) != Frame.PUBLISH:
-            if kind != Frame.END:
-                raise InvalidArgumentError("step", "nothing may follow the commit")
+            check_end(kind)
 
     @staticmethod
     @abstractmethod
@@ -155,6 +154,12 @@ class AttributeUpload(Upload):
             values = max(len(column.keywords), len(column.integers), numbers, flags)
             return len(column.ends) or values
         return 0
+
+
+def check_end(kind: Frame) -> None:
+    """Raise `InvalidArgumentError` if a frame that follows the commit is not the end."""
+    if kind != Frame.END:
+        raise InvalidArgumentError("step", "nothing may follow the commit")
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:

@@ -1,4 +1,4 @@
-"""Asks shards for an evaluator, which knows no gRPC."""
+"""Asks shards for an evaluator or a builder, which know no gRPC."""
 
 import asyncio
 import time
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # If a shard has not replied after this time, the evaluation ends.
 _ROUND_SECONDS: Final = 60.0
+# After this time, a process that may go on without the replies gets none.
+_LACKING_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -53,8 +55,14 @@ class JobRounds:
 
     async def _ask(self, shards: "Shards", number: int, packed: bytes) -> None:
         try:
-            replies = await _replies(shards, rounds.unpack_round(packed).messages)
-            for part in job_rounds.parts_of(number, rounds.pack_round(replies)):
+            step = rounds.unpack_round(packed)
+            try:
+                replies = rounds.pack_round(await _replies(shards, step))
+            except Exception as error:
+                if not step.may_lack:
+                    raise
+                replies = rounds.pack_refusal(str(error))
+            for part in job_rounds.parts_of(number, replies):
                 await self._send(Frame.REPLIES, part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the process has ended, which the relay notices
@@ -71,12 +79,13 @@ class JobRounds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _replies(shards: "Shards", messages: dict[int, bytes]) -> dict[int, bytes]:
+async def _replies(shards: "Shards", step: rounds.Round) -> dict[int, bytes]:
     """Ask shards, again and again while they have no room."""
-    end_time = time.monotonic() + _ROUND_SECONDS
+    waits = not step.may_lack
+    end_time = time.monotonic() + (_ROUND_SECONDS if waits else _LACKING_SECONDS)
     while True:
         try:
-            return await shards.ask(messages, end_time - time.monotonic(), waits=True)
+            return await shards.ask(step.messages, end_time - time.monotonic(), waits=waits)
         except RefusedError as error:
             if error.reason != QueueFullError.reason or time.monotonic() > end_time:
                 raise

@@ -36,8 +36,8 @@ class Frame(IntEnum):
     COMPACT = 13  # to the writer: a CompactRequest
     RETRAIN = 14  # to the writer: a RetrainRequest
     DIAGNOSE = 15  # to an evaluator: a DiagnoseRequest
-    ASK = 16  # from an evaluator: a part of a round of messages to shards (`ipc.job_rounds`)
-    REPLIES = 17  # to an evaluator: a part of the replies to a round
+    ASK = 16  # from either: a part of a round of messages to shards (`ipc.job_rounds`)
+    REPLIES = 17  # to either: a part of the replies to a round
 
 
 _KINDS: Final = frozenset(Frame)

@@ -19,7 +19,8 @@ from divgrpc_server.ipc.errors import FrameError
 _HEAD: Final = struct.Struct("<IB")
 _MESSAGE: Final = struct.Struct("<II")
 _EXCHANGE: Final = struct.Struct("<III")
-# Stands for a shard in the exchange whose reply is the numbers of missing shards.
+# Stands for a shard in the exchange whose reply is the numbers of missing shards, and in what
+# replaces the replies to a round that shards do not answer.
 _MISSING: Final = 2**32 - 1
 
 
@@ -59,6 +60,17 @@ def unpack_round(packed: bytes) -> Round:
     if len(messages) != count or end != len(packed) or may_lack > 1:
         raise FrameError("a round has other messages than it says")
     return Round(messages, bool(may_lack))
+
+
+def pack_refusal(reason: str) -> bytes:
+    """Return what replaces the packed replies to a round that may lack them, for `refusal_of`."""
+    return pack_round({_MISSING: reason.encode()})
+
+
+def refusal_of(replies: Round) -> str | None:
+    """Return why shards have not answered a round; None if they have."""
+    reason = replies.messages.get(_MISSING)
+    return None if reason is None else reason.decode()
 
 
 def pack_missing(shards: Sequence[int]) -> bytes:

@@ -10,6 +10,8 @@ A server may have copies of shards (`divgrpc.sharding.copies`). Then a shard is 
 opened, and threads remove the copies of earlier generations when the server starts and when an
 index changes. A copy that is damaged again after it was made again is not made a third time until a
 minute has passed.
+
+A builder may ask a shard server to encode some points in its staging folder (`worker.staged`).
 """
 
 import threading
@@ -30,12 +32,14 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
+from divgrpc.sharding.staged_points import ENCODE, StagedPoints
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc.control import Process
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.worker.staged import StagedCache, is_staged, staged_folder
 
 _RETRY_SECONDS: Final = 1.0
 _DAMAGE_SECONDS: Final = 5.0
@@ -77,10 +81,14 @@ class Ask:
         self.is_withdrawn = False
         self._message = message
         name = check_index_name(message.index)
-        self.name = str(ShardKey(name, message.generation, message.shard, message.checksum))
+        if message.operation == ENCODE:
+            self.name = staged_folder(name, message.messages)
+        else:
+            key = ShardKey(name, message.generation, message.shard, message.checksum)
+            self.name = str(key)
 
-    def start(self, core: ShardCore) -> Reply:
-        """Return the reply; raises the errors of `ShardCore.ask`."""
+    def start(self, core: ShardCore | StagedPoints) -> Reply:
+        """Return the reply; raises the errors of `ask`."""
         start = thread_seconds()
         replies = core.ask(self._message.operation, self._message.messages)
         seconds = thread_seconds() - start
@@ -132,6 +140,7 @@ class ShardCache:
         """
         self._root, self._on_open, self._on_damage = root, on_open, on_damage
         self._copies = copies
+        self._staged = StagedCache(root)
         self._cores: dict[ShardKey, ShardCore] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
@@ -140,11 +149,13 @@ class ShardCache:
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         self._damage_seconds = _DAMAGE_SECONDS if copies is None else _COPY_DAMAGE_SECONDS
 
-    def find(self, text: str) -> ShardCore | None:
+    def find(self, text: str) -> ShardCore | StagedPoints | None:
         """Return a shard, or None while it is being opened; raises the error of opening it.
 
-        text: the shard, as `ShardKey.__str__` names it.
+        text: the shard, as `ShardKey.__str__` names it, or the name of a staging folder.
         """
+        if is_staged(text):
+            return self._staged.find(text)
         key = ShardKey.parse(text)
         core = self._cores.get(key)
         if core is not None:
@@ -210,7 +221,7 @@ class ShardCache:
         self._remove_copies()
 
     def prepare(self, index: str, folder: str) -> None:
-        """Do nothing: no build asks a shard server."""
+        """Do nothing: a shard is opened at the first call for it."""
 
     def forget_prepared(self) -> None:
         """Do nothing: nothing is prepared."""

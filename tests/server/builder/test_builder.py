@@ -207,5 +207,5 @@ def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
             job_frames.send(front_end, Frame.MESSAGE, chunk(ONES).SerializeToString())
         nobody = control.Channel(builder_end)
         with pytest.raises((EOFError, BrokenPipeError)):
-            builder.build(builder_end, control.Process(nobody, Config(), tmp_path, 1))
+            builder.build(builder_end, control.Process(nobody, Config(), tmp_path, 1), Mock())
     assert list(tmp_path.iterdir()) == []

@@ -115,13 +115,15 @@ class Answers:
 
     def __init__(self, *errors: Exception) -> None:
         self.rounds: list[dict[int, bytes]] = []
+        # Whether the last round was to wait for servers that are down.
+        self.waits: bool | None = None
         self._errors = iter(errors)
 
     async def ask(
         self, messages: dict[int, bytes], seconds: float, *, waits: bool
     ) -> dict[int, bytes]:
         """Return the reply of each shard."""
-        assert waits
+        self.waits = waits
         assert seconds > 0
         self.rounds.append(messages)
         for error in self._errors:
@@ -146,6 +148,7 @@ def test_shards_are_asked_while_progress_is_passed_on(monkeypatch: pytest.Monkey
     ]  # fmt: skip
     assert sorted(map(len, shards.rounds)) == [1, 2]
     assert {0: b"a message", 2: b"another"} in shards.rounds
+    assert shards.waits
 
 
 def test_a_shard_that_is_missing_ends_the_call() -> None:
@@ -167,11 +170,52 @@ def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(front_rounds, "_PAUSE_SECONDS", 0.01)
     full = RefusedError(status_of(QueueFullError("full"), "").SerializeToString())
     shards = Answers(full, full)
-    assert asyncio.run(front_rounds._replies(shards, {0: b"a"})) == {0: b"A"}
+    assert asyncio.run(front_rounds._replies(shards, rounds.Round({0: b"a"}, may_lack=False))) == {
+        0: b"A"
+    }
     assert shards.rounds == [{0: b"a"}] * 3
     other = RefusedError(status_of(UnavailableError("no worker"), "").SerializeToString())
     with pytest.raises(RefusedError):
-        asyncio.run(front_rounds._replies(Answers(other), {0: b"a"}))
+        asyncio.run(front_rounds._replies(Answers(other), rounds.Round({0: b"a"}, may_lack=False)))
+
+
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [([], None), ([ShardsMissingError([0])], "shard 0"), ([IndexChangedError("gone")], "gone")],
+)
+def test_a_builder_gets_the_reason_why_shards_do_not_answer(
+    errors: list[Exception], reason: str | None
+) -> None:
+    """It does not wait for a server of a shard, and does the work itself."""
+    frames: list[tuple[Frame, bytes]] = []
+
+    async def run() -> None:
+        has_replied = asyncio.Event()
+
+        async def send(kind: Frame, payload: bytes) -> None:
+            frames.append((kind, payload))
+            has_replied.set()
+
+        job = front_rounds.JobRounds(shards, send, has_replied.set)
+        packed = rounds.pack_round({0: b"a"}, may_lack=True)
+        for part in job_rounds.parts_of(5, packed):
+            job.add(part)
+        await has_replied.wait()
+        assert job.error is None
+        await job.close()
+
+    shards = Answers(*errors)
+    asyncio.run(run())
+    assert shards.waits is False
+    ((kind, payload),) = frames
+    message = job_rounds.Assembly().add(payload)
+    assert message is not None
+    assert (kind, message[0]) == (Frame.REPLIES, 5)
+    replies = rounds.unpack_round(message[1])
+    if reason is None:
+        assert (replies.messages, rounds.refusal_of(replies)) == ({0: b"A"}, None)
+    else:
+        assert reason in str(rounds.refusal_of(replies))
 
 
 def test_a_server_without_shards_asks_nobody() -> None:

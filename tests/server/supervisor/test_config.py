@@ -139,7 +139,9 @@ def test_options_of_shards_that_contradict_one_another(options: dict[str, Any], 
 
 def test_a_cluster_of_ray_takes_what_shard_servers_of_others_take() -> None:
     options: dict[str, Any] = {**_RAY, "cluster_token": "t", "replicas": 2}
-    assert Config(**options, cluster_ca="file").starts_shard_servers
+    config = Config(**options, cluster_ca="file")
+    assert config.starts_shard_servers
+    assert config.far_places == config.shards
 
 
 def test_shard_servers_have_places_and_replicas() -> None:
@@ -147,6 +149,7 @@ def test_shard_servers_have_places_and_replicas() -> None:
     assert config.shard_places == (("one:1", "two:2"), ("three:3",))
     assert not config.starts_shard_servers
     assert Config(shards=2).starts_shard_servers
+    assert (config.far_places, Config(shards=2).far_places) == (2, 0)
     assert Config(shards=2, data_dir="d", cache_dir="c").cache_dir == "c"
     assert Config(**_SHARD, cache_dir="c").cache_dir == "c"  # type: ignore[arg-type]  # of any option
 

@@ -57,6 +57,7 @@ class Shards:
         while (core := self.cache.find(str(key))) is None:
             assert self._is_open.wait(20)
             self.cache.collect()
+        assert isinstance(core, ShardCore)
         return core
 
     @property

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def build_here(root: Path, *messages: Message) -> list[Frame]:
     with front_end, builder_end, control_end, supervisor_end:
         send_upload(front_end, *messages)
         channel = control.Channel(control_end)
-        builder.build(builder_end, control.Process(channel, Config(), root, 1))
+        builder.build(builder_end, control.Process(channel, Config(), root, 1), Mock())
         return received_frames(front_end)
 
 

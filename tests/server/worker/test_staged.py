@@ -1,0 +1,120 @@
+"""What a worker of a shard server does for a build that is under way."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from google.rpc import code_pb2, status_pb2
+
+from divgrpc.builder import encoder
+from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.encoder import EncodedRows, encode_on_all_cores
+from divgrpc.builder.hash_functions import HashFunctions
+from divgrpc.parameters import BuildParameters
+from divgrpc.sharding.layouts import ENCODE_REQUEST
+from divgrpc.sharding.staged_points import ENCODE, offered, pack_block, unpack_encoded
+from divgrpc.storage.generations import Staging, staging
+from divgrpc.vectors import Rows
+from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.worker import staged
+from divgrpc_server.worker.shards import Ask, ShardCache, parse_ask
+from support.data.served_index import random_points
+from support.processes.running_server import eventually
+
+POINTS = random_points(60, dims=8, seed=1)
+BLOCK = range(32)
+
+
+def build(root: Path, check: Callable[[Staging, HashFunctions, Rows], None]) -> None:
+    """Build an index, and call `check` while its points are offered."""
+
+    def encode(
+        functions: HashFunctions, points: Rows, blocks: Sequence[range]
+    ) -> Iterator[tuple[range, EncodedRows]]:
+        with offered(stage, functions, points):
+            check(stage, functions, points)
+        yield from encode_on_all_cores(functions, points, blocks)
+
+    with staging(root / "points", replace=True) as stage:
+        builder = IndexBuilder(stage, BuildParameters(), encode_blocks=encode)
+        builder.append(POINTS)
+        builder.build()
+
+
+def ask(cache: ShardCache, messages: bytes, **changes: Any) -> bytes | int:  # noqa: ANN401  # fields of a message
+    """Return the replies to a call, or the code of its status."""
+    fields = {"index": "points", "operation": ENCODE, "messages": messages, **changes}
+    payload = shard_index_pb2.AskRequest(**fields).SerializeToString()
+    batch = parse_ask(Request(1, math.inf, Op.ASK, "", payload), Mock())
+    reply = batch
+    if isinstance(batch, Ask):
+        try:
+            core = cache.find(batch.name)
+            assert core is not None
+            reply = batch.start(core)
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            reply = batch.pack_error(error, Mock())
+    assert not isinstance(reply, Ask)
+    if reply.outcome == Outcome.STATUS:
+        return int(status_pb2.Status.FromString(reply.payload).code)
+    return shard_index_pb2.AskResponse.FromString(reply.payload).replies
+
+
+def test_blocks_of_a_build_are_encoded_while_it_offers_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards the worker keeps nothing of it."""
+    monkeypatch.setattr(staged, "_LOOK_SECONDS", 0.01)
+    cache = ShardCache(tmp_path, Mock(), Mock())
+    folders = []
+
+    def check(stage: Staging, functions: HashFunctions, points: Rows) -> None:
+        folders.append(stage.folder.name)
+        reply = ask(cache, pack_block(stage.folder.name, BLOCK))
+        assert isinstance(reply, bytes)
+        ((_, expected),) = encode_on_all_cores(functions, points, [BLOCK])
+        for array, other in zip(unpack_encoded(reply), expected, strict=True):
+            assert array.tobytes() == other.tobytes()
+
+    for _ in range(2):  # the second build replaces the first one
+        build(tmp_path, check)
+        eventually(lambda: cache._staged._last is None)
+        assert ask(cache, pack_block(folders[-1], BLOCK)) == code_pb2.NOT_FOUND
+
+
+def test_what_fits_no_build_is_refused_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of too many rows would delay queries for long."""
+    monkeypatch.setattr(encoder, "_BLOCK_NUMBERS", 32 * POINTS.shape[1])
+    cache = ShardCache(tmp_path, Mock(), Mock())
+
+    def check(stage: Staging, *_: object) -> None:
+        name = stage.folder.name
+        bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
+        for folder, code in (
+            (".points.staging-0", absent),
+            (".points.staging-", bad),
+            (".points.staging-0/../points", bad),
+            (f"../{tmp_path.name}/{name}", bad),
+            (name.replace("points", "others"), bad),
+            ("points", bad),
+            (".", bad),
+            ("", bad),
+            ("\0", bad),
+        ):
+            assert ask(cache, pack_block(folder, BLOCK)) == code, folder
+        for block in (range(-1, 4), range(4, 4), range(9, 4), range(32, 61), range(33)):
+            assert ask(cache, pack_block(name, block)) == bad, block
+        numbers = ENCODE_REQUEST.pack({"folder": np.frombuffer(name.encode(), np.uint8)})
+        for message in (b"", b"?", numbers):
+            assert ask(cache, message) == bad
+        assert ask(cache, pack_block(name, BLOCK), index="others") == bad
+        assert ask(cache, pack_block(name, BLOCK), index="../points") == bad
+
+    build(tmp_path, check)
