@@ -37,6 +37,8 @@ from divgrpc_server.logging.logs import Logger
 # A block is encoded while the next one waits. A query that comes to the place waits for both.
 _BLOCKS_PER_PLACE: Final = 2
 _BLOCKS_PER_CORE: Final = 2
+# Fewer blocks are encoded before shard servers see the files.
+_BLOCKS_MIN: Final = 4
 _PAUSE_SECONDS: Final = 1.0
 
 
@@ -79,8 +81,7 @@ class ShardEncoder:
         self, functions: HashFunctions, points: Rows, blocks: Sequence[range]
     ) -> Iterator[_Encoded]:
         """Yield all blocks in any order, each with its encoded rows."""
-        if len(blocks) <= count_cores():
-            # To let shard servers see the files would take longer.
+        if len(blocks) < _BLOCKS_MIN:
             yield from encode_on_all_cores(functions, points, blocks)
             return
         with offered(self._stage, functions, points), ThreadPoolExecutor(count_cores()) as threads:
@@ -89,7 +90,7 @@ class ShardEncoder:
             def encode(block: range) -> _Encoded:
                 return block, encoder.encode(points[block.start : block.stop])
 
-            work = _Work(blocks, self._places)
+            work = _Work(blocks, functions.code_bits // 8, self._places)
             receiver = threading.Thread(target=self._receive, args=(work,), daemon=True)
             receiver.start()
             try:
@@ -102,11 +103,11 @@ class ShardEncoder:
     def _next(self, work: "_Work", submit: Callable[[range], "Future[_Encoded]"]) -> _Encoded:
         """Return the next block that is encoded, and hand out others meanwhile."""
         while True:
+            while work.todo and (place := work.free_place()) is not None:
+                self._ask(work, place, work.todo.popleft())
             while work.todo and work.count_here < _BLOCKS_PER_CORE * count_cores():
                 work.count_here += 1
                 submit(work.todo.popleft()).add_done_callback(work.put)
-            while work.todo and (place := work.free_place()) is not None:
-                self._ask(work, place, work.todo.popleft())
             event = work.events.get()
             if isinstance(event, BaseException):
                 raise event
@@ -115,7 +116,7 @@ class ShardEncoder:
                 return event
             ask = work.asks.pop(event.number)
             try:
-                return ask.block, _encoded_rows(ask, event.packed)
+                return ask.block, _encoded_rows(ask, event.packed, work.code_bytes)
             except (ValueError, DecodeError) as error:
                 if not work.has_failed:
                     self._log.warning(
@@ -161,13 +162,15 @@ class ShardEncoder:
 class _Work:
     """Who has which blocks of a build.
 
-    todo: the blocks that nobody has. count_here: the number of blocks that this machine has. asks:
-    the blocks that places have, by the number of the round. events: blocks that are encoded,
-    replies, and errors. expected: true for each reply that will come, false at the end.
+    todo: the blocks that nobody has. code_bytes: the number of bytes of a code. count_here: the
+    number of blocks that this machine has. asks: the blocks that places have, by the number of the
+    round. events: blocks that are encoded, replies, and errors. expected: true for each reply that
+    will come, false at the end.
     """
 
-    def __init__(self, blocks: Sequence[range], places: int) -> None:
+    def __init__(self, blocks: Sequence[range], code_bytes: int, places: int) -> None:
         self.todo = deque(blocks)
+        self.code_bytes = code_bytes
         self.count_here = 0
         self.asks: dict[int, _Ask] = {}
         self.numbers = itertools.count(1)
@@ -200,14 +203,15 @@ class _Work:
         self._free_times[ask.place] = time.monotonic() + _PAUSE_SECONDS
 
 
-def _encoded_rows(ask: _Ask, packed: bytes) -> EncodedRows:
+def _encoded_rows(ask: _Ask, packed: bytes, code_bytes: int) -> EncodedRows:
     """Return the encoded rows in packed replies; raises `ValueError` and `DecodeError`."""
     replies = rounds.unpack_round(packed)
     reason = rounds.refusal_of(replies)
     if reason is not None:
         raise ValueError(reason)
     response = shard_index_pb2.AskResponse.FromString(replies.messages[ask.place])
-    rows = unpack_encoded(response.replies)
-    if {*map(len, rows)} != {len(ask.block)}:
-        raise ValueError("it has encoded other rows")
-    return rows
+    cells, terms, codes = unpack_encoded(response.replies)
+    count = len(ask.block)
+    if not len(cells) == len(terms) == count or codes.shape != (count, code_bytes):
+        raise ValueError("it has encoded other rows, or is of another version")
+    return cells, terms, codes

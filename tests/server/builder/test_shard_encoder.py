@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from divgrpc import Index
+from divgrpc.arrays import Array
 from divgrpc.builder import encoder
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
@@ -138,18 +140,35 @@ def test_a_place_that_does_not_encode_costs_no_build(
     assert call.kwargs == {"index": "points", "place": 0, "reason": "no folder"}
 
 
-def test_places_that_never_encode_are_asked_again(
+def test_places_are_asked_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_encoder, "_PAUSE_SECONDS", 0.0)
+    """Here at once, and for all blocks."""
+    monkeypatch.setattr(shard_encoder, "_PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(shard_encoder, "_BLOCKS_PER_CORE", 0)
+    refusals = [rounds.pack_refusal("no room")] * 5
+
+    def answer(stage: Staging) -> Answer:
+        shards = Shards(stage)
+        return lambda place, request: refusals.pop() if refusals else shards(place, request)
+
     log = Mock()
-    places = build(tmp_path, log, lambda stage: Shards(stage, "no room", "no room"))
-    assert len(places) > 2 * PLACES
+    places = build(tmp_path, log, answer)
+    assert len(places) == len(POINTS) // ROWS_PER_BLOCK + 5
     assert log.warning.call_count == 1
 
 
+_NARROW: dict[str, Array] = {
+    "cells": np.zeros(ROWS_PER_BLOCK, np.int32),
+    "terms": np.zeros(ROWS_PER_BLOCK, np.uint32),
+    "codes": np.zeros((ROWS_PER_BLOCK, 1), np.uint8),
+}
+
+
 @pytest.mark.parametrize(
-    "reply", [b"", ENCODE_REPLY.pack({}), b"?"], ids=["nothing", "no rows", "noise"]
+    "reply",
+    [b"", ENCODE_REPLY.pack({}), ENCODE_REPLY.pack(_NARROW), b"?"],
+    ids=["nothing", "no rows", "short codes", "noise"],
 )
 def test_replies_of_another_version_are_not_used(tmp_path: Path, reply: bytes) -> None:
     response = shard_index_pb2.AskResponse(replies=reply).SerializeToString()
