@@ -33,6 +33,8 @@ from divgrpc.types.filters import Filter
 from divgrpc.vectors import SparseRows
 
 _SIGNED: Final = 2**63
+# Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
+_COUNT_BYTES_MAX: Final = 4 << 20
 _NO_KEYS: Final = np.empty(0, np.int64)
 
 
@@ -47,6 +49,13 @@ class Restriction(NamedTuple):
     filters: tuple[Filter, ...] = ()
     exclude_ids: Sequence[int] | Sequence[str] = ()
     exclude_keys: IntArray = _NO_KEYS
+
+    @property
+    def key(self) -> bytes | None:
+        """The filters as bytes; None if ids are excluded, which few queries repeat."""
+        if self.exclude_ids or len(self.exclude_keys):
+            return None
+        return conditions.encode(self.filters)
 
     @property
     def columns(self) -> dict[str, Array]:
@@ -88,6 +97,28 @@ class PassingSomewhere(PassingRows):
         """Return those of the points that also pass a filter."""
         filters = (*self.restriction.filters, condition)
         return self._count_points(self.restriction._replace(filters=filters))
+
+
+class FilterCounts:
+    """The numbers of points that pass filters, kept because many queries repeat a filter."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, tuple[int, npt.NDArray[np.int32]]] = {}
+
+    def get(self, restriction: Restriction) -> tuple[int, npt.NDArray[np.int32]] | None:
+        """Return the numbers of points in all cells and in each; None if they are not kept."""
+        key = restriction.key
+        return None if key is None else self._counts.get(key)
+
+    def keep(self, restriction: Restriction, total: int, cells: npt.NDArray[np.int32]) -> None:
+        """Keep the numbers of points, unless ids are excluded."""
+        key = restriction.key
+        if key is None:
+            return
+        kept = sum(len(k) + counts.nbytes for k, (_, counts) in self._counts.items())
+        if kept + len(key) + cells.nbytes > _COUNT_BYTES_MAX:
+            self._counts.clear()
+        self._counts[key] = total, cells
 
 
 def columns_of(passing: PassingRows | None) -> dict[str, Array]:

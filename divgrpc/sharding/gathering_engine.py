@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.annotations import INDPTR
@@ -32,7 +31,7 @@ from divgrpc.search.quota_population import Population
 from divgrpc.search.reports import ids_of
 from divgrpc.search.results import joined
 from divgrpc.sharding import checks, layouts
-from divgrpc.sharding.finding import PassingSomewhere, Restriction, columns_of
+from divgrpc.sharding.finding import FilterCounts, PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathering import GatheringSearcher
 from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.part_points import PartPoints
@@ -53,8 +52,6 @@ _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 _UNREADABLE: Final = "shards have sent columns of points that cannot be read"
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
 _NO_PARTS: Final = np.zeros(len(Parts._fields), np.uint8)
-# Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
-_COUNT_BYTES_MAX: Final = 4 << 20
 # Maximum number of bytes of the messages of an evaluation to one shard in a round.
 _MESSAGE_BYTES_MAX: Final = 16 << 20
 # Maximum number of stored numbers that an evaluation lets a shard read in a round, except for one
@@ -93,8 +90,7 @@ class GatheringEngine(Engine):
             self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
         )
         self._counts = layouts.count_reply(self._description)
-        # The points that pass filters, and how many of them are in each cell.
-        self._filter_counts: dict[bytes, tuple[int, npt.NDArray[np.int32]]] = {}
+        self._filter_counts = FilterCounts()
         self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
         self._widths = {"vectors": self.dims, "sizes": 1 + len(Parts._fields)}
         self.transcript = Transcript()
@@ -171,31 +167,21 @@ class GatheringEngine(Engine):
         generation never change.
         """
         columns = restriction.columns
-        key = columns["filter"].tobytes()
-        is_repeated = not (restriction.exclude_ids or len(restriction.exclude_keys))
-        if is_repeated and key in self._filter_counts:
-            return PassingSomewhere(restriction, *self._filter_counts[key], self._count_points)
+        if counts := self._filter_counts.get(restriction):
+            return PassingSomewhere(restriction, *counts, self._count_points)
         total, cells = 0, np.zeros(max(0, len(self.arrays.get("cell_starts", ())) - 1), np.int32)
         replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
-        for shard, counts in replies.items():
-            rows, most = counts["count"].tolist(), self._shard_rows[shard]
-            in_cells = counts["cells"]
+        for shard, reply in replies.items():
+            rows, most = reply["count"].tolist(), self._shard_rows[shard]
+            in_cells = reply["cells"]
             if len(rows) != 1 or not 0 <= rows[0] <= most or in_cells.shape != cells.shape:
                 raise ShardFaultError(shard, "message has an impossible count")
             if len(cells) and (in_cells.min() < 0 or in_cells.sum() != rows[0]):
                 raise ShardFaultError(shard, "message has an impossible count of a cell")
             total, cells = total + rows[0], cells + in_cells
         cells = read_only(cells)
-        if is_repeated:
-            self._keep_counts(key, total, cells)
+        self._filter_counts.keep(restriction, total, cells)
         return PassingSomewhere(restriction, total, cells, self._count_points)
-
-    def _keep_counts(self, key: bytes, total: int, cells: npt.NDArray[np.int32]) -> None:
-        """Keep the numbers of points that pass the filters `key`."""
-        kept = sum(len(k) + counts.nbytes for k, (_, counts) in self._filter_counts.items())
-        if kept + len(key) + cells.nbytes > _COUNT_BYTES_MAX:
-            self._filter_counts.clear()
-        self._filter_counts[key] = total, cells
 
     @property
     def _all_rows(self) -> PassingSomewhere:

@@ -14,7 +14,7 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.sharding import gathering_engine
+from divgrpc.sharding import finding
 from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.rounds import Exchange, Round
 from divgrpc.sharding.router import Request
@@ -188,7 +188,7 @@ def test_points_that_pass_a_filter_are_counted_once(
         assert not is_counted(condition, 1)
         assert is_counted(condition, 0, [3])
     assert not is_counted(first, 0)
-    monkeypatch.setattr(gathering_engine, "_COUNT_BYTES_MAX", 1)
+    monkeypatch.setattr(finding, "_COUNT_BYTES_MAX", 1)
     for condition in (as_filter(Field("price") > 0.5), first, second):
         assert is_counted(condition, 0)
         assert not is_counted(condition, 1)
