@@ -85,7 +85,8 @@ async def _replies(shards: "Shards", step: rounds.Round) -> dict[int, bytes]:
     end_time = time.monotonic() + (_ROUND_SECONDS if waits else _LACKING_SECONDS)
     while True:
         try:
-            return await shards.ask(step.messages, end_time - time.monotonic(), waits=waits)
+            seconds = end_time - time.monotonic()
+            return await shards.ask(step.messages, seconds, waits=waits, is_job=True)
         except RefusedError as error:
             if error.reason != QueueFullError.reason or time.monotonic() > end_time:
                 raise

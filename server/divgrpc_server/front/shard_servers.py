@@ -81,6 +81,14 @@ class _Failure(NamedTuple):
     is_local: bool
 
 
+class _Terms(NamedTuple):
+    """How to ask: until when, and what `sharded_pool.Shards.ask` says of `waits` and `is_job`."""
+
+    end_time: float
+    waits: bool
+    is_job: bool
+
+
 class ShardServers:
     """The shard servers that the latest topology names."""
 
@@ -165,12 +173,17 @@ class ShardServers:
             await asyncio.wait_for(changed.wait(), min(seconds, _RETRY_SECONDS))
 
     async def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool = True
+        self,
+        messages: dict[int, bytes],
+        seconds: float,
+        *,
+        waits: bool = True,
+        is_job: bool = False,
     ) -> dict[int, bytes]:
         """Return the reply of each shard to its message; see `sharded_pool.Shards`."""
-        end_time = time.monotonic() + min(seconds, _ASK_SECONDS_MAX)
+        terms = _Terms(time.monotonic() + min(seconds, _ASK_SECONDS_MAX), waits, is_job)
         tasks = {
-            shard: asyncio.create_task(self._ask_shard(shard, message, end_time, waits=waits))
+            shard: asyncio.create_task(self._ask_shard(shard, message, terms))
             for shard, message in messages.items()
         }
         try:
@@ -185,15 +198,14 @@ class ShardServers:
                 task.cancel()
         return dict(zip(tasks, replies, strict=True))
 
-    async def _ask_shard(
-        self, shard: int, message: bytes, end_time: float, *, waits: bool
-    ) -> bytes:
+    async def _ask_shard(self, shard: int, message: bytes, terms: _Terms) -> bytes:
         """Ask the replicas of a shard until one has replied."""
+        waits = terms.waits
         wait_seconds = self._wait_seconds if waits else 0.0
-        wait_end = min(end_time, time.monotonic() + wait_seconds)
+        wait_end = min(terms.end_time, time.monotonic() + wait_seconds)
         while True:
             changed, version = self._changed, self._topology.version
-            outcome = await self._ask_replicas(shard, message, end_time, waits=waits)
+            outcome = await self._ask_replicas(shard, message, terms)
             if isinstance(outcome, bytes):
                 return outcome
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
@@ -207,11 +219,11 @@ class ShardServers:
                 await self._await_change(changed, left)
 
     async def _ask_replicas(
-        self, shard: int, message: bytes, end_time: float, *, waits: bool
+        self, shard: int, message: bytes, terms: _Terms
     ) -> bytes | _Failure | None:
         """Ask one replica after another; return a reply, or the last failure, None without any."""
         addresses = self._states.ordered(self._topology.replicas(shard))
-        if not waits:
+        if not terms.waits:
             addresses = [*filter(self._states.may_reply, addresses)]
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
@@ -220,13 +232,14 @@ class ShardServers:
             while addresses or calls:
                 if addresses and is_due:
                     address = addresses.pop(0)
-                    call = self._call(address, message, end_time)
+                    call = self._call(address, message, terms)
                     calls[asyncio.create_task(call)] = address
-                timeout = self._hedge_timeout if addresses else _SILENCE_SECONDS
+                may_hedge = addresses and not terms.is_job
+                timeout = self._hedge_timeout if may_hedge else _SILENCE_SECONDS
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                if waits and not (completions or addresses):
+                if terms.waits and not (completions or addresses):
                     # While one is silent, another one that was down may have come back.
                     waiting = {*calls.values()}
                     addresses = [a for a in self._topology.replicas(shard) if a not in waiting]
@@ -265,11 +278,11 @@ class ShardServers:
             return True
         return not any(map(self._states.is_reachable, waiting))
 
-    async def _call(self, address: str, message: bytes, end_time: float) -> bytes | _Failure:
+    async def _call(self, address: str, message: bytes, terms: _Terms) -> bytes | _Failure:
         """Call one server; return its reply or a failure."""
         start = time.monotonic()
         ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(_METHOD)
-        seconds = max(0.0, end_time - start)
+        seconds = max(0.0, terms.end_time - start)
         try:
             reply: bytes = await ask(message, timeout=seconds, metadata=self._metadata)
         except aio.AioRpcError as error:
@@ -285,7 +298,8 @@ class ShardServers:
             return _Failure(UnavailableError("a shard server is gone"), True)
         self._states.note_reply(address, message)
         self._meter.add_call("replied")
-        self._measure(time.monotonic() - start)
+        if not terms.is_job:
+            self._measure(time.monotonic() - start)
         return reply
 
     def _channel(self, address: str) -> aio.Channel:

@@ -47,12 +47,14 @@ class Shards(Protocol):
     """Asks shards."""
 
     def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
     ) -> Awaitable[dict[int, bytes]]:
         """Return the reply of each shard to its message.
 
         seconds: the time after which the replies are of no use any more.
         waits: whether to wait for a server of a shard if none is up.
+        is_job: whether a job asks. Its calls may take long, so they say nothing about the time
+            after which a query asks another replica, and themselves do so after a second.
 
         Raises `ShardsMissingError`, `LateError`, `IndexChangedError` and what a shard answers.
         """

@@ -120,10 +120,11 @@ class Answers:
         self._errors = iter(errors)
 
     async def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
     ) -> dict[int, bytes]:
         """Return the reply of each shard."""
         self.waits = waits
+        assert is_job
         assert seconds > 0
         self.rounds.append(messages)
         for error in self._errors:

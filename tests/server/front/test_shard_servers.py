@@ -166,6 +166,20 @@ async def test_a_replica_that_is_slow_is_avoided(servers: Servers) -> None:
     assert servers.calls == ["slow", "quick", "quick", "quick"]
 
 
+@with_servers(hedge_ms=1.0)
+async def test_a_job_asks_another_replica_after_a_second(servers: Servers) -> None:
+    """Its calls say nothing about how long those of queries take."""
+    addresses = (await servers.start("slow", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    start = time.monotonic()
+    assert await servers.front.ask({0: b"ab"}, 10, is_job=True) == {0: b"ba"}
+    assert time.monotonic() - start > 0.9
+    assert servers.calls == ["slow", "quick"]
+    assert not servers.front._durations
+    assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    assert len(servers.front._durations) == 1
+
+
 @pytest.mark.parametrize("error", [QueueFullError("full"), IndexDamagedError("damaged")])
 def test_another_replica_may_do_better(error: DivgrpcError) -> None:
     @with_servers(hedge_ms=10_000.0)

@@ -35,9 +35,10 @@ class Shards:
         self.replies: asyncio.Queue[Exception | None] = asyncio.Queue()
 
     async def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
     ) -> dict[int, bytes]:
         """Reply to each message with its reverse, or raise what the test says."""
+        assert not is_job
         self.requests.append(messages)
         self.waits.append(waits)
         self.seconds.append(seconds)
