@@ -35,6 +35,8 @@ from divgrpc.vectors import SparseRows
 _SIGNED: Final = 2**63
 # Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
 _COUNT_BYTES_MAX: Final = 4 << 20
+# About what Python takes for one of them beside its bytes.
+_ENTRY_BYTES: Final = 500
 _NO_KEYS: Final = np.empty(0, np.int64)
 
 
@@ -104,6 +106,7 @@ class FilterCounts:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, tuple[int, npt.NDArray[np.int32]]] = {}
+        self._bytes = 0
 
     def get(self, restriction: Restriction) -> tuple[int, npt.NDArray[np.int32]] | None:
         """Return the numbers of points in all cells and in each; None if they are not kept."""
@@ -115,10 +118,12 @@ class FilterCounts:
         key = restriction.key
         if key is None:
             return
-        kept = sum(len(k) + counts.nbytes for k, (_, counts) in self._counts.items())
-        if kept + len(key) + cells.nbytes > _COUNT_BYTES_MAX:
+        size = len(key) + cells.nbytes + _ENTRY_BYTES
+        if self._bytes + size > _COUNT_BYTES_MAX:
             self._counts.clear()
+            self._bytes = 0
         self._counts[key] = total, cells
+        self._bytes += size
 
 
 def columns_of(passing: PassingRows | None) -> dict[str, Array]:

@@ -182,12 +182,16 @@ def serve(process: control.Process, log: logs.Logger) -> int:
     return code
 
 
+def use_all_cores() -> None:
+    """Let matrix products use all cores, which the fork server has limited to one."""
+    threadpool_limits(count_cores(), user_api="blas")
+
+
 def run_builder() -> NoReturn:
     """Run a builder process, which the supervisor has started."""
     process = control.enter()
     log = logs.configure(process.config, "builder", process.serial)
-    # The fork server has limited matrix products to one core.
-    threadpool_limits(count_cores(), user_api="blas")
+    use_all_cores()
     with logs.edge(log):
         code = serve(process, log)
     # Skip a normal exit, because unloading the compiler takes longer than a small build.

@@ -14,7 +14,7 @@ from divgrpc_server.ipc.job_frames import Frame
 if TYPE_CHECKING:
     from divgrpc_server.front.sharded_pool import Shards
 
-# If a shard has not replied after this time, the evaluation ends.
+# If a shard has not replied after this time, the job ends.
 _ROUND_SECONDS: Final = 60.0
 # After this time, a process that may go on without the replies gets none.
 _LACKING_SECONDS: Final = 10.0

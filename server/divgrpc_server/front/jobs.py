@@ -270,10 +270,9 @@ class Jobs:
     async def relay(self, job: Job, tag: str) -> None:
         """Serve one call until it ends.
 
-        An invalid header is refused before a builder is requested, because starting a builder takes
-        seconds. So is a build that no shard server could answer from. If the caller leaves or the
-        deadline passes, the call is cancelled. A builder or an evaluator then exits, and the writer
-        ends the job.
+        An invalid header is refused before a builder is requested, and so is a build that no shard
+        server could answer from. If the caller leaves or the deadline passes, the call is
+        cancelled. A builder or an evaluator then exits, and the writer ends the job.
 
         Raises `RefusedError` with the status that the process returned, or an error of the front
         itself, such as `LateError` or `UnavailableError`.

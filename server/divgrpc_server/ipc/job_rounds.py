@@ -1,8 +1,9 @@
-"""Rounds of messages to shards, as an evaluator sends them to a front, and the replies.
+"""Rounds of messages to shards, as evaluators and builders send them to a front, and the replies.
 
-Each thread of an evaluator may wait for a round. So a round has a number, and its replies have the
-same one. Both may be larger than a frame and are sent in parts, which may come between those of
-other rounds. A part begins with the number and with a flag, which is set in the last part.
+Each thread of an evaluator may wait for a round, and a builder waits for several. So a round has a
+number, and its replies have the same one. Both may be larger than a frame and are sent in parts,
+which may come between those of other rounds. A part begins with the number and with a flag, which
+is set in the last part.
 """
 
 import struct

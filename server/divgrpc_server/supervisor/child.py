@@ -1,8 +1,8 @@
 """The supervisor's handle of a child process, from its start to its exit.
 
 A child is started with exec, because a fork alone would copy locks that other threads hold. The
-fork server has no other threads, so workers, the writer and evaluators are forked from it once it
-is ready. The command line contains the module and the role, so that `ps` shows both.
+fork server has no other threads, so workers, the writer, builders and evaluators are forked from it
+once it is ready. The command line contains the module and the role, so that `ps` shows both.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ _PACKAGES: Final[Mapping[str, str]] = {"engine": "engines"}
 
 # Environment variables that limit numerical libraries to one thread in workers, in the writer and
 # in evaluators. In these processes a query runs on one thread, because other workers or other
-# threads of the evaluator run other queries at the same time. Builders do not get these variables,
-# because a build may use all cores.
+# threads of the evaluator run other queries at the same time. A builder lifts the limit, because a
+# build may use all cores.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",

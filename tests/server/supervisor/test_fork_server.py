@@ -14,8 +14,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from divgrpc.types import Progress
+from divgrpc.platforms import count_cores
 from divgrpc_client import Client
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.config import Config
 from divgrpc_server.forkserver.__main__ import fork
 from divgrpc_server.ipc import control
@@ -25,6 +26,7 @@ from divgrpc_server.supervisor import supervisor as supervisor_module
 from divgrpc_server.supervisor.child import Child
 from divgrpc_server.supervisor.supervisor import Supervisor
 from support.processes.running_server import RunningServer, eventually
+from support.requests.manual_uploads import Held
 
 POINTS = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
 
@@ -47,30 +49,47 @@ def states_of_children(server: RunningServer) -> dict[int, str]:
 def test_processes_are_forked_and_belong_to_the_supervisor(tmp_path: Path) -> None:
     """Each has a session of its own; the fork server itself was started with exec."""
     with RunningServer(tmp_path, "--workers", "2") as server, Client(server.target) as client:
-        builders: list[bool] = []
-
-        def on_progress(_: Progress) -> None:
-            builders.extend(map(is_forked, server.pids("builder")))
-
-        client.build("points", POINTS, progress=on_progress)
-        # The builder may end during the last events.
-        assert builders[0]
+        client.build("points", POINTS)
         client.upsert("points", [1000], POINTS[:1])
         relevant = [[number] for number in range(5)]
         list(client.evaluate("points", POINTS[:5], relevant=relevant))
-        roles = {role: server.pids(role) for role in ("worker", "writer", "evaluator")}
-        assert {role: len(pids) for role, pids in roles.items()} == {
-            "worker": 2,
-            "writer": 1,
-            "evaluator": 1,
-        }
-        forked = [pid for pids in roles.values() for pid in pids]
-        for pid in forked:
-            assert is_forked(pid)
-            assert os.getsid(pid) == pid
+        # The builder of the first index may not have ended yet.
+        eventually(lambda: not server.pids("builder"))
+        with server.channel() as channel:
+            Held(DiverseIndexStub(channel), "unfinished")
+            counts = {"worker": 2, "writer": 1, "builder": 1, "evaluator": 1}
+            roles = {role: server.pids(role) for role in counts}
+            assert {role: len(pids) for role, pids in roles.items()} == counts
+            forked = [pid for pids in roles.values() for pid in pids]
+            for pid in forked:
+                assert is_forked(pid)
+                assert os.getsid(pid) == pid
         eventually(lambda: "Z" not in states_of_children(server).values())
     for pid in forked:
         assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_builder_uses_all_cores() -> None:
+    """The fork server has loaded all libraries of matrix products, each limited to one core."""
+    program = (
+        "import divgrpc_server.forkserver.__main__\n"
+        "from divgrpc_server.builder.process import use_all_cores\n"
+        "from threadpoolctl import threadpool_info\n"
+        "import sys\n"
+        "def counts():\n"
+        "    return {info['num_threads'] for info in threadpool_info()}\n"
+        "before = counts()\n"
+        "use_all_cores()\n"
+        "print(before, counts(), 'scipy.linalg' in sys.modules)"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **dict.fromkeys(child_module._ONE_THREAD, "1")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert outcome.stdout == f"{{1}} {{{count_cores()}}} True\n"
 
 
 def test_a_server_works_without_its_fork_server(tmp_path: Path) -> None:
