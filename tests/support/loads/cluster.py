@@ -83,18 +83,19 @@ class Cluster:
         old_nodes: the nodes of servers before one of these nodes was lost, which Ray notices late.
         """
         start = time.monotonic()
-        while len(self.places) < SHARDS * self.replicas or (
-            old_nodes and {*old_nodes} <= {*self.places.values()}
-        ):
+        while not self._is_whole(homes := self.places, old_nodes):
             if time.monotonic() - start > _WHOLE_SECONDS:
-                raise RuntimeError(f"not whole after {_WHOLE_SECONDS:.0f} s: {self.places}")
+                raise RuntimeError(f"not whole after {_WHOLE_SECONDS:.0f} s: {homes}")
             time.sleep(0.05)
-        homes = self.places
         for place in range(SHARDS):
             nodes = {homes[place, number] for number in range(self.replicas)}
             if len(nodes) < self.replicas:
                 raise RuntimeError(f"two replicas of place {place} are on one node")
         return time.monotonic() - start
+
+    def _is_whole(self, homes: dict[tuple[int, int], str], old_nodes: Collection[str]) -> bool:
+        is_lost = not old_nodes or not {*old_nodes} <= {*homes.values()}
+        return is_lost and len(homes) == SHARDS * self.replicas
 
     def shard_servers(self, node: int) -> list[int]:
         """Return the process ids of the supervisors of the shard servers on a node."""
