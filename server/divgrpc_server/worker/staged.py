@@ -3,7 +3,7 @@
 import threading
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from divgrpc.errors import invalid
 from divgrpc.sharding.messages import Buffer
@@ -11,11 +11,8 @@ from divgrpc.sharding.staged_points import StagedPoints, folder_of, is_offered
 from divgrpc.storage.generations import staging_path
 
 _LOOK_SECONDS: Final = 1.0
-
-
-class _Opened(NamedTuple):
-    folder: str
-    points: StagedPoints
+# A few builds may be under way at once. Each of them has hash functions in memory.
+_BUILDS_MAX: Final = 4
 
 
 def staged_folder(index: str, message: Buffer) -> str:
@@ -37,24 +34,36 @@ def is_staged(name: str) -> bool:
 
 
 class StagedCache:
-    """Keeps the points of the build that has asked last, while they are offered."""
+    """Keeps the points of the builds that have asked last, while they are offered."""
 
     def __init__(self, root: Path) -> None:
         """Take the folder of the indexes."""
         self._root = root
-        self._last: _Opened | None = None
+        # By folder; the build that has asked last comes last.
+        self._points: dict[str, StagedPoints] = {}
+        self._forgets = False
+        self._lock = threading.Lock()
 
     def find(self, folder: str) -> StagedPoints:
         """Return the points in a staging folder; raises `IndexNotFoundError`."""
-        last = self._last
-        if last is None or last.folder != folder:
-            last = self._last = _Opened(folder, StagedPoints(self._root / folder))
-            threading.Thread(target=self._forget_later, args=(last,), daemon=True).start()
-        return last.points
+        with self._lock:
+            points = self._points.pop(folder, None) or StagedPoints(self._root / folder)
+            self._points[folder] = points
+            if len(self._points) > _BUILDS_MAX:
+                del self._points[next(iter(self._points))]
+            if not self._forgets:
+                self._forgets = True
+                threading.Thread(target=self._forget, daemon=True).start()
+        return points
 
-    def _forget_later(self, opened: _Opened) -> None:
-        """Forget points when the build is over, because hash functions take memory."""
-        while self._last is opened and is_offered(self._root / opened.folder):
+    def _forget(self) -> None:
+        """Forget the points of builds that are over, because hash functions take memory."""
+        while True:
             time.sleep(_LOOK_SECONDS)
-        if self._last is opened:
-            self._last = None
+            ended = [name for name in [*self._points] if not is_offered(self._root / name)]
+            with self._lock:
+                for name in ended:
+                    self._points.pop(name, None)
+                if not self._points:
+                    self._forgets = False
+                    return

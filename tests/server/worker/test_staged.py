@@ -1,6 +1,7 @@
 """What a worker of a shard server does for a build that is under way."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.ipc.packets import Op, Outcome, Request
 from divgrpc_server.worker import staged
 from divgrpc_server.worker.shards import Ask, ShardCache, parse_ask
+from divgrpc_server.worker.staged import StagedCache
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
 
@@ -83,7 +85,7 @@ def test_blocks_of_a_build_are_encoded_while_it_offers_them(
 
     for _ in range(2):  # the second build replaces the first one
         build(tmp_path, check)
-        eventually(lambda: cache._staged._last is None)
+        eventually(lambda: not cache._staged._points)
         assert ask(cache, pack_block(folders[-1], BLOCK)) == code_pb2.NOT_FOUND
 
 
@@ -118,3 +120,26 @@ def test_what_fits_no_build_is_refused_with_its_status(
         assert ask(cache, pack_block(name, BLOCK), index="../points") == bad
 
     build(tmp_path, check)
+
+
+def test_builds_that_ask_in_turn_are_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few are kept; one thread forgets those that are over."""
+    names = {*"abcde"}
+    open_points = Mock(side_effect=lambda _: object())
+    monkeypatch.setattr(staged, "StagedPoints", open_points)
+    monkeypatch.setattr(staged, "is_offered", lambda folder: folder.name in names)
+    monkeypatch.setattr(staged, "_LOOK_SECONDS", 0.01)
+    threads = {*threading.enumerate()}
+    cache = StagedCache(tmp_path)
+    for folder in "ab" * 3 + "cd" + "a" + "e":
+        cache.find(folder)
+    assert [call.args[0].name for call in open_points.call_args_list] == [*"abcde"]
+    assert [*cache._points] == [*"cdae"]
+    assert len({*threading.enumerate()} - threads) == 1
+    names -= {*"ae"}
+    eventually(lambda: [*cache._points] == [*"cd"])
+    names.clear()
+    eventually(lambda: not {*threading.enumerate()} - threads)
+    assert not cache._points
