@@ -70,7 +70,10 @@ def offered(stage: ArrayFolder, functions: HashFunctions, points: Rows) -> Itera
 
 def is_offered(folder: Path) -> bool:
     """Return whether the points in a staging folder are offered."""
-    return (folder / _DESCRIPTION).exists()
+    try:
+        return (folder / _DESCRIPTION).exists()
+    except OSError:  # as network file systems raise it
+        return False
 
 
 def pack_block(folder: str, block: range) -> bytes:

@@ -1,8 +1,10 @@
 """Points that others than the builder encode, in blocks."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -75,3 +77,10 @@ def test_who_has_the_staging_folder_encodes_the_same_bytes(
     assert generation.arrays.keys() == whole.arrays.keys()
     for name, array in generation.arrays.items():
         assert array.tobytes() == whole.arrays[name].tobytes(), name
+
+
+def test_a_folder_that_cannot_be_read_offers_no_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "exists", Mock(side_effect=OSError(errno.ESTALE, "stale")))
+    assert not is_offered(tmp_path)
