@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from divgrpc import __version__
 from divgrpc.arrays import Array
 from divgrpc.builder.encoder import EncodedRows, rows_per_block
 from divgrpc.builder.hash_functions import REACHES, HashFunctions
@@ -53,6 +54,7 @@ def offered(stage: ArrayFolder, functions: HashFunctions, points: Rows) -> Itera
     names = ["indptr", "indices", "values"] if is_sparse else ["vectors"]
     of_functions = [name for name in functions.arrays if name != REACHES]
     document = {
+        "version": __version__,
         "shape": points.shape,
         "rows_max": rows_per_block(points, functions.arrays["hyperplanes"].shape[1]),
         "parameters": asdict(functions.parameters),
@@ -101,11 +103,18 @@ class StagedPoints:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open the points; raises `IndexNotFoundError` if none are offered in `folder`."""
+        """Open the points.
+
+        Raises `IndexNotFoundError` if none are offered in `folder`, or if a builder of another
+        version offers them: its codes may be others.
+        """
         self._folder = folder
         store = MemoryStore()
         with self._absence_errors():
             document = json.loads((folder / _DESCRIPTION).read_bytes())
+            if document.get("version") != __version__:
+                offer = f"a build of version {document.get('version')} offers the points"
+                raise IndexNotFoundError(f"{offer} in {folder.name}, and this is {__version__}")
             self._entries = {
                 name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
                 for name, entry in document["arrays"].items()

@@ -90,7 +90,7 @@ class ShardEncoder:
             def encode(block: range) -> _Encoded:
                 return block, encoder.encode(points[block.start : block.stop])
 
-            work = _Work(blocks, functions.code_bits // 8, self._places)
+            work = _Work(blocks, functions, self._places)
             receiver = threading.Thread(target=self._receive, args=(work,), daemon=True)
             receiver.start()
             try:
@@ -116,7 +116,7 @@ class ShardEncoder:
                 return event
             ask = work.asks.pop(event.number)
             try:
-                return ask.block, _encoded_rows(ask, event.packed, work.code_bytes)
+                return ask.block, _encoded_rows(ask, event.packed, work.functions)
             except (ValueError, DecodeError) as error:
                 if not work.has_failed:
                     self._log.warning(
@@ -162,15 +162,15 @@ class ShardEncoder:
 class _Work:
     """Who has which blocks of a build.
 
-    todo: the blocks that nobody has. code_bytes: the number of bytes of a code. count_here: the
-    number of blocks that this machine has. asks: the blocks that places have, by the number of the
-    round. events: blocks that are encoded, replies, and errors. expected: true for each reply that
-    will come, false at the end.
+    todo: the blocks that nobody has. functions: the hash functions. count_here: the number of
+    blocks that this machine has. asks: the blocks that places have, by the number of the round.
+    events: blocks that are encoded, replies, and errors. expected: true for each reply that will
+    come, false at the end.
     """
 
-    def __init__(self, blocks: Sequence[range], code_bytes: int, places: int) -> None:
+    def __init__(self, blocks: Sequence[range], functions: HashFunctions, places: int) -> None:
         self.todo = deque(blocks)
-        self.code_bytes = code_bytes
+        self.functions = functions
         self.count_here = 0
         self.asks: dict[int, _Ask] = {}
         self.numbers = itertools.count(1)
@@ -203,7 +203,7 @@ class _Work:
         self._free_times[ask.place] = time.monotonic() + _PAUSE_SECONDS
 
 
-def _encoded_rows(ask: _Ask, packed: bytes, code_bytes: int) -> EncodedRows:
+def _encoded_rows(ask: _Ask, packed: bytes, functions: HashFunctions) -> EncodedRows:
     """Return the encoded rows in packed replies; raises `ValueError` and `DecodeError`."""
     replies = rounds.unpack_round(packed)
     reason = rounds.refusal_of(replies)
@@ -211,7 +211,10 @@ def _encoded_rows(ask: _Ask, packed: bytes, code_bytes: int) -> EncodedRows:
         raise ValueError(reason)
     response = shard_index_pb2.AskResponse.FromString(replies.messages[ask.place])
     cells, terms, codes = unpack_encoded(response.replies)
-    count = len(ask.block)
+    count, code_bytes = len(ask.block), functions.code_bits // 8
     if not len(cells) == len(terms) == count or codes.shape != (count, code_bytes):
         raise ValueError("it has encoded other rows, or is of another version")
+    numbers = range(len(functions.arrays["cell_centres"])) if functions.has_cells else range(-1, 0)
+    if cells.min() < numbers.start or cells.max() >= numbers.stop:
+        raise ValueError("it has found cells that the build does not have")
     return cells, terms, codes

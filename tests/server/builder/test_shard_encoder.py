@@ -19,6 +19,7 @@ from divgrpc.platforms import count_cores
 from divgrpc.sharding.layouts import ENCODE_REPLY
 from divgrpc.sharding.staged_points import StagedPoints
 from divgrpc.storage.generations import Staging, staging
+from divgrpc.types import HashFamily
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.builder import shard_encoder
 from divgrpc_server.builder.shard_encoder import ShardEncoder
@@ -95,20 +96,22 @@ def build(
     log: Mock,
     answer: Callable[[Staging], Answer],
     first: Frame | None = Frame.END,
+    hash_family: HashFamily = "auto",
 ) -> list[int]:
     """Build an index with the help of places, and return those that were asked."""
     front_end, builder_end = job_frames.pair()
+    parameters = BuildParameters(hash_family=hash_family)
     with staging(folder / "points", replace=False) as stage, builder_end:
         front = Front(front_end, answer(stage), first)
         encode_blocks = ShardEncoder(builder_end, stage, "points", PLACES, log)
-        builder = IndexBuilder(stage, BuildParameters(), encode_blocks=encode_blocks)
+        builder = IndexBuilder(stage, parameters, encode_blocks=encode_blocks)
         builder.append(POINTS)
         try:
             generation = builder.build()
         finally:
             builder_end.shutdown(socket.SHUT_RDWR)
             front.join()
-    whole = Index.build(POINTS).engine
+    whole = Index.build(POINTS, hash_family=hash_family).engine
     for name, array in generation.arrays.items():
         assert array.tobytes() == whole.arrays[name].tobytes(), name
     return front.places
@@ -175,6 +178,29 @@ def test_replies_of_another_version_are_not_used(tmp_path: Path, reply: bytes) -
     log = Mock()
     build(tmp_path, log, lambda _: lambda place, _: rounds.pack_round({place: response}))
     assert log.warning.call_count == 1
+
+
+@pytest.mark.parametrize(("hash_family", "cell"), [("cells", -1), ("cells", 2**20), ("lsh_div", 0)])
+def test_cells_that_a_build_lacks_are_not_used(
+    tmp_path: Path, hash_family: HashFamily, cell: int
+) -> None:
+    def answer(stage: Staging) -> Answer:
+        shards = Shards(stage)
+
+        def answer_wrongly(place: int, request: shard_index_pb2.AskRequest) -> bytes:
+            (reply,) = rounds.unpack_round(shards(place, request)).messages.values()
+            response = shard_index_pb2.AskResponse.FromString(reply)
+            columns = ENCODE_REPLY.unpack(response.replies)
+            cells = columns["cells"].copy()
+            cells[-1] = cell
+            response.replies = ENCODE_REPLY.pack({**columns, "cells": cells})
+            return rounds.pack_round({place: response.SerializeToString()})
+
+        return answer_wrongly
+
+    log = Mock()
+    build(tmp_path, log, answer, hash_family=hash_family)
+    assert "cells" in log.warning.call_args.kwargs["reason"]
 
 
 def test_nothing_may_follow_the_commit(tmp_path: Path) -> None:

@@ -15,9 +15,17 @@ from divgrpc.builder import encoder
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.builder.encoder import EncodedRows, encode_on_all_cores
 from divgrpc.builder.hash_functions import HashFunctions
+from divgrpc.errors import IndexNotFoundError
 from divgrpc.parameters import BuildParameters
+from divgrpc.sharding import staged_points
 from divgrpc.sharding.layouts import ENCODE_REQUEST
-from divgrpc.sharding.staged_points import ENCODE, offered, pack_block, unpack_encoded
+from divgrpc.sharding.staged_points import (
+    ENCODE,
+    StagedPoints,
+    offered,
+    pack_block,
+    unpack_encoded,
+)
 from divgrpc.storage.generations import Staging, staging
 from divgrpc.vectors import Rows
 from divgrpc_protos.v1 import shard_index_pb2
@@ -118,6 +126,18 @@ def test_what_fits_no_build_is_refused_with_its_status(
             assert ask(cache, message) == bad
         assert ask(cache, pack_block(name, BLOCK), index="others") == bad
         assert ask(cache, pack_block(name, BLOCK), index="../points") == bad
+
+    build(tmp_path, check)
+
+
+def test_points_of_a_builder_of_another_version_are_not_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(stage: Staging, *_: object) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(staged_points, "__version__", "0.0.9")
+            with pytest.raises(IndexNotFoundError, match=r"a build of version .* this is 0\.0\.9"):
+                StagedPoints(stage.folder)
 
     build(tmp_path, check)
 
