@@ -88,6 +88,11 @@ class _Terms(NamedTuple):
     waits: bool
     is_job: bool
 
+    @property
+    def is_about_shard(self) -> bool:
+        """Whether the message is about a shard of an index, and not about points of a build."""
+        return self.waits or not self.is_job
+
 
 class ShardServers:
     """The shard servers that the latest topology names."""
@@ -286,7 +291,7 @@ class ShardServers:
         try:
             reply: bytes = await ask(message, timeout=seconds, metadata=self._metadata)
         except aio.AioRpcError as error:
-            failure = self._failure(error, address, message)
+            failure = self._failure(error, address, message, terms)
             self._meter.add_call(_outcome_of(failure.error))
             return failure
         except asyncio.CancelledError:
@@ -322,9 +327,14 @@ class ShardServers:
             self._hedge_seconds = min(seconds, _SILENCE_SECONDS)
             self._durations.clear()
 
-    def _failure(self, error: aio.AioRpcError, address: str, message: bytes) -> _Failure:
+    def _failure(
+        self, error: aio.AioRpcError, address: str, message: bytes, terms: _Terms
+    ) -> _Failure:
         """Return what a call that failed means for the caller."""
         status = _status_of(error)
+        if status.code == code_pb2.NOT_FOUND and not terms.is_about_shard:
+            # Another replica may see the files of the build.
+            return _Failure(RefusedError(status.SerializeToString()), True)
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
             return _Failure(IndexChangedError(_CHANGED), False)
         if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED):

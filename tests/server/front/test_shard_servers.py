@@ -18,6 +18,7 @@ from divgrpc.errors import (
     DivgrpcError,
     IndexChangedError,
     IndexDamagedError,
+    IndexNotFoundError,
     UnavailableError,
     UnsupportedError,
 )
@@ -246,6 +247,19 @@ async def test_a_replaced_index_is_said_at_once(servers: Servers) -> None:
     with pytest.raises(IndexChangedError, match="--data-dir of all shard servers"):
         await servers.front.ask({0: b"ab"}, 10)
     assert servers.calls == ["changed"]
+
+
+@with_servers()
+async def test_another_replica_may_see_the_files_of_a_build(servers: Servers) -> None:
+    """If none does, the builder learns what the last one says."""
+    blind = await servers.start("blind", fail(IndexNotFoundError("no build here")))
+    good = await servers.start("good", reply)
+    servers.front.follow(Topology(1, ((blind, good), (blind,))))
+    terms = {"waits": False, "is_job": True}
+    assert await servers.front.ask({0: b"ab"}, 10, **terms) == {0: b"ba"}
+    assert servers.calls == ["blind", "good"]
+    with pytest.raises(RefusedError, match="no build here"):
+        await servers.front.ask({1: b"ab"}, 10, **terms)
 
 
 @with_servers()
