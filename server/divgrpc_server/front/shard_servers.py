@@ -301,7 +301,7 @@ class ShardServers:
                 raise
             # The channel was closed, because its address is no longer one of a shard server.
             return _Failure(UnavailableError("a shard server is gone"), True)
-        self._states.note_reply(address, message)
+        self._states.note_reply(address, message if terms.is_about_shard else None)
         self._meter.add_call("replied")
         if not terms.is_job:
             self._measure(time.monotonic() - start)

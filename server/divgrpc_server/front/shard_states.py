@@ -125,11 +125,14 @@ class ShardStates:
         missing = sum(not any(map(self.is_reachable, place)) for place in self._topology.places)
         self._meter.set_states(counts, missing)
 
-    def note_reply(self, address: str, message: bytes) -> None:
-        """Note that a server has replied to the message of a call."""
+    def note_reply(self, address: str, message: bytes | None) -> None:
+        """Note that a server has replied to the message of a call.
+
+        message: None if it is about no shard.
+        """
         self._faults.pop(address, None)
         self._logged.discard(address)
-        if self._damage:
+        if self._damage and message is not None:
             self._damage.pop(_subject(address, message), None)
 
     def note_fault(self, address: str, state: ReplicaState, reason: str) -> None:

@@ -373,6 +373,9 @@ async def test_damage_concerns_one_shard(servers: Servers) -> None:
     assert servers.front.replicas("others", 0)[0].state != "faulty"
     assert servers.meter.calls == ["failed", "replied"]
     behaviours.append(reply)
+    # The points of a build are in no shard.
+    await servers.front.ask({0: request("points", 0)}, 10, waits=False, is_job=True)
+    assert servers.front.replicas("points", 0) == [ReplicaInfo(address, "faulty", "bad bytes")]
     await servers.front.ask({0: request("points", 0)}, 10)
     assert servers.front.replicas("points", 0)[0].state != "faulty"
 
