@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -50,8 +50,10 @@ _RETRY_SECONDS: Final = 10.0
 # After so many looks in turn, a server whose actor is away is taken for lost.
 _LOOKS_MAX: Final = 8
 _KNOW_SECONDS: Final = 5.0
-# NFS shows a new file after at most three seconds by default.
-_MARKER_SECONDS: Final = 4.0
+# NFS looks for a name that is new to it. If that was too early, it takes the file for missing until
+# it looks at the folder again, by default after 30 to 60 seconds.
+_MARKER_SECONDS_MAX: Final = 30.0
+_REPLY_SECONDS_MIN: Final = 1.0
 _DIGITS: Final = 12
 # What calls to Ray raise if the head is gone or refuses them.
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
@@ -183,10 +185,12 @@ class RayEngine:
 
     async def stop(self) -> None:
         """End all servers, unless they are for other routers too, or this engine has failed."""
-        is_failed = any(follower.done() for follower in self._followers)
+        has_begun = bool(self._followers)
+        is_failed = not has_begun or any(follower.done() for follower in self._followers)
+        were_there = self._was_whole if has_begun else self._is_adopted
         for follower in self._followers:
             follower.cancel()
-        if not (self._config.cluster_token or (is_failed and self._was_whole)):
+        if not (self._config.cluster_token or (is_failed and were_there)):
             with suppress(TimeoutError, *_ERRORS):
                 await asyncio.wait_for(
                     self._call(lambda: self._remove(self._service)), _STOP_SECONDS
@@ -245,8 +249,10 @@ class RayEngine:
         self._groups = [self._group(place) for place in range(self._config.shards)]
         if not self._is_adopted:
             self._await_groups(nodes, end_time)
-            if not self._config.read_only:
-                self._check_folders()
+        if not self._config.read_only:
+            # Also if the groups were there: a read-only server has made them, or a start that has
+            # failed since.
+            self._check_folders(end_time)
         for server in self._servers:
             self._actors[server] = self._actor(*server)
 
@@ -279,25 +285,51 @@ class RayEngine:
             f" bytes each, on {able} nodes; start nodes, or set fewer shards or replicas"
         )
 
-    def _check_folders(self) -> None:
+    def _check_folders(self, end_time: float) -> None:
         """Refuse nodes that do not have the data folder of this machine."""
         tables = [placement_group_table(group) for group in self._groups]
-        nodes = {node for table in tables for node in table["bundles_to_node_id"].values()}
+        # A bundle whose node is lost has none.
+        nodes = {node for table in tables for node in table["bundles_to_node_id"].values() if node}
+        # The other half of the time is for Ray, which may have to start a process.
+        seconds = min(_MARKER_SECONDS_MAX, max(0.0, end_time - time.monotonic()) / 2)
         look: Any = ray.remote(num_cpus=0, max_retries=0)(fault_of)
-        with marker(self._root) as path:
-            faults = {
+        with ExitStack() as stack:
+            try:
+                path = stack.enter_context(marker(self._root))
+            except OSError as error:
+                reason = f"cannot make a locked file in {self._root}: {error.strerror}"
+                self._refuse(reason, is_certain=False)
+                return
+            replies = {
                 node: look.options(
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-                ).remote(path, _MARKER_SECONDS)
+                ).remote(path, seconds)
                 for node in sorted(nodes)
             }
-            for node, reference in faults.items():
-                if fault := ray.get(reference):
-                    self._remove(self._service)
-                    raise HopelessError(
-                        f"the node {node} {fault}: all nodes must mount one data folder at"
-                        f" {self._root}"
-                    )
+            for node, reply in replies.items():
+                left = max(_REPLY_SECONDS_MIN, end_time - time.monotonic())
+                try:
+                    fault = ray.get(reply, timeout=left)
+                except RayError as error:
+                    self._log.debug("a node cannot be asked", node=node, reason=str(error))
+                    reason = f"the node {node} does not answer: start it anew, or raise engine_wait"
+                    self._refuse(reason, is_certain=False)
+                    continue
+                if fault:
+                    reason = f"{fault}: all nodes must mount one data folder at {self._root}"
+                    self._refuse(f"the node {node} {reason}", is_certain=True)
+
+    def _refuse(self, reason: str, *, is_certain: bool) -> None:
+        """Refuse to start; if servers may run already, only for a reason that is certain.
+
+        Queries go on: servers that another engine has placed stay, and are followed.
+        """
+        if self._is_adopted and not is_certain:
+            self._log.warning("the data folder of nodes is not checked", reason=reason)
+            return
+        if not self._is_adopted:
+            self._remove(self._service)
+        raise HopelessError(reason)
 
     def _actor(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
         """Find or make an actor."""
