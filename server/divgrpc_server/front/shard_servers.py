@@ -158,15 +158,19 @@ class ShardServers:
     async def await_places(self) -> None:
         """Wait until each place has a server, for as long as queries wait for a worker.
 
-        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started.
+        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started or have
+        not been checked.
         """
         end_time = time.monotonic() + self._wait_seconds
         while missing := [*filterfalse(self._has_server, range(self._place_count))]:
             left = end_time - time.monotonic()
             if left <= 0:
-                if self._is_started:
-                    raise PlacesMissingError(missing, self._place_count)
-                raise UnavailableError("the engine is starting shard servers; retry")
+                if not self._is_started:
+                    raise UnavailableError("the engine is starting shard servers; retry")
+                servers = chain.from_iterable(map(self._topology.replicas, missing))
+                if any(map(self._states.is_unknown, servers)):
+                    raise UnavailableError("shard servers are being checked; retry")
+                raise PlacesMissingError(missing, self._place_count)
             await self._await_change(self._changed, left)
 
     def _has_server(self, place: int) -> bool:

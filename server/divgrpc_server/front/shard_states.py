@@ -165,9 +165,12 @@ class ShardStates:
         return self.is_reachable(address) and self._faults.get(address) is not _NO_WORKER
 
     def is_running(self, address: str) -> bool:
-        """Whether a server is known to run: it replies to health checks, and a worker is up."""
-        fault = self._faults.get(address)
-        return fault is None or fault.state not in ("starting", "unreachable")
+        """Whether a server is known to run: it answers checks and calls, and a worker is up."""
+        return address not in self._faults
+
+    def is_unknown(self, address: str) -> bool:
+        """Whether a server was neither checked nor asked since it is in the topology."""
+        return self._faults.get(address) is _NOT_CHECKED
 
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""

@@ -62,7 +62,8 @@ class Shards(Protocol):
     def await_places(self) -> Awaitable[None]:
         """Wait until each place has a server.
 
-        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started.
+        Raises `PlacesMissingError`, or `UnavailableError` while servers are being started or have
+        not been checked.
         """
 
 

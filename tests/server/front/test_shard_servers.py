@@ -446,3 +446,30 @@ async def test_a_build_waits_for_the_first_topology(servers: Servers) -> None:
     servers.front._wait_seconds = 0.0
     with pytest.raises(UnavailableError):
         await servers.front.await_places()
+
+
+@with_servers(shard_servers="127.0.0.1:1,127.0.0.1:2", cluster_token="token")  # noqa: S106  # a file
+async def test_a_build_may_come_again_until_servers_are_checked(servers: Servers) -> None:
+    """A front that has just started knows nothing about servers that others have started."""
+    servers.front._wait_seconds = 0.0
+    with pytest.raises(UnavailableError, match="are being checked"):
+        await servers.front.await_places()
+    keeper = asyncio.ensure_future(servers.front.keep())
+    while servers.meter.states != {"unreachable": 2}:
+        await asyncio.sleep(0.01)
+    with pytest.raises(PlacesMissingError, match="place 0, 1 of 2"):
+        await servers.front.await_places()
+    keeper.cancel()
+
+
+@with_servers(shard_servers="127.0.0.1:1,127.0.0.1:2", cluster_token="token")  # noqa: S106  # a file
+async def test_a_server_that_refuses_calls_is_missing_for_a_build(servers: Servers) -> None:
+    """Its health says nothing about the token."""
+    address = await servers.start("other", fail(UnsupportedError("token", "is another one")))
+    servers.front.follow(Topology(2, ((address,), (address,))))
+    servers.front._wait_seconds = 0.0
+    with pytest.raises(ShardsMissingError):
+        await servers.front.ask({0: b"ab"}, 10)
+    assert servers.front.replicas("points", 0)[0].state == "faulty"
+    with pytest.raises(PlacesMissingError):
+        await servers.front.await_places()
