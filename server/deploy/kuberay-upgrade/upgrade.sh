@@ -75,7 +75,13 @@ trap '[ $? -eq 0 ] || echo "upgrade.sh: stopped: $state" >&2' EXIT
 current=$(kubectl get service "$service" --output 'jsonpath={.spec.selector.ray\.io/cluster}')
 # Before the first upgrade, the Service selects the servers of all clusters.
 current=${current:-$first}
-if [ "$current" != "$new" ]; then
+if [ "$current" = "$new" ]; then
+    groups=$(kubectl get raycluster "$new" --output 'jsonpath={.spec.workerGroupSpecs[*].groupName}')
+    case " $groups " in
+        *' reader '*) ;;
+        *) fail "$new serves already, and this script has not made it: give another NAME" ;;
+    esac
+else
     select_cluster "$current"
     state="clients call $current as before; kubectl delete raycluster $new removes the new one"
     manifest=$(kubectl kustomize "$folder")

@@ -23,7 +23,7 @@ args: |
     --metrics
 matchLabels: {ray.io/cluster: divgrpc-ray-next}
 """
-# It keeps the cluster that the Service selects and the names of all clusters in files.
+# It keeps the cluster that the Service selects and the groups of each cluster in files.
 _KUBECTL: Final = r"""#!/bin/sh
 cd "$STATE"
 printf '%s\n' "$*" | tr -s '\n ' ' ' >> calls
@@ -32,10 +32,17 @@ echo >> calls
 case "$1 $2" in
     "get service") cat selected ;;
     "get rayclusters") ls clusters ;;
+    "get raycluster") cat "clusters/$3" ;;
     "patch service") printf '%s' "$*" | sed 's/.*":"\([^"]*\)".*/\1/' > selected ;;
     "kustomize "*) cat manifest ;;
-    "apply "*) cat > applied && touch "clusters/$(sed -n 's/^  name: //p' applied)" ;;
+    "apply "*)
+        cat > applied
+        printf 'router shards reader' > "clusters/$(sed -n 's/^  name: //p' applied)" ;;
     "delete raycluster") rm "clusters/$3" ;;
+    "patch raycluster")
+        place=$(printf '%s' "$*" | sed -n 's|.*/\([0-9]\)/groupName.*|\1|p')
+        group=$(printf '%s' "$*" | sed -n 's|.*/groupName", "value": "\(.*\)".*|\1|p')
+        [ "$(cut -d ' ' -f "$((place + 1))" "clusters/$3")" = "$group" ] ;;
 esac
 """
 _STEPS: Final = [
@@ -54,7 +61,7 @@ _STEPS: Final = [
     "ray.io/group=router",
     "patch raycluster divgrpc-ray-2",
 ]
-_SELECTION, _DELETION = 6, 8
+_READER, _SELECTION, _DELETION = 5, 6, 8
 
 
 class Kubernetes:
@@ -63,7 +70,7 @@ class Kubernetes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "clusters").mkdir()
-        (folder / "clusters" / _OLD).touch()
+        (folder / "clusters" / _OLD).write_text("router shards")
         (folder / "selected").touch()
         (folder / "manifest").write_text(_MANIFEST)
         (folder / "kubectl").write_text(_KUBECTL)
@@ -132,12 +139,17 @@ def test_a_step_that_fails_leaves_what_clients_call(kubernetes: Kubernetes, step
 
 
 def test_the_cluster_that_serves_is_not_changed(kubernetes: Kubernetes) -> None:
-    """It would lose the server that writes. Other clusters are removed."""
-    for name in (_OLD, _NEW):
-        assert kubernetes.upgrade(name).returncode == 0
-        assert kubernetes.upgrade(name).returncode == 0
-        assert not any(call.startswith(("apply", "delete")) for call in kubernetes.calls)
-        assert kubernetes.clusters == [name]
+    """It would lose the server that writes. A new cluster that never served stays."""
+    assert kubernetes.upgrade(_NEW, failing=_READER).returncode != 0
+    outcome = kubernetes.upgrade(_OLD)
+    assert outcome.returncode != 0
+    assert f"{_OLD} serves already" in outcome.stderr
+    assert "nothing was changed" in outcome.stderr
+    assert (kubernetes.selected, kubernetes.clusters) == (_OLD, [_OLD, _NEW])
+    for _ in range(2):
+        assert kubernetes.upgrade(_NEW).returncode == 0
+        assert kubernetes.clusters == [_NEW]
+    assert not any(call.startswith(("apply", "delete")) for call in kubernetes.calls)
 
 
 @pytest.mark.parametrize("arguments", [(), ("Upper",), ("a/b",), ("--other", _NEW)])
