@@ -396,8 +396,15 @@ def test_shard_servers_hash_the_points_of_a_build(
         builder.append_all(points)
         expected = builder.build().manifest
 
+    stopped = set[int]()
+
     def kill(progress: Progress) -> None:
-        if progress.stage == "hashing" and shard_server.process.poll() is None:
+        if not stopped:
+            # So it has blocks when it is killed. Before, the build would be refused.
+            stopped.update(shard_server.pids("front"))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+        elif progress.stage == "hashing" and shard_server.process.poll() is None:
             shard_server.kill_all()
 
     arguments = ("--data-dir", str(tmp_path / "data"), *options, *places)
@@ -405,9 +412,6 @@ def test_shard_servers_hash_the_points_of_a_build(
         client.build("helped", points, **parameters)
         scrape = Scrape(metrics_address(server))
         assert scrape.value("divgrpc_shard_calls_total", outcome="replied") > 1
-        # So it has blocks when it is killed.
-        for pid in shard_server.pids("front"):
-            os.kill(pid, signal.SIGSTOP)
         client.build("killed", points, progress=kill, **parameters)
     assert "does not hash points of a build" in server.log
     for name in ("helped", "killed"):
