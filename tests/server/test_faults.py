@@ -296,8 +296,9 @@ def test_a_long_batch_does_not_refuse_small_queries(single: Served) -> None:
 
 def test_a_full_disk_ends_a_build(single: Served) -> None:
     """The build is RESOURCE_EXHAUSTED and leaves no file; the old generation is still served."""
-    # No file of a builder may grow beyond this size, which has the same effect as a full disk.
-    with limited(single.server.process.pid, resource.RLIMIT_FSIZE, 200_000):
+    # No file of a builder, which is forked from this process, may grow beyond this size. This has
+    # the same effect as a full disk.
+    with limited(single.server.pids("forkserver")[0], resource.RLIMIT_FSIZE, 200_000):
         chunks = [chunk(random_points(1_000)) for _ in range(5)]
         details = refusal(single.stub, header("small", replace=True), *chunks, commit(5_000))
     assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "STORAGE_FULL")
