@@ -83,7 +83,7 @@ class AttributeValues:
         self._rows_received = 0
         # Whether blocks have ids; None before the first block.
         self._has_ids: bool | None = None
-        self._scratch = store.scratch()
+        self._scratch = store.scratch("scratch")
         self._writer = ColumnWriter(self._scratch, self.attributes)
         # For each row of the index, the place of its values among those that came.
         self._entries = np.full(rows, _NO_ENTRY)

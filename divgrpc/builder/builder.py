@@ -19,8 +19,8 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.encoder import EncodeBlocks, encode_on_all_cores, encode_points
+from divgrpc.builder.label_model import TrainLabels, train_here
 from divgrpc.builder.labels import LabelBuilder
-from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import StageReport
 from divgrpc.columns.ids import encode_texts, is_texts, plain
 from divgrpc.columns.values import (
@@ -36,6 +36,7 @@ from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
 from divgrpc.parameters.suggestions import none_hint
+from divgrpc.search.point_arrays import PointArrays
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import IntArray, Progress, WarningInfo
@@ -75,8 +76,8 @@ class IndexBuilder:
     `expected_rows` is the total number of rows, or None if it is not known. The number is used to
     reserve disk space and to report progress. `labels` are the inputs for labels other than the
     label rows. `attributes` declares the attributes of the points. `encode_blocks` encodes the
-    points. Raises `LimitExceededError` if `expected_rows` exceeds the maximum size of an index, and
-    `InvalidArgumentError` for invalid attributes.
+    points, and `train_labels` trains a label model. Raises `LimitExceededError` if `expected_rows`
+    exceeds the maximum size of an index, and `InvalidArgumentError` for invalid attributes.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class IndexBuilder:
         labels: LabelInputs | None = None,
         attributes: Iterable[Attribute] = (),
         encode_blocks: EncodeBlocks = encode_on_all_cores,
+        train_labels: TrainLabels = train_here,
     ) -> None:
         compilation.ensure()
         self._attributes = check_attributes(attributes)
@@ -98,7 +100,7 @@ class IndexBuilder:
         self._expect(expected_rows or 0)
         self._report = StageReport(on_progress)
         self._encode_blocks = encode_blocks
-        self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress)
+        self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress, train_labels)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
         self._sparse = False

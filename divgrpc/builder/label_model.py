@@ -5,7 +5,7 @@ The arrays are described in `divgrpc.builder.labels`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -14,13 +14,21 @@ from divgrpc.builder.assembly import assemble
 from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import SAMPLE_QUERIES
 from divgrpc.errors import invalid
-from divgrpc.labels import LabelModel, train
+from divgrpc.labels import LabelModel
+from divgrpc.labels.model import as_labels
 from divgrpc.labels.prediction import INDEX, embed
+from divgrpc.labels.training import TrainedLabels, train_on
+from divgrpc.labels.training_data import TrainingData, prepare_data
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.storage.manifest import LabelSection, Manifest
-from divgrpc.storage.writers import Store
+from divgrpc.storage.writers import ArrayStore, Store
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, prepare
+
+# Trains on data that were prepared in a store.
+TrainLabels: TypeAlias = Callable[
+    [ArrayStore, TrainingData, LabelParameters, Callable[[Progress], None]], TrainedLabels
+]
 
 _BLOCK_ROWS: Final = 8_192
 # Minimum target recall of the label index, because a label that is not found is never predicted.
@@ -28,6 +36,16 @@ _TARGET_RECALL_MIN: Final = 0.98
 _STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
 # Parameters of the training that are chosen if the request leaves them out.
 _OPTIONAL: Final = ("rank", "regularisation", "iterations")
+
+
+def train_here(
+    _store: ArrayStore,
+    data: TrainingData,
+    parameters: LabelParameters,
+    on_progress: Callable[[Progress], None],
+) -> TrainedLabels:
+    """Train on this machine; see `TrainLabels`."""
+    return train_on(data, parameters, on_progress)
 
 
 def build_model(
@@ -39,6 +57,7 @@ def build_model(
     *,
     report: Report,
     on_progress: Callable[[Progress], None] | None,
+    train_labels: TrainLabels = train_here,
 ) -> tuple[LabelSection, tuple[WarningInfo, ...]]:
     """Write the arrays of a label model and of its index into a store.
 
@@ -46,6 +65,7 @@ def build_model(
         the store has already.
     request: the parameters of the build.
     report, on_progress: receive the progress of the index, and of the training.
+    train_labels: trains the model.
 
     Returns the label section of the manifest, and warnings. Raises `InvalidArgumentError` for a
     model whose factors are all zeros, and the errors of `divgrpc.labels.train`.
@@ -53,10 +73,16 @@ def build_model(
     section = LabelSection(label_count=label_count)
     model = source
     if isinstance(model, LabelParameters):
-        indptr, indices = (store.read(f"label_sets.{name}") for name in ("indptr", "indices"))
-        sets = SparseRows(indptr, indices, np.ones(len(indices), np.float32), label_count)
         choices = tuple(name for name in _OPTIONAL if getattr(model, name) is None)
-        training = train(documents, sets, model, lambda progress: _relay(progress, on_progress))
+        sets = _label_sets(store, label_count)
+        scratch = store.scratch("training")
+        try:
+            data = prepare_data(scratch, documents, sets)
+            training = train_labels(
+                scratch, data, model, lambda progress: _relay(progress, on_progress)
+            )
+        finally:
+            scratch.discard()
         section = replace(
             section,
             parameters=training.parameters,
@@ -72,6 +98,12 @@ def build_model(
     warnings = _check_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
     index = _index_factors(store, model, documents, request, report)
     return replace(section, index=index), warnings
+
+
+def _label_sets(store: Store, label_count: int) -> SparseRows:
+    """Return the label sets in a store as rows of ones."""
+    indptr, indices = (store.read(f"label_sets.{name}") for name in ("indptr", "indices"))
+    return as_labels(SparseRows(indptr, indices, np.ones(len(indices), np.float32), label_count))
 
 
 def put(store: Store, name: str, array: Array) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.builder.label_model import build_model, put
+from divgrpc.builder.label_model import TrainLabels, build_model, put, train_here
 from divgrpc.builder.progress import Report
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.labels import LabelModel
@@ -37,15 +37,20 @@ from divgrpc.vectors import Rows, SparseRows, as_rows
 class LabelBuilder:
     """Collects the labels of points block by block; `build` then makes the label arrays.
 
-    `warnings` is complete when `build` returns.
+    `train_labels` trains the model. `warnings` is complete when `build` returns.
     """
 
     def __init__(
-        self, store: Store, inputs: LabelInputs, on_progress: Callable[[Progress], None] | None
+        self,
+        store: Store,
+        inputs: LabelInputs,
+        on_progress: Callable[[Progress], None] | None,
+        train_labels: TrainLabels = train_here,
     ) -> None:
         self._store = store
         self._inputs = inputs
         self._on_progress = on_progress
+        self._train_labels = train_labels
         self._label_count: int | None = None
         self._assignments = 0
         self.warnings: tuple[WarningInfo, ...] = ()
@@ -90,6 +95,7 @@ class LabelBuilder:
             request,
             report=report,
             on_progress=self._on_progress,
+            train_labels=self._train_labels,
         )
         self.warnings += warnings
         return section

@@ -1,6 +1,6 @@
 """Loops that train the label model LEML: sparse products, and the steps of conjugate gradients.
 
-Each kernel works on rows start to stop - 1 of its matrices, so threads can divide the rows among
+Most kernels work on rows start to stop - 1 of their matrices, so threads can divide the rows among
 them. A kernel passes over these rows only once, because the arrays are larger than any cache. Inner
 loops run over columns, because the columns of a row are contiguous in memory. So every sum adds
 rows in ascending order.
@@ -24,6 +24,19 @@ def sparse_product(indptr, indices, values, columns, start, stop, product):
             value, row = values[at], indices[at]
             for j in range(columns.shape[1]):
                 product[i, j] += value * columns[row, j]
+
+
+@kernel
+def add_transposed(indptr, indices, values, rows, total):
+    """Add the product of transposed sparse rows (m, d) and `rows` (m, r) to `total` (d, r) float32.
+
+    `indptr` int64, `indices` int32 and `values` float32 are the sparse rows; `rows` is float32.
+    """
+    for i in range(len(indptr) - 1):
+        for at in range(indptr[i], indptr[i + 1]):
+            value, column = values[at], indices[at]
+            for j in range(rows.shape[1]):
+                total[column, j] += value * rows[i, j]
 
 
 @kernel

@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.kernels import leml
-from divgrpc.labels.matrices import Products, second_moments
+from divgrpc.labels.matrices import second_moments
+from divgrpc.labels.products import Products
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
@@ -82,8 +83,8 @@ def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatAr
     """Return Yᵀ X Xᵀ Y B (L, m) for the `basis` B (L, m), computed a few columns at a time."""
     image = np.empty_like(basis)
     for columns in _column_blocks(products, basis.shape[1]):
-        block = products.to_features(products.of_labels(np.ascontiguousarray(basis[:, columns])))
-        image[:, columns] = products.to_labels(products.embed(block))
+        block = products.to_features(np.ascontiguousarray(basis[:, columns]))
+        image[:, columns] = products.to_labels(block)
         tick(columns.stop / basis.shape[1])
     return image
 
@@ -138,7 +139,7 @@ class Alternation:
 
         solution = np.ascontiguousarray(self.feature_map[:, columns])
         factors = np.ascontiguousarray(self.label_factors[:, columns])
-        residual = products.to_features(products.of_labels(factors))
+        residual = products.to_features(factors)
         squares_min = _RIGHT_SIDE_SHARE**2 * _squares(residual).sum()
         if solution.any():
             residual -= system(solution)[0]
@@ -159,10 +160,9 @@ class Alternation:
     def _solve_labels(self) -> None:
         """Set the label factors to the optimum for the feature map, and update the loss."""
         products, weight = self._products, self._regularisation
-        embedded = products.embed(self.feature_map)
-        moments = second_moments(embedded)
+        moments = products.squares(self.feature_map)
         moments[np.diag_indices_from(moments)] += weight
-        image = products.to_labels(embedded)
+        image = products.to_labels(self.feature_map)
         # This uses numpy, because threads of scipy's BLAS would compete with those of numpy's BLAS.
         root = np.linalg.inv(np.linalg.cholesky(moments))
         label_squares = 0.0
@@ -178,7 +178,7 @@ class Alternation:
 
 def _column_blocks(products: Products, count: int) -> Iterator[slice]:
     """Yield slices that cover `count` columns, each of at most `_BLOCK_NUMBERS` values."""
-    width = max(1, _BLOCK_NUMBERS // max(1, *products.shape[:2]))
+    width = max(1, _BLOCK_NUMBERS // max(1, *products.shape[1:]))
     for first in range(0, count, width):
         yield slice(first, min(count, first + width))
 

@@ -1,77 +1,22 @@
-"""Products of documents X (n, d) and labels Y (n, L) with matrices of few columns, for LEML.
-
-Sparse matrices stay sparse. A product with a sparse matrix reads the stored values of the matrix or
-of its transposed copy, and divides the rows among all cores. If d is small, XᵀX (d, d) is computed
-once. A step of conjugate gradients is then one dense product, about thirty times faster than two
-sparse products.
-"""
+"""Products of sparse or dense rows with matrices of few columns, and rows without empty columns."""
 
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from divgrpc.kernels import leml
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
-Matrix: TypeAlias = FloatArray | SparseRows
-
-# XᵀX is kept only if X has at most 4,096 columns, so that XᵀX takes at most 64 MiB, and if XᵀX has
-# at most 32 times as many values as X stores. The ratio is 32 because a dense product handles about
-# 32 values in the time that a sparse product needs for one stored value.
-_MOMENT_COLUMNS_MAX: Final = 4_096
-_MOMENTS_PER_STORED_MAX: Final = 32
-# If a sparse X stores at least this share of its n x d values, XᵀX is computed from dense blocks of
-# rows.
-_DENSE_SHARE_MIN: Final = 1 / 16
 _BLOCK_ROWS: Final = 8_192
 # Approximate number of stored values that one thread multiplies at a time.
 _BLOCK_VALUES: Final = 2**17
 
 
-class Products:
-    """Products of X and Y with matrices of few columns, in float32."""
-
-    def __init__(self, documents: Rows, labels: SparseRows) -> None:
-        """Store `documents` X (n, d) and `labels` Y (n, L); all values in Y are 1."""
-        self.documents, self.labels = documents, labels
-        self._transposed_documents = _transpose(documents)
-        self._transposed_labels = _transpose(labels)
-        self._moments = _moments(documents) if _worth_moments(documents) else None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The numbers of documents, features and labels: n, d, L."""
-        return len(self.documents), self.documents.shape[1], self.labels.shape[1]
-
-    def embed(self, feature_map: FloatArray) -> FloatArray:
-        """Return X V (n, r) for `feature_map` V (d, r)."""
-        return multiply(self.documents, feature_map)
-
-    def to_features(self, rows: FloatArray) -> FloatArray:
-        """Return Xᵀ A (d, r) for `rows` A (n, r)."""
-        return multiply(self._transposed_documents, rows)
-
-    def of_labels(self, label_factors: FloatArray) -> FloatArray:
-        """Return Y H (n, r) for `label_factors` H (L, r)."""
-        return multiply(self.labels, label_factors)
-
-    def to_labels(self, rows: FloatArray) -> FloatArray:
-        """Return Yᵀ A (L, r) for `rows` A (n, r)."""
-        return multiply(self._transposed_labels, rows)
-
-    def moments(self, feature_map: FloatArray) -> FloatArray:
-        """Return XᵀX V (d, r) for `feature_map` V (d, r)."""
-        if self._moments is not None:
-            return self._moments @ feature_map
-        return self.to_features(self.embed(feature_map))
-
-
-def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
+def multiply(matrix: Rows, columns: FloatArray) -> FloatArray:
     """Return the product (m, r) float32 of `matrix` (m, d) and `columns` (d, r).
 
     Sums over a sparse row run in order, so the result does not depend on the number of threads.
@@ -105,36 +50,21 @@ def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
 
     Without empty columns, the time of training depends on the number of columns in use, not on d.
     """
+    columns = columns_in_use(rows)
+    return select_columns(rows, columns), columns
+
+
+def columns_in_use(rows: SparseRows) -> IntArray:
+    """Return the columns in which at least one row has a value, ascending."""
     in_use = np.zeros(rows.dims, np.bool_)
     in_use[rows.indices] = True
-    columns = np.flatnonzero(in_use)
+    return np.flatnonzero(in_use)
+
+
+def select_columns(rows: SparseRows, columns: IntArray) -> SparseRows:
+    """Return `rows` without the columns that are empty; `columns` (ascending) has all others."""
     if len(columns) == rows.dims:
-        return rows, columns
-    indices = (np.cumsum(in_use, dtype=np.int32) - 1)[rows.indices]
-    return SparseRows(rows.indptr, indices, rows.values, len(columns)), columns
-
-
-def _transpose(matrix: Matrix) -> Matrix:
-    if not isinstance(matrix, SparseRows):
-        return matrix.T
-    return SparseRows.of(sparse.csr_array(matrix.matrix.T))
-
-
-def _worth_moments(documents: Matrix) -> bool:
-    columns = int(documents.shape[1])
-    size = len(documents.indices) if isinstance(documents, SparseRows) else documents.size
-    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= _MOMENTS_PER_STORED_MAX * max(1, size)
-
-
-def _moments(documents: Matrix) -> FloatArray:
-    """Return XᵀX (d, d) float32."""
-    if not isinstance(documents, SparseRows):
-        return second_moments(documents).astype(np.float32)
-    rows, columns = documents.shape
-    if len(documents.indices) < _DENSE_SHARE_MIN * rows * columns:
-        matrix = documents.matrix
-        return np.asarray((matrix.T @ matrix).toarray(), np.float32)
-    total = np.zeros((columns, columns))
-    for start in range(0, rows, _BLOCK_ROWS):
-        total += second_moments(documents[start : start + _BLOCK_ROWS].matrix.toarray())
-    return total.astype(np.float32)
+        return rows
+    places = np.empty(rows.dims, np.int32)
+    places[columns] = np.arange(len(columns), dtype=np.int32)
+    return SparseRows(rows.indptr, places[rows.indices], rows.values, len(columns))

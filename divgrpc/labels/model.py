@@ -94,14 +94,15 @@ class LabelModel:
         return prediction(*best_products(embedded, self.label_factors, width), top_k, threshold)
 
 
-def as_documents(documents: RowsLike) -> Rows:
+def as_documents(documents: RowsLike, row_numbers: range | None = None) -> Rows:
     """Scale `documents` (n, d) to unit length and append a column of ones: (n, d + 1).
 
-    Training uses documents in this form. Raises `InvalidArgumentError` with the field documents for
+    Training uses documents in this form. Errors name rows by `row_numbers`, by default from 0 on.
+    Raises `InvalidArgumentError` with the field documents for
     malformed documents or values that are not finite.
     """
     rows = as_rows("documents", documents, None)
-    prepare("documents", rows, "cosine")
+    prepare("documents", rows, "cosine", row_numbers=row_numbers)
     constant = np.ones((len(rows), 1), np.float32)
     if isinstance(rows, SparseRows):
         matrix = sparse.hstack([rows.matrix, sparse.csr_array(constant)], format="csr")

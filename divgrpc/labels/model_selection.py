@@ -21,8 +21,8 @@ import numpy as np
 
 from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, Tick, start
-from divgrpc.labels.matrices import Products
 from divgrpc.labels.model import best_products
+from divgrpc.labels.products import Products
 from divgrpc.metrics import JudgedLabels, precision_at
 from divgrpc.parameters import LabelParameters
 from divgrpc.types import IntArray

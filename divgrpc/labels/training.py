@@ -9,12 +9,14 @@ from threadpoolctl import threadpool_limits
 
 from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, start
-from divgrpc.labels.matrices import Products, without_empty
-from divgrpc.labels.model import LabelModel, as_documents, as_labels
+from divgrpc.labels.model import LabelModel, as_labels
 from divgrpc.labels.model_selection import Trial, choose
+from divgrpc.labels.products import MultiplyParts, Products
+from divgrpc.labels.training_data import TrainingData, prepare_data
 from divgrpc.parameters import LIMITS, LabelParameters
-from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
-from divgrpc.vectors import Rows, RowsLike, SparseRows
+from divgrpc.storage.writers import MemoryStore
+from divgrpc.types import Progress, TrainingProgress
+from divgrpc.vectors import RowsLike, as_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,25 +47,38 @@ def train(
     to end the training. The same data, parameters, libraries and processor give the same factors.
     Raises `InvalidArgumentError` with the field documents, labels, rank or regularisation.
     """
-    rows = as_documents(documents)
+    rows = as_rows("documents", documents, None)
     truth = as_labels(labels, len(rows))
-    reports = _Reports(len(rows), on_progress)
+    data = prepare_data(MemoryStore(), rows, truth)
+    return train_on(data, parameters or LabelParameters(), on_progress)
+
+
+def train_on(
+    data: TrainingData,
+    parameters: LabelParameters,
+    on_progress: Callable[[Progress], None] | None,
+    multiply_parts: MultiplyParts | None = None,
+) -> TrainedLabels:
+    """Train as `train` does on prepared data.
+
+    multiply_parts: multiplies parts of the data; by default, the cores of this machine do. Trials
+        use a sample, and this machine alone.
+    """
+    _check_rank(parameters.rank, data)
+    reports = _Reports(len(data.documents), on_progress)
     # Use one BLAS thread: the products are small, so several would mostly wait for each other.
     with threadpool_limits(1, user_api="blas"):
-        return _train(rows, truth, parameters or LabelParameters(), reports)
+        return _train(data, parameters, reports, multiply_parts)
 
 
 def _train(
-    rows: Rows, truth: SparseRows, parameters: LabelParameters, reports: "_Reports"
+    data: TrainingData,
+    parameters: LabelParameters,
+    reports: "_Reports",
+    multiply_parts: MultiplyParts | None,
 ) -> TrainedLabels:
-    features, labels = rows.shape[1], truth.shape[1]
-    _check_size(parameters.rank, features, labels)
-    used_features = None
-    if isinstance(rows, SparseRows):
-        rows, used_features = without_empty(rows)
-    truth, used_labels = without_empty(truth)
-    best, trials = choose(rows, truth, parameters, reports.choosing)
-    products = Products(rows, truth)
+    best, trials = choose(data.documents, data.labels, parameters, reports.choosing)
+    products = Products(data.documents, data.labels, multiply_parts)
     rng = np.random.default_rng((parameters.seed, 2))
     reports.begin(best.iterations)
     first = start(products, best.rank, rng, reports.within)
@@ -80,8 +95,8 @@ def _train(
         )
     # Features of sparse documents, and labels, that no document has were left out of training.
     # Insert zeros for them, because regularisation would make their rows zero.
-    feature_map = _insert_zeros(training.feature_map, used_features, features)
-    factors = _insert_zeros(training.label_factors, used_labels, labels)
+    feature_map = data.feature_map_of(training.feature_map)
+    factors = data.label_factors_of(training.label_factors)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
     parameters = replace(
         parameters, rank=best.rank, regularisation=best.regularisation, iterations=best.iterations
@@ -89,28 +104,15 @@ def _train(
     return TrainedLabels(model, parameters, tuple(losses), trials)
 
 
-def _check_size(rank: int | None, features: int, labels: int) -> None:
-    """Raise an error if factors of this `rank` are too large to store.
-
-    `features` is the number of features including the constant one.
-    """
+def _check_rank(rank: int | None, data: TrainingData) -> None:
+    """Raise an error if factors of this `rank` are too large to store."""
+    features, labels = data.feature_count, data.label_count
     rank_max = LIMITS["label_factor_numbers_max"] // max(features, labels)
     if rank is not None and rank > rank_max:
+        # One feature is constant.
         sizes = f"{features - 1} columns and {labels} labels"
         sentence = f"must be at most {rank_max} with {sizes}, got {rank}"
         raise invalid("rank", f"{sentence}: a factor holds too many numbers")
-
-
-def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> FloatArray:
-    """Return `count` rows with `rows` at the row numbers `places`, and zeros elsewhere.
-
-    If `places` is None, `rows` is returned unchanged.
-    """
-    if places is None or len(places) == count:
-        return rows
-    spread = np.zeros((count, rows.shape[1]), np.float32)
-    spread[places] = rows
-    return spread
 
 
 class _Reports:

@@ -336,10 +336,10 @@ class Staging(ArrayFolder):
         """Let writers of the index refuse writes, which this generation would not have."""
         self._lock.refuse_writes()
 
-    def scratch(self) -> ArrayFolder:
-        """Return a store for arrays that the generation does not keep; discard it at the end."""
+    def scratch(self, name: str) -> ArrayFolder:
+        """Return a store, folder `name`, for arrays that are not kept; discard it at the end."""
         with full_disk_errors():
-            self._scratch.append(ArrayFolder(self.folder / "scratch"))
+            self._scratch.append(ArrayFolder(self.folder / name))
         return self._scratch[-1]
 
     def discard(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.storage.arrays import ArrayEntry
+from divgrpc.storage.arrays import ArrayEntry, ArrayFolder
 from divgrpc.storage.generations import Generation, Staging
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Defaults
@@ -45,7 +45,7 @@ class MemoryStore:
     def refuse_writes(self) -> None:
         """Do nothing, because nobody writes to the index."""
 
-    def scratch(self) -> "MemoryStore":
+    def scratch(self, _name: str) -> "MemoryStore":
         """Return a store for arrays that the generation does not keep."""
         return MemoryStore()
 
@@ -100,6 +100,8 @@ class MemoryStore:
 # have the methods begin, append, read, create, share, refuse_writes, scratch and publish, with the
 # same meaning.
 Store: TypeAlias = MemoryStore | Staging
+# A store whose arrays may be those of no generation.
+ArrayStore: TypeAlias = MemoryStore | ArrayFolder
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from divgrpc.builder.assembly import assemble, requested_parameters
-from divgrpc.builder.point_arrays import PointArrays
 from divgrpc.builder.progress import Report, StageReport
 from divgrpc.builder.row_encoder import (
     CENTRE,
@@ -35,6 +34,7 @@ from divgrpc.hashing.tables import create_tables
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.search.arrays import points_of
+from divgrpc.search.point_arrays import PointArrays
 from divgrpc.storage.generations import Generation, Staging, open_generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IntArray, Progress

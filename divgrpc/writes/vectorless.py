@@ -249,7 +249,7 @@ class VectorlessPoints:
         if self._scratch is None:
             if not isinstance(self._store, Staging):
                 raise invalid("path", "must be given: points without a vector need a folder")
-            self._scratch = self._store.scratch()
+            self._scratch = self._store.scratch("scratch")
             self._store.on_whole = self.begin_writes
             self._writer = ColumnWriter(self._scratch, self._attributes, has_payloads=True)
             self._annotation_writer = AnnotationWriter(self._scratch, _stored(annotations))

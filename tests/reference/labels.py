@@ -71,6 +71,17 @@ def sparse_product(
     return product
 
 
+def transposed_product(
+    indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, rows: Floats, columns: int
+) -> Floats:
+    """Return transposed sparse rows times `rows` in float32, adding the values in stored order."""
+    product = np.zeros((columns, rows.shape[1]), np.float32)
+    for row in range(len(indptr) - 1):
+        for at in range(indptr[row], indptr[row + 1]):
+            product[indices[at]] += values[at] * rows[row]
+    return product
+
+
 def column_sums(a: Floats, b: Floats) -> Floats:
     """Return the inner product of each column of `a` with the same column of `b`, in float64."""
     sums = np.zeros(a.shape[1])

@@ -14,11 +14,12 @@ from scipy import sparse
 from benchmarks.harness.datasets import documents, precisions
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import leml as factoring
-from divgrpc.labels import leml, matrices, model_selection, training
+from divgrpc.labels import leml, matrices, model_selection, products, training
 from divgrpc.labels.leml import Alternation
-from divgrpc.labels.matrices import Products, multiply
+from divgrpc.labels.matrices import multiply
 from divgrpc.labels.model import as_documents, as_labels
 from divgrpc.labels.model_selection import RANK_MAX, REGULARISATIONS
+from divgrpc.labels.products import Products
 from divgrpc.labels.training import TrainedLabels, train
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, Progress, TrainingProgress
@@ -111,8 +112,9 @@ def test_precomputed_and_implicit_moments_agree(
     rows: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
     matrix_training = train(rows, labels, parameters)
-    monkeypatch.setattr(matrices, "_MOMENT_COLUMNS_MAX", 0)
-    monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
+    monkeypatch.setattr(products, "_MOMENT_COLUMNS_MAX", 0)
+    monkeypatch.setattr(products, "_BLOCK_ROWS_MAX", 7)
+    monkeypatch.setattr(products, "_BLOCK_ROWS_MIN", 1)
     monkeypatch.setattr(leml, "_BLOCK_NUMBERS", 1)
     operator_training = train(rows, labels, parameters)
     assert scores_of(operator_training, documents) == pytest.approx(

@@ -1,0 +1,205 @@
+"""Products of documents X (n, d) and labels Y (n, L) with matrices of few columns, for LEML.
+
+Every product takes a matrix with one row for each column of X or Y, and returns such a matrix. So a
+product of all rows is the sum of the products of parts of the rows, and whoever has the rows of a
+part can compute its product. Parts depend on the data alone, and their products are added in the
+order of the parts. A sum is therefore the same, bit for bit, on any number of cores or machines
+with processors of one kind.
+
+Within a part, products run over blocks of rows that stay in the cache. Sparse matrices stay sparse.
+If d is small, XᵀX (d, d) is computed once. A step of conjugate gradients is then one dense product,
+about thirty times faster than two sparse products.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.kernels import leml
+from divgrpc.labels.matrices import second_moments
+from divgrpc.parallel import on_all_cores
+from divgrpc.platforms import count_cores
+from divgrpc.types import FloatArray
+from divgrpc.vectors import Rows, SparseRows
+
+# What is multiplied with a matrix: XᵀY (features), YᵀX (labels) or XᵀX (moments). "squares" is
+# VᵀXᵀXV for a matrix V.
+Operation: TypeAlias = Literal["features", "labels", "moments", "squares"]
+# A product, float32, or float64 for "squares".
+Sums: TypeAlias = npt.NDArray[np.floating]
+# Multiplies parts of the rows with a matrix, and yields the products in the order of the parts.
+MultiplyParts: TypeAlias = Callable[[Operation, FloatArray, Sequence[range]], Iterable[Sums]]
+
+# A part has at least this many stored values, so that its work is worth a message.
+_PART_VALUES_MIN: Final = 2**18
+# A part has at least this many stored values for each row of its product, so that the sum of the
+# products of all parts takes little time.
+_VALUES_PER_ROW_MIN: Final = 8
+_PARTS_MAX: Final = 64
+# The product of a part has at most 2**23 values (32 MiB). Each core has one.
+_PRODUCT_NUMBERS: Final = 2**23
+# A block has about this many values of an intermediate product (512 KiB).
+_BLOCK_NUMBERS: Final = 2**17
+_BLOCK_ROWS_MIN: Final = 64
+_BLOCK_ROWS_MAX: Final = 8_192
+# XᵀX is kept only if X has at most 4,096 columns, so that XᵀX takes at most 64 MiB, and if XᵀX has
+# at most 32 times as many values as X stores. The ratio is 32 because a dense product handles about
+# 32 values in the time that a sparse product needs for one stored value.
+_MOMENT_COLUMNS_MAX: Final = 4_096
+_MOMENTS_PER_STORED_MAX: Final = 32
+# If a sparse X stores at least this share of its n x d values, XᵀX is computed from dense blocks of
+# rows.
+_DENSE_SHARE_MIN: Final = 1 / 16
+
+
+class Products:
+    """Products of X and Y with matrices of few columns, in float32."""
+
+    def __init__(
+        self,
+        documents: Rows,
+        labels: SparseRows,
+        multiply_parts: MultiplyParts | None = None,
+    ) -> None:
+        """Take `documents` X (n, d) and `labels` Y (n, L); all values in Y are 1.
+
+        multiply_parts: multiplies parts of X and Y; by default, the cores of this machine do.
+        """
+        self.documents, self.labels = documents, labels
+        self._parts = divide_rows(documents, labels)
+        self._multiply_parts = multiply_parts or self._multiply_here
+        self._moments = _moments(documents) if _worth_moments(documents) else None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The numbers of documents, features and labels: n, d, L."""
+        return len(self.documents), self.documents.shape[1], self.labels.shape[1]
+
+    def to_features(self, label_factors: FloatArray) -> FloatArray:
+        """Return Xᵀ Y H (d, r) for `label_factors` H (L, r)."""
+        return self._by_columns("features", label_factors, self.shape[1])
+
+    def to_labels(self, feature_map: FloatArray) -> FloatArray:
+        """Return Yᵀ X V (L, r) for `feature_map` V (d, r)."""
+        return self._by_columns("labels", feature_map, self.shape[2])
+
+    def moments(self, feature_map: FloatArray) -> FloatArray:
+        """Return XᵀX V (d, r) for `feature_map` V (d, r)."""
+        if self._moments is not None:
+            return self._moments @ feature_map
+        return self._by_columns("moments", feature_map, self.shape[1])
+
+    def squares(self, feature_map: FloatArray) -> Sums:
+        """Return VᵀXᵀX V (r, r) float64 for `feature_map` V (d, r)."""
+        return self._sum("squares", feature_map)
+
+    def _by_columns(self, operation: Operation, matrix: FloatArray, rows: int) -> FloatArray:
+        """Return a product (rows, r), computed a few columns at a time."""
+        width = max(1, _PRODUCT_NUMBERS // max(1, *self.shape[1:]))
+        image = np.empty((rows, matrix.shape[1]), np.float32)
+        for start in range(0, matrix.shape[1], width):
+            columns = slice(start, start + width)
+            image[:, columns] = self._sum(operation, np.ascontiguousarray(matrix[:, columns]))
+        return image
+
+    def _sum(self, operation: Operation, matrix: FloatArray) -> Sums:
+        products = iter(self._multiply_parts(operation, matrix, self._parts))
+        total = next(products)
+        for product in products:
+            total += product
+        return total
+
+    def _multiply_here(
+        self, operation: Operation, matrix: FloatArray, parts: Sequence[range]
+    ) -> Iterator[Sums]:
+        def work(part: range) -> Sums:
+            return multiply_part(operation, self.documents, self.labels, part, matrix)
+
+        # No product waits for the sum while a core has another one.
+        step = count_cores()
+        for first in range(0, len(parts), step):
+            yield from on_all_cores(work, parts[first : first + step])
+
+
+def divide_rows(documents: Rows, labels: SparseRows) -> list[range]:
+    """Return the parts of the rows of X (n, d) and Y (n, L), in order."""
+    rows, columns = documents.shape
+    size = _stored_values(documents) + len(labels.indices)
+    part_values = max(_PART_VALUES_MIN, _VALUES_PER_ROW_MIN * (columns + labels.dims))
+    count = min(max(1, size // part_values), _PARTS_MAX, max(1, rows))
+    cuts = [rows * part // count for part in range(count + 1)]
+    return [range(start, stop) for start, stop in pairwise(cuts)]
+
+
+def multiply_part(
+    operation: Operation,
+    documents: Rows,
+    labels: SparseRows,
+    part: range,
+    matrix: FloatArray,
+) -> Sums:
+    """Return the product of a part of the rows of X (n, d) and Y (n, L).
+
+    matrix: (d, r) or (L, r) float32, contiguous.
+
+    Returns (d, r) or (L, r) float32; for "squares" (r, r) float64.
+    """
+    width = matrix.shape[1]
+    left = labels if operation == "labels" else documents
+    right = labels if operation == "features" else documents
+    squares = np.zeros((width, width))
+    total = np.zeros((left.shape[1] if operation != "squares" else 0, width), np.float32)
+    step = max(_BLOCK_ROWS_MIN, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS // max(1, width)))
+    for start in range(part.start, part.stop, step):
+        block = slice(start, min(start + step, part.stop))
+        product = _product(right[block], matrix)
+        if operation == "squares":
+            squares += product.T @ product
+        else:
+            _add_transposed(left[block], product, total)
+    return squares if operation == "squares" else total
+
+
+def _product(rows: Rows, matrix: FloatArray) -> FloatArray:
+    """Return the product (m, r) of `rows` (m, d) and `matrix` (d, r), on one core."""
+    if not isinstance(rows, SparseRows):
+        return rows @ matrix
+    product = np.empty((len(rows), matrix.shape[1]), np.float32)
+    arrays = (rows.indptr, rows.indices, rows.values, matrix)
+    leml.sparse_product(*arrays, 0, len(rows), product)
+    return product
+
+
+def _add_transposed(rows: Rows, product: FloatArray, total: FloatArray) -> None:
+    """Add the product of transposed `rows` (m, d) and `product` (m, r) to `total` (d, r)."""
+    if not isinstance(rows, SparseRows):
+        total += rows.T @ product
+        return
+    leml.add_transposed(rows.indptr, rows.indices, rows.values, product, total)
+
+
+def _stored_values(documents: Rows) -> int:
+    return len(documents.indices) if isinstance(documents, SparseRows) else documents.size
+
+
+def _worth_moments(documents: Rows) -> bool:
+    columns = int(documents.shape[1])
+    largest = _MOMENTS_PER_STORED_MAX * max(1, _stored_values(documents))
+    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= largest
+
+
+def _moments(documents: Rows) -> FloatArray:
+    """Return XᵀX (d, d) float32."""
+    if not isinstance(documents, SparseRows):
+        return second_moments(documents).astype(np.float32)
+    rows, columns = documents.shape
+    if len(documents.indices) < _DENSE_SHARE_MIN * rows * columns:
+        matrix = documents.matrix
+        return np.asarray((matrix.T @ matrix).toarray(), np.float32)
+    total = np.zeros((columns, columns))
+    for start in range(0, rows, _BLOCK_ROWS_MAX):
+        total += second_moments(documents[start : start + _BLOCK_ROWS_MAX].matrix.toarray())
+    return total.astype(np.float32)
