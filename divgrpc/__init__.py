@@ -21,6 +21,7 @@ from divgrpc.errors import DivgrpcError
 from divgrpc.types import IndexInfo, QueryResult
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.types.quotas import GroupBy, Quota
+from divgrpc.version import VERSION
 
 if TYPE_CHECKING:
     from divgrpc.collection import Collection
@@ -42,7 +43,7 @@ __all__ = [
     "diversify",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Modules of the classes and functions that import the compiled engine.
 _COMPILED: Final = {

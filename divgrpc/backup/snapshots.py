@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from divgrpc import __version__
 from divgrpc.backup.archive import ArchiveWriter, Member
 from divgrpc.backup.capture import Capture, CapturedFile, capture
 from divgrpc.backup.contents import DESCRIPTION, Contents, SnapshotEntry
@@ -21,6 +20,7 @@ from divgrpc.storage.generations import (
     list_indexes,
 )
 from divgrpc.storage.meter import Meter, OnProgress
+from divgrpc.version import VERSION
 
 # Stands for standard output, and for standard input.
 PIPE: Final = "-"
@@ -98,7 +98,7 @@ def _add_index(
 ) -> SnapshotEntry:
     with _named_damage(index.name), capture(index) as captured:
         contents = _contents(index.name, captured)
-        text = contents.to_json(__version__)
+        text = contents.to_json(VERSION)
         archive.add(Member(f"{index.name}/{DESCRIPTION}", len(text)), [text])
         meter = Meter(on_progress, f"copying {index.name}", contents.entry.bytes)
         for file in captured.files:

@@ -50,7 +50,8 @@ _RESIDUAL_SHARE: Final = 1e-2
 # Conjugate gradients also stop when the residual falls to this share of the right-hand side, about
 # the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
-# A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks.
+# A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks, and
+# each core may have one for the product of its part of the rows.
 _BLOCK_NUMBERS: Final = 2**26
 # Rows in one dense product.
 _BLOCK_ROWS: Final = 2**16
@@ -162,7 +163,10 @@ class Alternation:
         products, weight = self._products, self._regularisation
         moments = products.squares(self.feature_map)
         moments[np.diag_indices_from(moments)] += weight
-        image = products.to_labels(self.feature_map)
+        image = np.empty_like(self.label_factors)
+        for columns in _column_blocks(products, image.shape[1]):
+            block = np.ascontiguousarray(self.feature_map[:, columns])
+            image[:, columns] = products.to_labels(block)
         # This uses numpy, because threads of scipy's BLAS would compete with those of numpy's BLAS.
         root = np.linalg.inv(np.linalg.cholesky(moments))
         label_squares = 0.0

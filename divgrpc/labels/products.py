@@ -11,7 +11,7 @@ If d is small, XᵀX (d, d) is computed once. A step of conjugate gradients is t
 about thirty times faster than two sparse products.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
@@ -30,8 +30,8 @@ from divgrpc.vectors import Rows, SparseRows
 Operation: TypeAlias = Literal["features", "labels", "moments", "squares"]
 # A product, float32, or float64 for "squares".
 Sums: TypeAlias = npt.NDArray[np.floating]
-# Multiplies parts of the rows with a matrix, and yields the products in the order of the parts.
-MultiplyParts: TypeAlias = Callable[[Operation, FloatArray, Sequence[range]], Iterable[Sums]]
+# Returns a product of all rows with a matrix.
+Multiply: TypeAlias = Callable[[Operation, FloatArray], Sums]
 
 # A part has at least this many stored values, so that its work is worth a message.
 _PART_VALUES_MIN: Final = 2**18
@@ -39,8 +39,6 @@ _PART_VALUES_MIN: Final = 2**18
 # products of all parts takes little time.
 _VALUES_PER_ROW_MIN: Final = 8
 _PARTS_MAX: Final = 64
-# The product of a part has at most 2**23 values (32 MiB). Each core has one.
-_PRODUCT_NUMBERS: Final = 2**23
 # A block has about this many values of an intermediate product (512 KiB).
 _BLOCK_NUMBERS: Final = 2**17
 _BLOCK_ROWS_MIN: Final = 64
@@ -59,18 +57,15 @@ class Products:
     """Products of X and Y with matrices of few columns, in float32."""
 
     def __init__(
-        self,
-        documents: Rows,
-        labels: SparseRows,
-        multiply_parts: MultiplyParts | None = None,
+        self, documents: Rows, labels: SparseRows, multiply: Multiply | None = None
     ) -> None:
         """Take `documents` X (n, d) and `labels` Y (n, L); all values in Y are 1.
 
-        multiply_parts: multiplies parts of X and Y; by default, the cores of this machine do.
+        multiply: computes products; by default, the cores of this machine do.
         """
         self.documents, self.labels = documents, labels
         self._parts = divide_rows(documents, labels)
-        self._multiply_parts = multiply_parts or self._multiply_here
+        self._multiply = multiply or self._multiply_here
         self._moments = _moments(documents) if _worth_moments(documents) else None
 
     @property
@@ -80,48 +75,41 @@ class Products:
 
     def to_features(self, label_factors: FloatArray) -> FloatArray:
         """Return Xᵀ Y H (d, r) for `label_factors` H (L, r)."""
-        return self._by_columns("features", label_factors, self.shape[1])
+        return self._multiply("features", label_factors)
 
     def to_labels(self, feature_map: FloatArray) -> FloatArray:
         """Return Yᵀ X V (L, r) for `feature_map` V (d, r)."""
-        return self._by_columns("labels", feature_map, self.shape[2])
+        return self._multiply("labels", feature_map)
 
     def moments(self, feature_map: FloatArray) -> FloatArray:
         """Return XᵀX V (d, r) for `feature_map` V (d, r)."""
         if self._moments is not None:
             return self._moments @ feature_map
-        return self._by_columns("moments", feature_map, self.shape[1])
+        return self._multiply("moments", feature_map)
 
     def squares(self, feature_map: FloatArray) -> Sums:
         """Return VᵀXᵀX V (r, r) float64 for `feature_map` V (d, r)."""
-        return self._sum("squares", feature_map)
+        return self._multiply("squares", feature_map)
 
-    def _by_columns(self, operation: Operation, matrix: FloatArray, rows: int) -> FloatArray:
-        """Return a product (rows, r), computed a few columns at a time."""
-        width = max(1, _PRODUCT_NUMBERS // max(1, *self.shape[1:]))
-        image = np.empty((rows, matrix.shape[1]), np.float32)
-        for start in range(0, matrix.shape[1], width):
-            columns = slice(start, start + width)
-            image[:, columns] = self._sum(operation, np.ascontiguousarray(matrix[:, columns]))
-        return image
-
-    def _sum(self, operation: Operation, matrix: FloatArray) -> Sums:
-        products = iter(self._multiply_parts(operation, matrix, self._parts))
-        total = next(products)
-        for product in products:
-            total += product
-        return total
-
-    def _multiply_here(
-        self, operation: Operation, matrix: FloatArray, parts: Sequence[range]
-    ) -> Iterator[Sums]:
+    def _multiply_here(self, operation: Operation, matrix: FloatArray) -> Sums:
         def work(part: range) -> Sums:
             return multiply_part(operation, self.documents, self.labels, part, matrix)
 
-        # No product waits for the sum while a core has another one.
-        step = count_cores()
-        for first in range(0, len(parts), step):
-            yield from on_all_cores(work, parts[first : first + step])
+        def products() -> Iterator[Sums]:
+            # No product waits for the sum while a core has another one.
+            step = count_cores()
+            for first in range(0, len(self._parts), step):
+                yield from on_all_cores(work, self._parts[first : first + step])
+
+        return sum_of(products())
+
+
+def sum_of(products: Iterator[Sums]) -> Sums:
+    """Return the sum of the products of all parts, in their order; overwrite the first one."""
+    total = next(products)
+    for product in products:
+        total += product
+    return total
 
 
 def divide_rows(documents: Rows, labels: SparseRows) -> list[range]:

@@ -11,7 +11,7 @@ from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, start
 from divgrpc.labels.model import LabelModel, as_labels
 from divgrpc.labels.model_selection import Trial, choose
-from divgrpc.labels.products import MultiplyParts, Products
+from divgrpc.labels.products import Multiply, Products
 from divgrpc.labels.training_data import TrainingData, prepare_data
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.storage.writers import MemoryStore
@@ -57,28 +57,28 @@ def train_on(
     data: TrainingData,
     parameters: LabelParameters,
     on_progress: Callable[[Progress], None] | None,
-    multiply_parts: MultiplyParts | None = None,
+    multiply: Multiply | None = None,
 ) -> TrainedLabels:
     """Train as `train` does on prepared data.
 
-    multiply_parts: multiplies parts of the data; by default, the cores of this machine do. Trials
-        use a sample, and this machine alone.
+    multiply: computes products of the data; by default, the cores of this machine do. Trials use a
+        sample, and this machine alone.
     """
     _check_rank(parameters.rank, data)
     reports = _Reports(len(data.documents), on_progress)
     # Use one BLAS thread: the products are small, so several would mostly wait for each other.
     with threadpool_limits(1, user_api="blas"):
-        return _train(data, parameters, reports, multiply_parts)
+        return _train(data, parameters, reports, multiply)
 
 
 def _train(
     data: TrainingData,
     parameters: LabelParameters,
     reports: "_Reports",
-    multiply_parts: MultiplyParts | None,
+    multiply: Multiply | None,
 ) -> TrainedLabels:
     best, trials = choose(data.documents, data.labels, parameters, reports.choosing)
-    products = Products(data.documents, data.labels, multiply_parts)
+    products = Products(data.documents, data.labels, multiply)
     rng = np.random.default_rng((parameters.seed, 2))
     reports.begin(best.iterations)
     first = start(products, best.rank, rng, reports.within)

@@ -41,6 +41,12 @@ SCORED = 1  # the number of points whose distances were computed
 PROBED = 2  # with TABLES, the number of buckets that were probed
 REPLY_NUMBERS: Final = 3
 
+# Places of the numbers of a matrix in `STAGED_REQUEST`.
+OPERATION = 0  # the place of the operation in `staged_training.OPERATIONS`
+FILE = 1  # the number of the file that has the matrix
+COLUMNS = 2  # the number of its columns
+MATRIX_NUMBERS: Final = 3
+
 # What points must meet.
 _RESTRICTION: Final = (
     Column.of("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
@@ -138,12 +144,14 @@ SCROLL_REQUEST: Final = Layout(
 # Columns of `sizes`: bounds of the bytes that a point takes in a message to a caller, by itself and
 # with each of `Parts`.
 SCROLL_REPLY: Final = Layout(12, (Column.of("ids", np.int64), Column.of("sizes", np.int64, 2)))
-# The rows of a block of a build that is under way (`staged_points`), and what they are encoded as.
-ENCODE_REQUEST: Final = Layout(
+# Rows of a build that is under way, and what they are encoded as (`staged_points`) or their product
+# with a matrix (`staged_training`).
+STAGED_REQUEST: Final = Layout(
     20,
     (
         Column.of("folder", np.uint8),  # the name of the staging folder
         Column.of("rows", np.int64),  # the first row, and the row after the last one
+        Column.of("matrix", np.int64),  # for products, `MATRIX_NUMBERS` numbers
     ),
 )
 ENCODE_REPLY: Final = Layout(
@@ -152,6 +160,13 @@ ENCODE_REPLY: Final = Layout(
         Column.of("cells", np.int32),  # -1 without cells
         Column.of("terms", np.uint32),
         Column.of("codes", np.uint8, 2),
+    ),
+)
+MULTIPLY_REPLY: Final = Layout(
+    22,
+    (
+        Column.of("product", np.float32, 2),  # empty for squares
+        Column.of("squares", np.float64, 2),  # empty for other products
     ),
 )
 

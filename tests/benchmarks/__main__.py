@@ -27,6 +27,7 @@ _IN_PROCESS: Final = (
     "diversity",
     "sharded",
     "divided_builds",
+    "divided_training",
 )
 _SERVER_RUNS: Final = (
     "service",

@@ -205,6 +205,13 @@ def _divided_builds(tables: list[Table]) -> None:
     assert min(column(table, "peak, MiB")) >= 0
 
 
+def _divided_training(tables: list[Table]) -> None:
+    alone, divided = tables[0].rows
+    assert alone["replies"] == 0
+    assert divided["difference"] == 0
+    assert 0 < divided["products"] <= divided["replies"]
+
+
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -285,6 +292,10 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "served_shards": (
         "--points 1000 --queries 30 --shards 2 --rounds 1 --kills 1 --stops 1",
         _served_shards,
+    ),
+    "divided_training": (
+        "--documents 30000 --features 300 --labels 20 --rank 3 --iterations 1 --shards 1 2",
+        _divided_training,
     ),
     "divided_builds": ("--points 3000 --dims 8 --shards 1 3", _divided_builds),
     "replicas": ("--calls 300 --servers 2 --in-flight 4", _replicas),

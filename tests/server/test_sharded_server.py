@@ -19,7 +19,8 @@ from scipy import sparse
 from divgrpc import Index, Quota
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import IndexNotFoundError, UnavailableError, UnsupportedError
-from divgrpc.parameters import BuildParameters
+from divgrpc.labels.build_inputs import LabelInputs
+from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.sharding import layouts
 from divgrpc.sharding.files import divide_folder
 from divgrpc.sharding.messages import Buffer, divide, join
@@ -416,6 +417,41 @@ def test_shard_servers_hash_the_points_of_a_build(
     assert "does not hash points of a build" in server.log
     for name in ("helped", "killed"):
         assert read_manifest(tmp_path / "data" / name / "1") == expected
+
+
+def test_shard_servers_multiply_the_data_of_a_training(
+    shard_server: RunningServer, tmp_path: Path
+) -> None:
+    """The model is the one that one machine trains."""
+    options = ("--shards", "2", "--cluster-token", str(tmp_path / "token"), "--workers", "1")
+    places = ("--shard-servers", shard_server.target, *METRICS)
+    # So many values make four parts.
+    points = random_points(8_500, dims=128, seed=2)
+    labels = sparse.csr_array(np.random.default_rng(3).random((len(points), 9)) < 0.2)
+    training: dict[str, Any] = {"rank": 3, "regularisation": 1.0, "iterations": 2}
+    with staging(tmp_path / "here" / "points", replace=False) as stage:
+        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        inputs = LabelInputs(model="leml", parameters=LabelParameters(**training))
+        builder = IndexBuilder(stage, BuildParameters(hash_family="lsh_div"), labels=inputs)
+        builder.append_all(points, labels=labels)
+        expected = builder.build().manifest
+
+    calls: dict[str, float] = {}
+
+    arguments = ("--data-dir", str(tmp_path / "data"), *options, *places)
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
+
+        def count(progress: Progress) -> None:
+            if progress.stage not in calls:
+                scrape = Scrape(metrics_address(server))
+                calls[progress.stage] = scrape.value("divgrpc_shard_calls_total", outcome="replied")
+
+        client.build(
+            "trained", points, labels=labels, label_model="leml", hash_family="lsh_div",
+            progress=count, **training,
+        )  # fmt: skip
+    assert calls["writing"] >= calls["tables"] + 4
+    assert read_manifest(tmp_path / "data" / "trained" / "1") == expected
 
 
 # What an answer without shards says, and what a build of fewer points chooses otherwise.

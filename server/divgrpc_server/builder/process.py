@@ -11,13 +11,14 @@ import socket
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias, TypedDict
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.builder.builder import IndexBuilder
-from divgrpc.builder.encoder import EncodeBlocks, encode_on_all_cores
+from divgrpc.builder.encoder import EncodeBlocks
+from divgrpc.builder.label_model import TrainLabels
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.platforms import count_cores
@@ -31,6 +32,8 @@ from divgrpc_protos.v1 import attributes_pb2, index_pb2
 from divgrpc_server.builder import attributes
 from divgrpc_server.builder.labels import LabelUpload
 from divgrpc_server.builder.shard_encoder import ShardEncoder
+from divgrpc_server.builder.shard_trainer import ShardTrainer
+from divgrpc_server.builder.shard_work import ShardWork
 from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, requests, results
 from divgrpc_server.codec.statuses import OutOfMemoryError, expected, explain
@@ -68,7 +71,7 @@ def build(link: socket.socket, process: control.Process, log: logs.Logger) -> In
             label_inputs = label_upload.inputs()
         builder = IndexBuilder(
             stage, parameters, expected_rows=expected_rows, on_progress=report, labels=label_inputs,
-            attributes=declared, encode_blocks=_encoder(link, stage, name, process.config, log),
+            attributes=declared, **_far_work(link, stage, name, process.config, log),
         )  # fmt: skip
         vectorless = VectorlessPoints(stage, parameters, declared)
         rows, layout = 0, None
@@ -83,12 +86,22 @@ def build(link: socket.socket, process: control.Process, log: logs.Logger) -> In
         return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
 
 
-def _encoder(
+class _FarWork(TypedDict, total=False):
+    """The arguments of `IndexBuilder` for work that others may do."""
+
+    encode_blocks: EncodeBlocks
+    train_labels: TrainLabels
+
+
+def _far_work(
     link: socket.socket, stage: Staging, index: str, config: Config, log: logs.Logger
-) -> EncodeBlocks:
-    """Return what encodes the points of a build: shard servers too if they are elsewhere."""
+) -> _FarWork:
+    """Let shard servers encode points and train labels with this process if they are elsewhere."""
     places = config.far_places
-    return ShardEncoder(link, stage, index, places, log) if places else encode_on_all_cores
+    if not places:
+        return {}
+    work = ShardWork(link, index, places, log)
+    return {"encode_blocks": ShardEncoder(work, stage), "train_labels": ShardTrainer(work, stage)}
 
 
 class _Layout(NamedTuple):

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias, cast
 from divgrpc.engine import Engine
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.gathering_engine import GatheringEngine
-from divgrpc.sharding.staged_points import StagedPoints
+from divgrpc.sharding.staged_build import StagedBuild
 from divgrpc_server.codec.statuses import LateError, ReplicaBehindError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.errors import FrameError
@@ -360,7 +360,7 @@ class Worker:
         return False
 
     def _queue_for(
-        self, batch: Work, index: Engine | ShardCore | StagedPoints | None
+        self, batch: Work, index: Engine | ShardCore | StagedBuild | None
     ) -> list[Task] | None:
         """Return the list in which a batch must wait; None if it can be started.
 
@@ -387,10 +387,10 @@ class Worker:
         tasks, self._behind = self._behind, []
         self._resume(tasks)
 
-    def _start(self, batch: Work, index: Engine | ShardCore | StagedPoints | None) -> Reply | None:
+    def _start(self, batch: Work, index: Engine | ShardCore | StagedBuild | None) -> Reply | None:
         """Start a batch; return its reply if it has one already."""
         if isinstance(batch, Ask):
-            return batch.start(cast("ShardCore | StagedPoints", index))
+            return batch.start(cast("ShardCore | StagedBuild", index))
         is_first = index is not None and not batch.exchanges
         if self._meter is not None and is_first and isinstance(batch, batches.Batch):
             self._meter.add(batch.name, batch.row_count)

@@ -11,7 +11,7 @@ opened, and threads remove the copies of earlier generations when the server sta
 index changes. A copy that is damaged again after it was made again is not made a third time until a
 minute has passed.
 
-A builder may ask a shard server to encode some points in its staging folder (`worker.staged`).
+A builder may ask a shard server to work on points in its staging folder (`worker.staged`).
 """
 
 import threading
@@ -32,7 +32,7 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
-from divgrpc.sharding.staged_points import ENCODE, StagedPoints
+from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import explain
@@ -81,13 +81,13 @@ class Ask:
         self.is_withdrawn = False
         self._message = message
         name = check_index_name(message.index)
-        if message.operation == ENCODE:
+        if message.operation in OPERATIONS:
             self.name = staged_folder(name, message.messages)
         else:
             key = ShardKey(name, message.generation, message.shard, message.checksum)
             self.name = str(key)
 
-    def start(self, core: ShardCore | StagedPoints) -> Reply:
+    def start(self, core: ShardCore | StagedBuild) -> Reply:
         """Return the reply; raises the errors of `ask`."""
         start = thread_seconds()
         replies = core.ask(self._message.operation, self._message.messages)
@@ -149,7 +149,7 @@ class ShardCache:
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         self._damage_seconds = _DAMAGE_SECONDS if copies is None else _COPY_DAMAGE_SECONDS
 
-    def find(self, text: str) -> ShardCore | StagedPoints | None:
+    def find(self, text: str) -> ShardCore | StagedBuild | None:
         """Return a shard, or None while it is being opened; raises the error of opening it.
 
         text: the shard, as `ShardKey.__str__` names it, or the name of a staging folder.

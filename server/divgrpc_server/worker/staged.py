@@ -1,4 +1,4 @@
-"""The points that builders let a shard server encode (`divgrpc.sharding.staged_points`)."""
+"""The builds that a shard server works on for builders (`divgrpc.sharding.staged_build`)."""
 
 import threading
 import time
@@ -7,11 +7,12 @@ from typing import Final
 
 from divgrpc.errors import invalid
 from divgrpc.sharding.messages import Buffer
-from divgrpc.sharding.staged_points import StagedPoints, folder_of, is_offered
+from divgrpc.sharding.staged_arrays import folder_of
+from divgrpc.sharding.staged_build import StagedBuild
 from divgrpc.storage.generations import staging_path
 
 _LOOK_SECONDS: Final = 1.0
-# A few builds may be under way at once. Each of them has hash functions in memory.
+# A few builds may be under way at once. Each of them may have hash functions in memory.
 _BUILDS_MAX: Final = 4
 
 
@@ -34,36 +35,36 @@ def is_staged(name: str) -> bool:
 
 
 class StagedCache:
-    """Keeps the points of the builds that have asked last, while they are offered."""
+    """Keeps the builds that have asked last, while they offer anything."""
 
     def __init__(self, root: Path) -> None:
         """Take the folder of the indexes."""
         self._root = root
         # By folder; the build that has asked last comes last.
-        self._points: dict[str, StagedPoints] = {}
+        self._builds: dict[str, StagedBuild] = {}
         self._forgets = False
         self._lock = threading.Lock()
 
-    def find(self, folder: str) -> StagedPoints:
-        """Return the points in a staging folder; raises `IndexNotFoundError`."""
+    def find(self, folder: str) -> StagedBuild:
+        """Return the build with a staging folder."""
         with self._lock:
-            points = self._points.pop(folder, None) or StagedPoints(self._root / folder)
-            self._points[folder] = points
-            if len(self._points) > _BUILDS_MAX:
-                del self._points[next(iter(self._points))]
+            build = self._builds.pop(folder, None) or StagedBuild(self._root / folder)
+            self._builds[folder] = build
+            if len(self._builds) > _BUILDS_MAX:
+                del self._builds[next(iter(self._builds))]
             if not self._forgets:
                 self._forgets = True
                 threading.Thread(target=self._forget, daemon=True).start()
-        return points
+        return build
 
     def _forget(self) -> None:
-        """Forget the points of builds that are over, because hash functions take memory."""
+        """Forget what is no longer offered, because hash functions take memory."""
         while True:
             time.sleep(_LOOK_SECONDS)
-            ended = [name for name in [*self._points] if not is_offered(self._root / name)]
+            ended = [name for name, build in [*self._builds.items()] if build.close_ended()]
             with self._lock:
                 for name in ended:
-                    self._points.pop(name, None)
-                if not self._points:
+                    self._builds.pop(name, None)
+                if not self._builds:
                     self._forgets = False
                     return

@@ -16,10 +16,11 @@ from divgrpc.builder.builder import IndexBuilder
 from divgrpc.builder.encoder import EncodedRows
 from divgrpc.builder.hash_functions import HashFunctions
 from divgrpc.parameters import BuildParameters
+from divgrpc.sharding.staged_arrays import is_offered
 from divgrpc.sharding.staged_points import (
     ENCODE,
+    OFFER,
     StagedPoints,
-    is_offered,
     offered,
     pack_block,
     unpack_encoded,
@@ -67,7 +68,7 @@ def test_who_has_the_staging_folder_encodes_the_same_bytes(
             for block in reversed(blocks):
                 message = pack_block(stage.folder.name, block)
                 yield block, unpack_encoded(staged.ask(ENCODE, message))
-        assert not is_offered(stage.folder)
+        assert not is_offered(stage.folder, OFFER)
 
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(**options), encode_blocks=encode_backwards)
@@ -83,4 +84,4 @@ def test_a_folder_that_cannot_be_read_offers_no_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "exists", Mock(side_effect=OSError(errno.ESTALE, "stale")))
-    assert not is_offered(tmp_path)
+    assert not is_offered(tmp_path, OFFER)

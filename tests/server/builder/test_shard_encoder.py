@@ -1,7 +1,5 @@
 """Blocks of a build that shard servers encode, as the builder asks for them."""
 
-import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,78 +15,19 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import BuildParameters
 from divgrpc.platforms import count_cores
 from divgrpc.sharding.layouts import ENCODE_REPLY
-from divgrpc.sharding.staged_points import StagedPoints
 from divgrpc.storage.generations import Staging, staging
 from divgrpc.types import HashFamily
 from divgrpc_protos.v1 import shard_index_pb2
-from divgrpc_server.builder import shard_encoder
+from divgrpc_server.builder import shard_work as shard_work_module
 from divgrpc_server.builder.shard_encoder import ShardEncoder
-from divgrpc_server.ipc import job_frames, job_rounds, rounds
+from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.job_frames import Frame
 from support.data.served_index import random_points
+from support.processes.builder_front import Answer, Shards, shard_work
 
 ROWS_PER_BLOCK = 32
 POINTS = random_points(ROWS_PER_BLOCK * 4 * (count_cores() + 2), dims=16, seed=3)
 PLACES = 2
-# Returns what a front sends for a block that a place was asked for.
-Answer = Callable[[int, shard_index_pb2.AskRequest], bytes]
-
-
-class Front:
-    """Answers a builder from another thread, and keeps the places of all messages."""
-
-    def __init__(self, link: socket.socket, answer: Answer, first: Frame | None) -> None:
-        """Send a frame of the caller before the first reply."""
-        self.places: list[int] = []
-        self._link, self._answer, self._first = link, answer, first
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        assembly = job_rounds.Assembly()
-        try:
-            while True:
-                kind, payload = job_frames.receive(self._link)
-                assert kind == Frame.ASK
-                if self._first is not None:
-                    job_frames.send(self._link, self._first)
-                    self._first = None
-                message = assembly.add(payload)
-                assert message is not None
-                number, packed = message
-                step = rounds.unpack_round(packed)
-                ((place, ask),) = step.messages.items()
-                assert step.may_lack
-                self.places.append(place)
-                request = shard_index_pb2.AskRequest.FromString(ask)
-                for part in job_rounds.parts_of(number, self._answer(place, request)):
-                    job_frames.send(self._link, Frame.REPLIES, part)
-        except (EOFError, OSError):
-            self._link.close()
-
-    def join(self) -> None:
-        """Wait until the builder has closed its socket."""
-        self._thread.join()
-
-
-class Shards:
-    """Encode the blocks in a staging folder, unless the place has a reason not to."""
-
-    def __init__(self, stage: Staging, *reasons: str) -> None:
-        self._stage, self._reasons = stage, reasons
-        self._points: StagedPoints | None = None
-
-    def __call__(self, place: int, request: shard_index_pb2.AskRequest) -> bytes:
-        """Return the packed replies."""
-        if place < len(self._reasons) and self._reasons[place]:
-            return rounds.pack_refusal(self._reasons[place])
-        assert (request.index, request.shard) == ("points", place)
-        if self._points is None:
-            self._points = StagedPoints(self._stage.folder)
-        reply = self._points.ask(request.operation, request.messages)
-        return rounds.pack_round(
-            {place: shard_index_pb2.AskResponse(replies=reply).SerializeToString()}
-        )
 
 
 def build(
@@ -99,22 +38,19 @@ def build(
     hash_family: HashFamily = "auto",
 ) -> list[int]:
     """Build an index with the help of places, and return those that were asked."""
-    front_end, builder_end = job_frames.pair()
     parameters = BuildParameters(hash_family=hash_family)
-    with staging(folder / "points", replace=False) as stage, builder_end:
-        front = Front(front_end, answer(stage), first)
-        encode_blocks = ShardEncoder(builder_end, stage, "points", PLACES, log)
+    with (
+        staging(folder / "points", replace=False) as stage,
+        shard_work(answer(stage), PLACES, log, first) as (work, places),
+    ):
+        encode_blocks = ShardEncoder(work, stage)
         builder = IndexBuilder(stage, parameters, encode_blocks=encode_blocks)
         builder.append(POINTS)
-        try:
-            generation = builder.build()
-        finally:
-            builder_end.shutdown(socket.SHUT_RDWR)
-            front.join()
+        generation = builder.build()
     whole = Index.build(POINTS, hash_family=hash_family).engine
     for name, array in generation.arrays.items():
         assert array.tobytes() == whole.arrays[name].tobytes(), name
-    return front.places
+    return places
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +71,7 @@ def test_a_place_that_does_not_encode_costs_no_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left alone for a while; the log says it once."""
-    monkeypatch.setattr(shard_encoder, "_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(shard_work_module, "_PAUSE_SECONDS", 600.0)
     log = Mock()
     places = build(tmp_path, log, lambda stage: Shards(stage, "no folder", ""))
     assert 1 <= places.count(0) <= 2
@@ -147,8 +83,8 @@ def test_places_are_asked_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here at once, and for all blocks."""
-    monkeypatch.setattr(shard_encoder, "_PAUSE_SECONDS", -1.0)
-    monkeypatch.setattr(shard_encoder, "_BLOCKS_PER_CORE", 0)
+    monkeypatch.setattr(shard_work_module, "_PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(shard_work_module, "_ITEMS_PER_CORE", 0)
     refusals = [rounds.pack_refusal("no room")] * 5
 
     def answer(stage: Staging) -> Answer:

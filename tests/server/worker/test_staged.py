@@ -16,9 +16,15 @@ from divgrpc.builder.builder import IndexBuilder
 from divgrpc.builder.encoder import EncodedRows, encode_on_all_cores
 from divgrpc.builder.hash_functions import HashFunctions
 from divgrpc.errors import IndexNotFoundError
-from divgrpc.parameters import BuildParameters
-from divgrpc.sharding import staged_points
-from divgrpc.sharding.layouts import ENCODE_REQUEST
+from divgrpc.labels import products
+from divgrpc.labels.build_inputs import LabelInputs
+from divgrpc.labels.products import multiply_part
+from divgrpc.labels.training import TrainedLabels, train_on
+from divgrpc.labels.training_data import TrainingData
+from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.sharding import staged_arrays
+from divgrpc.sharding.layouts import STAGED_REQUEST
+from divgrpc.sharding.staged_arrays import columns_of
 from divgrpc.sharding.staged_points import (
     ENCODE,
     StagedPoints,
@@ -26,7 +32,11 @@ from divgrpc.sharding.staged_points import (
     pack_block,
     unpack_encoded,
 )
+from divgrpc.sharding.staged_training import MULTIPLY, unpack_product
+from divgrpc.sharding.staged_training import offered as offered_training
+from divgrpc.storage.arrays import ArrayFolder
 from divgrpc.storage.generations import Staging, staging
+from divgrpc.storage.writers import ArrayStore
 from divgrpc.vectors import Rows
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.ipc.packets import Op, Outcome, Request
@@ -93,7 +103,7 @@ def test_blocks_of_a_build_are_encoded_while_it_offers_them(
 
     for _ in range(2):  # the second build replaces the first one
         build(tmp_path, check)
-        eventually(lambda: not cache._staged._points)
+        eventually(lambda: not cache._staged._builds)
         assert ask(cache, pack_block(folders[-1], BLOCK)) == code_pb2.NOT_FOUND
 
 
@@ -121,7 +131,7 @@ def test_what_fits_no_build_is_refused_with_its_status(
             assert ask(cache, pack_block(folder, BLOCK)) == code, folder
         for block in (range(-1, 4), range(4, 4), range(9, 4), range(32, 61), range(33)):
             assert ask(cache, pack_block(name, block)) == bad, block
-        numbers = ENCODE_REQUEST.pack({"folder": np.frombuffer(name.encode(), np.uint8)})
+        numbers = STAGED_REQUEST.pack({"folder": np.frombuffer(name.encode(), np.uint8)})
         for message in (b"", b"?", numbers):
             assert ask(cache, message) == bad
         assert ask(cache, pack_block(name, BLOCK), index="others") == bad
@@ -135,7 +145,7 @@ def test_points_of_a_builder_of_another_version_are_not_encoded(
 ) -> None:
     def check(stage: Staging, *_: object) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(staged_points, "__version__", "0.0.9")
+            patch.setattr(staged_arrays, "VERSION", "0.0.9")
             with pytest.raises(IndexNotFoundError, match=r"a build of version .* this is 0\.0\.9"):
                 StagedPoints(stage.folder)
 
@@ -147,19 +157,68 @@ def test_builds_that_ask_in_turn_are_opened_once(
 ) -> None:
     """A few are kept; one thread forgets those that are over."""
     names = {*"abcde"}
-    open_points = Mock(side_effect=lambda _: object())
-    monkeypatch.setattr(staged, "StagedPoints", open_points)
-    monkeypatch.setattr(staged, "is_offered", lambda folder: folder.name in names)
+
+    def open_build(folder: Path) -> Mock:
+        return Mock(close_ended=lambda: folder.name not in names)
+
+    open_builds = Mock(side_effect=open_build)
+    monkeypatch.setattr(staged, "StagedBuild", open_builds)
     monkeypatch.setattr(staged, "_LOOK_SECONDS", 0.01)
     threads = {*threading.enumerate()}
     cache = StagedCache(tmp_path)
     for folder in "ab" * 3 + "cd" + "a" + "e":
         cache.find(folder)
-    assert [call.args[0].name for call in open_points.call_args_list] == [*"abcde"]
-    assert [*cache._points] == [*"cdae"]
+    assert [call.args[0].name for call in open_builds.call_args_list] == [*"abcde"]
+    assert [*cache._builds] == [*"cdae"]
     assert len({*threading.enumerate()} - threads) == 1
     names -= {*"ae"}
-    eventually(lambda: [*cache._points] == [*"cd"])
+    eventually(lambda: [*cache._builds] == [*"cd"])
     names.clear()
     eventually(lambda: not {*threading.enumerate()} - threads)
-    assert not cache._points
+    assert not cache._builds
+
+
+def test_products_of_a_training_are_refused_with_their_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_PART_VALUES_MIN", 100)
+    cache = ShardCache(tmp_path, Mock(), Mock())
+    labels = np.eye(4)[np.arange(len(POINTS)) % 4]
+    bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
+
+    def multiply(folder: str, rows: range, *matrix: int) -> bytes | int:
+        columns = {**columns_of(folder, rows), "matrix": np.array(matrix, np.int64)}
+        return ask(cache, STAGED_REQUEST.pack(columns), operation=MULTIPLY)
+
+    def train(
+        scratch: ArrayStore, data: TrainingData, parameters: LabelParameters, *_: object
+    ) -> TrainedLabels:
+        name = stage.folder.name
+        assert isinstance(scratch, ArrayFolder)
+        assert multiply(name, range(9), 0, 1, 2) == absent
+        with offered_training(stage.folder, scratch, data, 9) as offer:
+            with offer.matrix(np.ones((4, 2), np.float32)) as number:
+                reply = multiply(name, range(9), 0, number, 2)
+                assert isinstance(reply, bytes)
+                expected = multiply_part(
+                    "features", data.documents, data.labels, range(9), np.ones((4, 2), np.float32)
+                )
+                assert unpack_product(reply).tobytes() == expected.tobytes()
+                for rows in (range(-1, 4), range(4, 4), range(52, 61), range(10)):
+                    assert multiply(name, rows, 0, number, 2) == bad, rows
+                for matrix in ((4, number, 2), (-1, number, 2), (0, 0, 2), (0, number, 0), ()):
+                    assert multiply(name, range(9), *matrix) == bad, matrix
+                assert multiply(name, range(9), 0, number, 10**9) == bad
+                # The file has fewer rows than this operation multiplies.
+                assert multiply(name, range(9), 1, number, 2) == absent
+                assert multiply(name, range(9), 0, number + 1, 2) == absent
+                assert ask(cache, pack_block(name, BLOCK)) == absent
+            assert multiply(name, range(9), 0, number, 2) == absent
+        return train_on(data, parameters, None)
+
+    with staging(tmp_path / "points", replace=True) as stage:
+        inputs = LabelInputs(model="leml", parameters=LabelParameters(rank=2))
+        builder = IndexBuilder(stage, BuildParameters(), labels=inputs, train_labels=train)
+        builder.append(POINTS, labels=labels)
+        builder.build()
+    assert multiply(stage.folder.name, range(9), 0, 1, 2) == absent

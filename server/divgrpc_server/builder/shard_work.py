@@ -1,0 +1,224 @@
+"""Divides the work of a build among shard servers and the cores of this machine.
+
+Theory of operation. Shard servers have the staging folder, so the front passes them messages that
+name rows only. It asks another replica if one is slow or gone. Each place has a few items at a
+time, and so has each core: this machine may have more cores than all places. One thread receives
+replies, others work. The main thread alone sends, because it sends the progress too.
+
+An item that shards do not finish is worked on here, with the same bytes, and its place gets no
+other one for a while. So no build fails because of a shard server.
+"""
+
+import itertools
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from divgrpc.platforms import count_cores
+from divgrpc.sharding.messages import Buffer
+from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.builder.uploads import check_end
+from divgrpc_server.ipc import job_frames, job_rounds, rounds
+from divgrpc_server.ipc.job_frames import Frame
+from divgrpc_server.logging.logs import Logger
+
+# An item is worked on while the next one waits. A query that comes to the place waits for both.
+_ITEMS_PER_PLACE: Final = 2
+_ITEMS_PER_CORE: Final = 2
+_PAUSE_SECONDS: Final = 1.0
+_Result = TypeVar("_Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+
+class Task(Protocol[_Result_co]):
+    """What is to be done with ranges of rows."""
+
+    operation: str  # as for `StagedBuild.ask`
+    verb: str  # what a shard server does with the points, for the log
+
+    def pack(self, rows: range) -> bytes:
+        """Return the message for a shard server."""
+
+    def unpack(self, rows: range, reply: Buffer) -> _Result_co:
+        """Return the result in a reply; raises `ValueError` for a reply that does not fit."""
+
+    def work(self, rows: range) -> _Result_co:
+        """Return the result without a shard server."""
+
+
+class _Ask(NamedTuple):
+    """Rows that a place was asked for."""
+
+    place: int
+    rows: range
+
+
+class _Replies(NamedTuple):
+    """The packed replies to a round."""
+
+    number: int
+    packed: bytes
+
+
+class ShardWork:
+    """Lets shard servers work on a build of an index."""
+
+    def __init__(self, link: socket.socket, index: str, places: int, log: Logger) -> None:
+        """Take the socket to the front.
+
+        places: the number of places with shard servers.
+        """
+        self._link, self._index, self._places, self._log = link, index, places, log
+        self._numbers = itertools.count(1)
+        # When each place may be asked again.
+        self._free_times = dict.fromkeys(range(places), 0.0)
+
+    def run(
+        self, task: Task[_Result], items: Sequence[range], ahead: int | None = None
+    ) -> Iterator[tuple[range, _Result]]:
+        """Yield all items in any order, each with its result.
+
+        ahead: how many items after the first one without a result may be begun; None for all.
+        """
+        with ThreadPoolExecutor(count_cores()) as threads:
+            work: _Work[_Result] = _Work(items, self._free_times, ahead)
+            receiver = threading.Thread(target=self._receive, args=(work,), daemon=True)
+            receiver.start()
+
+            def submit(rows: range) -> None:
+                work.count_here += 1
+                threads.submit(lambda: (rows, task.work(rows))).add_done_callback(work.put)
+
+            try:
+                for _ in items:
+                    yield self._next(task, work, submit)
+            finally:
+                work.expected.put(False)
+            receiver.join()
+
+    def _next(
+        self, task: Task[_Result], work: "_Work[_Result]", submit: Callable[[range], None]
+    ) -> tuple[range, _Result]:
+        """Return the next result, and hand out items meanwhile."""
+        while True:
+            while work.may_begin() and (place := work.free_place()) is not None:
+                self._ask(task, work, place, work.todo.popleft())
+            while work.may_begin() and work.count_here < _ITEMS_PER_CORE * count_cores():
+                submit(work.todo.popleft())
+            event = work.events.get()
+            if isinstance(event, BaseException):
+                raise event
+            if not isinstance(event, _Replies):
+                work.count_here -= 1
+                del work.unfinished[event[0]]
+                return event
+            ask = work.asks.pop(event.number)
+            try:
+                result = task.unpack(ask.rows, _reply_of(ask.place, event.packed))
+            except (ValueError, DecodeError) as error:
+                if not any(self._free_times.values()):
+                    self._log.warning(
+                        f"a shard server does not {task.verb} points of a build, "
+                        "so this process does",
+                        index=self._index, place=ask.place, reason=str(error),
+                    )  # fmt: skip
+                work.put_back(ask)
+            else:
+                del work.unfinished[ask.rows]
+                return ask.rows, result
+
+    def _ask(self, task: Task[_Result], work: "_Work[_Result]", place: int, rows: range) -> None:
+        number = next(self._numbers)
+        work.asks[number] = _Ask(place, rows)
+        message = shard_index_pb2.AskRequest(
+            index=self._index,
+            shard=place,
+            operation=task.operation,
+            messages=task.pack(rows),
+        )
+        packed = rounds.pack_round({place: message.SerializeToString()}, may_lack=True)
+        for part in job_rounds.parts_of(number, packed):
+            job_frames.send(self._link, Frame.ASK, part)
+        work.expected.put(True)
+
+    def _receive(self, work: "_Work[_Result]") -> None:
+        """Receive a reply for each item that a place was asked for."""
+        assembly = job_rounds.Assembly()
+        try:
+            while work.expected.get():
+                while (replies := self._receive_part(assembly)) is None:
+                    pass
+                work.events.put(_Replies(*replies))
+        except Exception as error:  # noqa: BLE001  # the main thread raises it
+            work.events.put(error)
+
+    def _receive_part(self, assembly: job_rounds.Assembly) -> tuple[int, bytes] | None:
+        """Receive a frame; return the number and the packed replies of a round that is complete."""
+        kind, payload = job_frames.receive(self._link)
+        if kind == Frame.REPLIES:
+            return assembly.add(payload)
+        check_end(kind)
+        return None
+
+
+class _Work(Generic[_Result]):
+    """Who has which items.
+
+    todo: the items that nobody has. unfinished: the numbers of the items
+    without a result. count_here: the number
+    of items that this machine has. asks: the items that places have, by the number of the round.
+    events: results, replies, and errors. expected: true for each reply that will come, false at the
+    end.
+    """
+
+    def __init__(
+        self, items: Sequence[range], free_times: dict[int, float], ahead: int | None
+    ) -> None:
+        self.todo = deque(items)
+        self.unfinished = {rows: number for number, rows in enumerate(items)}
+        self.count_here = 0
+        self.asks: dict[int, _Ask] = {}
+        self.events: SimpleQueue[tuple[range, _Result] | _Replies | BaseException] = SimpleQueue()
+        self.expected: SimpleQueue[bool] = SimpleQueue()
+        self._free_times, self._ahead = free_times, ahead
+
+    def may_begin(self) -> bool:
+        """Return whether an item may be begun."""
+        if not self.todo or self._ahead is None:
+            return bool(self.todo)
+        first = next(iter(self.unfinished.values()))
+        return self.unfinished[self.todo[0]] < first + self._ahead
+
+    def put(self, future: "Future[tuple[range, _Result]]") -> None:
+        """Take what a thread has done."""
+        self.events.put(future.exception() or future.result())
+
+    def free_place(self) -> int | None:
+        """Return the place with the fewest items that may get one more; None if all are busy."""
+        counts = {place: 0 for place, end in self._free_times.items() if end < time.monotonic()}
+        for ask in self.asks.values():
+            if ask.place in counts:
+                counts[ask.place] += 1
+        place = min(counts, key=counts.__getitem__, default=None)
+        return place if place is not None and counts[place] < _ITEMS_PER_PLACE else None
+
+    def put_back(self, ask: _Ask) -> None:
+        """Take back an item that its place has not finished."""
+        self.todo.appendleft(ask.rows)
+        self._free_times[ask.place] = time.monotonic() + _PAUSE_SECONDS
+
+
+def _reply_of(place: int, packed: bytes) -> Buffer:
+    """Return the reply in the packed replies to a round; raises `ValueError` and `DecodeError`."""
+    replies = rounds.unpack_round(packed)
+    reason = rounds.refusal_of(replies)
+    if reason is not None:
+        raise ValueError(reason)
+    return shard_index_pb2.AskResponse.FromString(replies.messages[place]).replies
