@@ -178,42 +178,48 @@ def test_builds_that_ask_in_turn_are_opened_once(
     assert not cache._builds
 
 
+def multiply(cache: ShardCache, folder: str, rows: range, *matrix: int) -> bytes | int:
+    """Return the reply to a message that asks for a product, or the code of its status."""
+    columns = {**columns_of(folder, rows), "matrix": np.array(matrix, np.int64)}
+    return ask(cache, STAGED_REQUEST.pack(columns), operation=MULTIPLY)
+
+
+def check_refusals(cache: ShardCache, name: str, number: int) -> None:
+    """Ask for what does not fit a matrix of four rows and two columns."""
+    bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
+    for rows in (range(-1, 4), range(4, 4), range(52, 61), range(10)):
+        assert multiply(cache, name, rows, 0, number, 2) == bad, rows
+    for matrix in ((4, number, 2), (-1, number, 2), (0, 0, 2), (0, number, 0), ()):
+        assert multiply(cache, name, range(9), *matrix) == bad, matrix
+    assert multiply(cache, name, range(9), 0, number, 10**9) == bad
+    # The file has fewer rows than this operation multiplies.
+    assert multiply(cache, name, range(9), 1, number, 2) == absent
+    assert multiply(cache, name, range(9), 0, number + 1, 2) == absent
+    assert ask(cache, pack_block(name, BLOCK)) == absent
+
+
 def test_products_of_a_training_are_refused_with_their_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_PART_VALUES_MIN", 100)
     cache = ShardCache(tmp_path, Mock(), Mock())
     labels = np.eye(4)[np.arange(len(POINTS)) % 4]
-    bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
-
-    def multiply(folder: str, rows: range, *matrix: int) -> bytes | int:
-        columns = {**columns_of(folder, rows), "matrix": np.array(matrix, np.int64)}
-        return ask(cache, STAGED_REQUEST.pack(columns), operation=MULTIPLY)
+    absent = code_pb2.NOT_FOUND
 
     def train(
         scratch: ArrayStore, data: TrainingData, parameters: LabelParameters, *_: object
     ) -> TrainedLabels:
-        name = stage.folder.name
+        name, matrix = stage.folder.name, np.ones((4, 2), np.float32)
         assert isinstance(scratch, ArrayFolder)
-        assert multiply(name, range(9), 0, 1, 2) == absent
+        assert multiply(cache, name, range(9), 0, 1, 2) == absent
         with offered_training(stage.folder, scratch, data, 9) as offer:
-            with offer.matrix(np.ones((4, 2), np.float32)) as number:
-                reply = multiply(name, range(9), 0, number, 2)
+            with offer.matrix(matrix) as number:
+                reply = multiply(cache, name, range(9), 0, number, 2)
                 assert isinstance(reply, bytes)
-                expected = multiply_part(
-                    "features", data.documents, data.labels, range(9), np.ones((4, 2), np.float32)
-                )
+                expected = multiply_part("features", data.documents, data.labels, range(9), matrix)
                 assert unpack_product(reply).tobytes() == expected.tobytes()
-                for rows in (range(-1, 4), range(4, 4), range(52, 61), range(10)):
-                    assert multiply(name, rows, 0, number, 2) == bad, rows
-                for matrix in ((4, number, 2), (-1, number, 2), (0, 0, 2), (0, number, 0), ()):
-                    assert multiply(name, range(9), *matrix) == bad, matrix
-                assert multiply(name, range(9), 0, number, 10**9) == bad
-                # The file has fewer rows than this operation multiplies.
-                assert multiply(name, range(9), 1, number, 2) == absent
-                assert multiply(name, range(9), 0, number + 1, 2) == absent
-                assert ask(cache, pack_block(name, BLOCK)) == absent
-            assert multiply(name, range(9), 0, number, 2) == absent
+                check_refusals(cache, name, number)
+            assert multiply(cache, name, range(9), 0, number, 2) == absent
         return train_on(data, parameters, None)
 
     with staging(tmp_path / "points", replace=True) as stage:
@@ -221,4 +227,4 @@ def test_products_of_a_training_are_refused_with_their_status(
         builder = IndexBuilder(stage, BuildParameters(), labels=inputs, train_labels=train)
         builder.append(POINTS, labels=labels)
         builder.build()
-    assert multiply(stage.folder.name, range(9), 0, 1, 2) == absent
+    assert multiply(cache, stage.folder.name, range(9), 0, 1, 2) == absent
