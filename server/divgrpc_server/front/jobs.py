@@ -388,6 +388,8 @@ class _Relay:
         self.has_passed_rows = False
         self._is_committed = False
         self._rows: list[bytes] = []
+        # Writes progress.
+        self._writing: asyncio.Future[None] | None = None
         self._job = job
         self._header = header
         self._upload = upload
@@ -407,9 +409,10 @@ class _Relay:
                 await messages  # raises what ended it early; otherwise the upload is complete
             await events
         finally:
-            messages.cancel()
-            events.cancel()
-            await asyncio.gather(messages, events, return_exceptions=True)
+            tasks = [messages, events, *([self._writing] if self._writing else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._rounds.close()
             if self._staged is not None:
                 # Make workers close the generation that is not current. This is the previous
@@ -461,15 +464,30 @@ class _Relay:
 
     async def _pass_event(self, payload: bytes, *, is_last: bool) -> None:
         """Pass on an event, or keep it if it is a row of an evaluation that may start over."""
-        self._rows += [payload] if payload else []
         are_rows = self._is_committed and self._job.tries > 1
+        if payload and not are_rows and not is_last:
+            self._pass_progress(payload)
+            return
+        self._rows += [payload] if payload else []
         may_keep = are_rows and not is_last and not self.has_passed_rows
         if may_keep and sum(map(len, self._rows)) <= _ROWS_BYTES_MAX:
             return
         self.has_passed_rows |= are_rows and bool(self._rows)
         rows, self._rows = self._rows, []
+        if self._writing is not None:
+            await self._writing
         for row in rows:
             await self._job.write(row)
+
+    def _pass_progress(self, payload: bytes) -> None:
+        """Pass on progress, or drop it while the caller has not read earlier progress.
+
+        The process may ask shards after it, and a caller who reads no progress must not delay it.
+        """
+        if self._writing is None or self._writing.done():
+            if self._writing is not None:
+                self._writing.result()  # raises what ended the call
+            self._writing = asyncio.ensure_future(self._job.write(payload))
 
     def _hang_up(self) -> None:
         """End the process, which waits for replies that will not come."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -35,12 +35,16 @@ WHOLE = PROGRESS + ROWS + END
 
 
 def relay(
-    *processes: Frames, messages: list[bytes] | None = None, shards: Shards | None = None
+    *processes: Frames,
+    messages: list[bytes] | None = None,
+    shards: Shards | None = None,
+    write: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> list[bytes]:
     """Relay an evaluation to processes that send these frames; return what was passed on.
 
     messages: gets what was passed on, also if the evaluation fails.
     shards: answers rounds.
+    write: is the caller, who otherwise reads all messages.
     """
     remaining: Iterator[Frames] = iter(processes)
     messages = [] if messages is None else messages
@@ -60,11 +64,12 @@ def relay(
                 links.append(process_end.dup())
             front.handle(control.Message("job", message.number), front_end.detach())
 
-    async def write(message: bytes) -> None:
+    async def read_all(message: bytes) -> None:
         messages.append(message)
 
     async def run() -> None:
-        await front.relay(jobs.Evaluation(Frame.EVALUATE, b"request", write), "tag")
+        caller = write or read_all
+        await front.relay(jobs.Evaluation(Frame.EVALUATE, b"request", caller), "tag")
 
     channel: Any = Channel()
     links: list[socket.socket] = []
@@ -134,6 +139,22 @@ class Answers:
     async def await_places(self) -> None:
         """Fail, because a place has no server."""
         raise PlacesMissingError([1], 2)
+
+
+def test_a_caller_who_reads_no_progress_delays_no_round() -> None:
+    """Progress is dropped meanwhile, and rows wait."""
+    passed: list[bytes] = []
+    shards = Answers()
+
+    async def write(message: bytes) -> None:
+        while message == b"progress" and not shards.rounds:
+            await asyncio.sleep(0.001)
+        passed.append(message)
+
+    process = 3 * PROGRESS + ask(1, {0: b"find"}) + ROWS + END
+    relay(process, shards=shards, write=write)
+    assert shards.rounds == [{0: b"find"}]
+    assert passed == [b"progress", b"row 1", b"row 2"]
 
 
 def test_shards_are_asked_while_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
