@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -66,6 +66,7 @@ SHARES: Final = {
 }
 _GOLDEN: Final = Path(__file__).parents[2] / "golden"
 _SECONDS: Final = 60
+_PROGRESS_SECONDS: Final = 10.0
 # A call that takes longer is sent again alone. A call that starts a process may take longer, for
 # example on a busy machine.
 _SLOW_SECONDS, _JOB_SECONDS = 1.0, 20.0
@@ -251,8 +252,18 @@ def _is_withdrawal(item: query_pb2.QueryStreamRequest) -> bool:
     return item.withdraw and not item.HasField("query") and not item.HasField("time_limit_ms")
 
 
-def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) -> Tally:
-    """Send the requests to a separate server, and return the counts and violations."""
+def run(
+    requests: int,
+    seed: int,
+    *,
+    only: int | None = None,
+    callers: int = 4,
+    on_progress: Callable[[int, Tally], None] = lambda *_: None,
+) -> Tally:
+    """Send the requests to a separate server, and return the counts and violations.
+
+    on_progress: called with the number of answered requests and the tally so far.
+    """
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="divgrpc-mutations-") as temporary:
         options = ("--data-dir", f"{temporary}/data", "--workers", "2", "--fronts", "2")
@@ -269,8 +280,9 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
                     stack.enter_context(grpc.insecure_channel(server.target, _CHANNEL_OPTIONS))
                     for _ in range(_CHANNELS)
                 ]
-                for _ in pool.map(Caller(channels, seed, tally).send, numbers):
-                    pass
+                results = pool.map(Caller(channels, seed, tally).send, numbers)
+                for count, _ in enumerate(results, start=1):
+                    on_progress(count, tally)
                 _repeat_slow(server, Caller(channels, seed, Tally()), tally)
             _check(server, tally, pids)
             if _answers(server) != before:
@@ -349,13 +361,27 @@ def _sent(tally: Tally, method: str) -> int:
     return sum(count for (name, _), count in tally.statuses.items() if name == method)
 
 
+class _Progress:
+    """Prints every ten seconds how many requests are answered."""
+
+    def __init__(self, requests: int) -> None:
+        self._requests, self._due = requests, time.monotonic() + _PROGRESS_SECONDS
+
+    def __call__(self, count: int, tally: Tally) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _PROGRESS_SECONDS
+            text = f"{count:,} of {self._requests:,} requests, {len(tally.wrong)} violations"
+            sys.stderr.write(text + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make mutations", description=__doc__)
     parser.add_argument("--requests", type=int, default=200_000, help="(default 200000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws (default 0)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="send this request alone")
     arguments = parser.parse_args()
-    tally = run(arguments.requests, arguments.seed, only=arguments.only)
+    progress = _Progress(arguments.requests)
+    tally = run(arguments.requests, arguments.seed, only=arguments.only, on_progress=progress)
     lines = [report(tally), *itertools.islice(tally.wrong, 20), f"{len(tally.wrong)} violations"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.exit(1 if tally.wrong else 0)
