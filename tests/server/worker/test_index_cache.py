@@ -12,18 +12,22 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.arrays import Array
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError
-from divgrpc.parameters import QueryParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.sharding.files import divide_folder
+from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.storage import generations, published
 from divgrpc.storage.arrays import ArrayEntry, open_array
-from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.generations import IndexFolder, staging
 from divgrpc.types import QueryDefault
 from divgrpc.writes import layout, point_files
 from divgrpc.writes.opening import open_index
 from divgrpc.writes.replica import Replica
 from divgrpc_server.worker import index_cache
 from divgrpc_server.worker.index_cache import IndexCache
+from divgrpc_server.worker.rounds import _without
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
 
@@ -43,6 +47,28 @@ def test_a_prepared_generation_may_have_been_written_to(tmp_path: Path) -> None:
         assert found(cache, is_open).rows == 51
         collection.upsert([51], POINTS[51:52])
         assert found(cache, is_open).rows == 52
+
+
+def test_a_prepared_generation_may_lack_shards(tmp_path: Path) -> None:
+    """It is opened in the staging folder of its build, and read there no more once it is asked."""
+    is_open = threading.Event()
+    with staging(tmp_path / "points", replace=False) as stage:
+        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        builder = IndexBuilder(stage, BuildParameters())
+        builder.append(POINTS)
+        builder.build()
+    staged = tmp_path / ".points.building"
+    (tmp_path / "points" / "1").rename(staged)
+    cache = IndexCache(tmp_path, is_open.set, has_shards=True)
+    cache.prepare("points", staged.name)
+    is_open.wait()
+    cache.collect()
+    staged.rename(tmp_path / "points" / "1")
+    engine = found(cache, is_open)
+    assert isinstance(engine, GatheringEngine)
+    rest = _without(engine, [1])
+    assert rest.missing == (1,)
+    assert rest.coverage == engine.manifest.shards[0].rows / len(POINTS)
 
 
 @pytest.mark.parametrize("numbers", [b"", bytes(48)])
