@@ -22,7 +22,7 @@ def check(config: Config) -> None:
         raise invalid("tls_client_ca", "needs tls_cert and tls_key too")
     if config.insecure and config.tls_cert:
         raise invalid("insecure", "contradicts tls_cert: leave one of them out")
-    if not (config.tls_cert or config.insecure or is_loopback(config.host)):
+    if not (config.tls_cert or config.insecure or is_loopback(config.host, unknown=True)):
         raise invalid(
             "listen",
             f"{config.listen} can be reached from other machines, and there is no TLS: set tls_cert"
@@ -60,13 +60,14 @@ def _check_shard_servers(config: Config) -> None:
         cluster.secret_of(config)
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback(host: str, *, unknown: bool = False) -> bool:
     """Return whether only this machine can connect to `host`.
 
-    A name that is not known counts as loopback: the server cannot listen on it anyway.
+    unknown: what to return for a name that is not known now. To connect, false is right: the name
+        may be that of another machine later. A server cannot listen on it anyway.
     """
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return True
+        return unknown
     return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)

@@ -39,6 +39,19 @@ def test_without_tls_other_machines_cannot_connect(refused: Refusal, listen: str
     assert "set tls_cert and tls_key, or insecure" in refused(DIVGRPC_LISTEN=listen)
 
 
+def test_a_name_that_is_not_known_may_be_another_machine(refused: Refusal, tmp_path: Path) -> None:
+    """It may be known later, and would get the secret of the cluster without TLS."""
+    token = tmp_path / "token"
+    token.write_text("a secret of sixteen or more")
+    options = ("--shards", "2", "--cluster-token", token, "--data-dir", tmp_path)
+    servers = "127.0.0.1:50061,shard.invalid:50061"
+    assert "shard.invalid:50061, which is on another machine" in refused(
+        *options, "--shard-servers", servers
+    )
+    ray = ("--engine", "ray", "--ray-address", "head.invalid:6379")
+    assert "head.invalid:6379, on another machine" in refused(*options, *ray)
+
+
 def test_broken_files_are_named(
     refused: Refusal, tmp_path: Path, authority: Authority, server_pair: Pair
 ) -> None:
