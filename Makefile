@@ -218,7 +218,7 @@ cluster-demo: .venv/ray  ## run a Ray cluster on this machine, and kill a node w
 	$(BIN)/divgrpc warm
 	$(CLUSTER) --demo
 
-test-cluster: .venv/ray  ## kill and stop nodes of a Ray cluster under load; ARGS="--kills 20 --stops 20 --seconds 120" is longer
+test-cluster: .venv/ray  ## kill and stop nodes of a Ray cluster under load; ARGS="--namespaces" cuts links of hosts
 	$(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -q -p no:xdist tests/server/test_engines.py -k refused
 	$(CLUSTER) $(ARGS)

@@ -14,31 +14,24 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock
 from typing import Final
 
 import numpy as np
 
-from divgrpc import Index
-from divgrpc.errors import DivgrpcError
-from divgrpc.types import FloatArray, Progress, QueryResult
+from divgrpc.types import QueryResult
 from divgrpc_client import Client
 from divgrpc_lab.demo import digits
-from support.data.divided_indexes import differences
 from support.data.served_index import random_points
+from support.loads import partitions
+from support.loads.callers import INDEX, Callers, build, say
 from support.processes.ray_nodes import RayNodes, send, shard_supervisors
 from support.processes.running_server import RunningServer, alive
 
-INDEX: Final = "digits"
 SHARDS: Final = 4
-_CALLERS: Final = 2
-_DEADLINE_SECONDS: Final = 30.0
-_STEADY_SECONDS: Final = 2.0
 _STOPPED_SECONDS: Final = 4.0
 _WHOLE_SECONDS: Final = 240.0
 _QUERIES: Final = 100
@@ -102,60 +95,6 @@ class Cluster:
         return shard_supervisors(self.nodes.processes(node), self.server.folder)
 
 
-class Callers:
-    """Callers that query without a pause, and count their answers."""
-
-    def __init__(self, target: str, queries: np.ndarray, whole: list[QueryResult]) -> None:
-        self._target, self._queries, self._whole = target, queries, whole
-        self._is_over, self._lock = Event(), Lock()
-        self._counts: Counter[str] = Counter()
-        self._slowest_seconds = 0.0
-        self.errors: set[str] = set()
-
-    def run(self, act: Callable[[], None]) -> Counter[str]:
-        """Call `act` under load; return how many answers were equal, lost, wrong and partial."""
-        with ThreadPoolExecutor(_CALLERS) as pool:
-            tasks = [pool.submit(self._ask, number) for number in range(_CALLERS)]
-            try:
-                time.sleep(_STEADY_SECONDS)
-                act()
-                time.sleep(_STEADY_SECONDS)
-            finally:
-                self._is_over.set()
-            for task in tasks:
-                task.result()
-        return self._counts
-
-    @property
-    def slowest_seconds(self) -> float:
-        """The time of the slowest call."""
-        return self._slowest_seconds
-
-    def _ask(self, number: int) -> None:
-        position = number * len(self._queries) // _CALLERS
-        with Client(self._target, timeout=_DEADLINE_SECONDS, retries=False) as client:
-            while not self._is_over.is_set():
-                position = (position + 1) % len(self._queries)
-                start = time.monotonic()
-                outcome = self._outcome(client, position)
-                seconds = time.monotonic() - start
-                with self._lock:
-                    self._counts[outcome] += 1
-                    self._slowest_seconds = max(self._slowest_seconds, seconds)
-
-    def _outcome(self, client: Client, position: int) -> str:
-        whole = self._whole[position]
-        try:
-            answer = client.query(INDEX, self._queries[position], k=10)
-        except DivgrpcError as error:
-            with self._lock:
-                self.errors.add(str(error)[:120])
-            return "lost"
-        if len(answer.ids) < len(whole.ids):
-            return "partial"
-        return "equal" if _are_equal(answer, whole) else "wrong"
-
-
 class Trial:
     """Failures of one cluster, each with a line of figures."""
 
@@ -163,25 +102,17 @@ class Trial:
         self.cluster, self._queries, self._whole = cluster, queries, whole
         self.is_good = True
 
-    def check(self, title: str, act: Callable[[], None], *, may_lose: bool = False) -> None:
+    def check(self, title: str, act: Callable[[], None]) -> None:
         """Fail something under load, and say what callers saw."""
-        callers = Callers(self.cluster.server.target, self._queries, self._whole)
-        counts = callers.run(act)
-        lost, wrong, partial = counts["lost"], counts["wrong"], counts["partial"]
-        say(
-            f"{title}: {counts.total()} queries, {lost} lost, {wrong} wrong, {partial} partial,"
-            f" slowest {callers.slowest_seconds:.2f} s"
-        )
-        for error in sorted(callers.errors):
-            say(f"    {error}")
-        self.is_good &= not (wrong or partial or (lost and not may_lose))
+        connect = partial(Client, self.cluster.server.target)
+        callers = Callers(connect, self._queries, self._whole)
+        self.is_good &= callers.check(title, act, may_lack=self.cluster.replicas == 1)
 
     def kill_node(self, node: int) -> None:
         """Kill a node and start another."""
-        is_single = self.cluster.replicas == 1
         has_servers = bool(self.cluster.shard_servers(node))
         old_nodes = {*self.cluster.places.values()} if has_servers else set[str]()
-        self.check(f"node {node} killed", lambda: self.cluster.nodes.kill(node), may_lose=is_single)
+        self.check(f"node {node} killed", lambda: self.cluster.nodes.kill(node))
         start = time.monotonic()
         added = self.cluster.nodes.add()
         joined = time.monotonic() - start
@@ -218,43 +149,6 @@ class Trial:
         nodes.start_head_store()
         self.cluster.await_whole()
         say(f"    whole again; the killed server is gone: {not alive(victim)}")
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def _stages() -> Callable[[Progress], None]:
-    """Return what prints each stage of a build once."""
-    stages: set[str] = set()
-
-    def show(progress: Progress) -> None:
-        if progress.stage not in stages:
-            stages.add(progress.stage)
-            say(f"    {progress.stage}")
-
-    return show
-
-
-def build(
-    client: Client, name: str, points: FloatArray, queries: FloatArray
-) -> tuple[list[QueryResult], bool]:
-    """Build an index on shards; return the answers of one index, and whether all are the same."""
-    say(f"building {name}: {len(points):,} points, {points.shape[1]} dimensions")
-    client.build(name, points, progress=_stages())
-    index = Index.build(points)
-    whole = [index.query(query, k=10) for query in queries]
-    answers = [client.query(name, query, k=10) for query in queries]
-    equal = sum(map(_are_equal, answers, whole))
-    say(f"    {equal} of {len(queries)} answers have the bytes of one index")
-    return whole, equal == len(queries)
-
-
-def _are_equal(answer: QueryResult, whole: QueryResult) -> bool:
-    """Return whether an answer has the bytes of one index."""
-    return not {*differences(answer, whole)} - {"dial_reasons"}
 
 
 @contextmanager
@@ -318,7 +212,12 @@ def main() -> None:
     parser.add_argument(
         "--single", action="store_true", help="kill nodes without replicas too, which loses queries"
     )
+    parser.add_argument(
+        "--namespaces", action="store_true", help="cut links between hosts instead: needs root"
+    )
     options = parser.parse_args()
+    if options.namespaces:
+        sys.exit(partitions.run(is_short=False))
     is_good = (
         demonstrate()
         if options.demo

@@ -44,13 +44,15 @@ class RunningServer:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         python: str | Path = sys.executable,
+        inside: Callable[[Sequence[str]], list[str]] = list,
     ) -> None:
+        """Start the server; `inside` returns the command that runs a command on another host."""
         self.folder = folder
         self._log_path = folder / "server.log"
         command = [str(python), "-m", "divgrpc_server", *_COMMON, *arguments]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                tied(command),
+                tied(inside(command)),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
