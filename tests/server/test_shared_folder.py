@@ -193,3 +193,38 @@ def test_a_server_that_writes_nothing_does_not_look(tmp_path: Path) -> None:
     with fake.engine(tmp_path, read_only=True) as engine:
         engine._place(time.monotonic() + 10)
     assert not fake.seconds
+
+
+def test_a_node_that_joins_later_is_looked_at(tmp_path: Path) -> None:
+    """It gets no server until it has the folder, and the log says once why."""
+    fake = FakeRay(has_groups=False)
+    with fake.engine(tmp_path) as engine, capture_logs() as lines:
+        engine._place(time.monotonic() + 10)
+        actor, state = engine._actors[0, 0], SimpleNamespace(node="three", has_begun=False)
+        actor.begin.remote.side_effect = lambda: asyncio.sleep(0)
+
+        def admit() -> int:
+            engine._look_times.clear()
+            asyncio.run(engine._admit((0, 0), state))
+            return int(actor.begin.remote.call_count)
+
+        fake.looks["three"] = have_another_folder
+        assert [admit(), admit()] == [0, 0]
+        fake.looks["three"] = be_silent
+        assert [admit(), admit()] == [0, 0]
+        reasons = [line["reason"] for line in lines if line["log_level"] == "warning"]
+        assert ["another" in reason for reason in reasons] == [True, False]
+        assert f"mount one data folder at {tmp_path}" in reasons[0]
+        del fake.looks["three"]
+        assert [admit(), admit()] == [1, 2]
+        state.node = "one"  # it was looked at before servers were placed
+        assert admit() == 3
+        assert len(fake.seconds) == 2 + 5
+
+
+def test_a_node_is_not_looked_at_again_and_again(tmp_path: Path) -> None:
+    fake = FakeRay(has_groups=False)
+    fake.looks["three"] = have_another_folder
+    with fake.engine(tmp_path) as engine:
+        assert not any(engine._is_fit("three") for _ in range(3))
+    assert len(fake.seconds) == 1

@@ -7,7 +7,8 @@ and the next one finds them by name. The names contain a digest of all that serv
 with, so actors of other options are not taken for these; they are ended.
 
 Ray starts an actor again that has ended, on another node if its node is gone. This process asks
-each actor again and again where its server is. Queries do not pass through Ray: routers call the
+each actor again and again where its server is, and lets it begin once its node is known to have the
+data folder. Queries do not pass through Ray: routers call the
 servers by gRPC. If the head of the cluster is gone, actors go on, and so does this process.
 """
 
@@ -18,9 +19,10 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -53,6 +55,8 @@ _KNOW_SECONDS: Final = 5.0
 # NFS looks for a name that is new to it. If that was too early, it takes the file for missing until
 # it looks at the folder again, by default after 30 to 60 seconds.
 _MARKER_SECONDS_MAX: Final = 30.0
+# A node that joins later looks for a new file each time.
+_JOIN_LOOK_SECONDS: Final = 5.0
 _REPLY_SECONDS_MIN: Final = 1.0
 _DIGITS: Final = 12
 # What calls to Ray raise if the head is gone or refuses them.
@@ -64,19 +68,21 @@ class State(NamedTuple):
     """What an actor says about its server.
 
     node: the id of the node. address: host:port, "" while the server does not serve. failed:
-    whether the server has ended again and again before it served.
+    whether the server has ended again and again before it served. has_begun: whether an engine has
+    let the actor start its server.
     """
 
     node: str
     address: str
     failed: bool
+    has_begun: bool
 
 
 class ShardActor:
     """Keeps a shard server running on the node where Ray has put this actor."""
 
     def __init__(self, arguments: list[str], secret: str) -> None:
-        """Start the server with these arguments and the token of the cluster."""
+        """Take the arguments of the server and the token of the cluster."""
         context = ray.get_runtime_context()
         self._node = str(context.get_node_id())
         self._address = ""
@@ -86,12 +92,18 @@ class ShardActor:
         self._server = ShardProcess(
             [*arguments, listen], secret, follow=self._follow, report_end=lambda _: None
         )
-        # Linux ends the server with the thread that has started it.
-        threading.Thread(target=lambda: asyncio.run(self._keep()), daemon=True).start()
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Start the server, unless that was done before."""
+        if not self._has_begun:
+            self._has_begun = True
+            # Linux ends the server with the thread that has started it.
+            threading.Thread(target=lambda: asyncio.run(self._keep()), daemon=True).start()
 
     def state(self) -> State:
         """Return where the server is now."""
-        return State(self._node, self._address, self._failed)
+        return State(self._node, self._address, self._failed, self._has_begun)
 
     def _follow(self, address: str) -> None:
         self._address = address
@@ -143,6 +155,12 @@ class RayEngine:
         self._changed = asyncio.Event()
         # Calls to the head block, for as long as it is gone.
         self._head = ThreadPoolExecutor(1)
+        # Nodes that have the data folder; what is wrong with others, and when to look again.
+        self._fit_nodes: set[str] = set()
+        self._node_faults: dict[str, str] = {}
+        self._look_times: dict[str, float] = {}
+        # One at a time looks, because each makes a marker of its own.
+        self._looks = ThreadPoolExecutor(1)
 
     async def start(self) -> None:
         """Join the Ray cluster and begin to start all servers.
@@ -196,9 +214,9 @@ class RayEngine:
                     self._call(lambda: self._remove(self._service)), _STOP_SECONDS
                 )
 
-    async def _call(self, work: Callable[[], _T]) -> _T:
-        """Call what may wait for the head."""
-        return await asyncio.get_running_loop().run_in_executor(self._head, work)
+    async def _call(self, work: Callable[[], _T], thread: Executor | None = None) -> _T:
+        """Call what may wait for the head, by default in the thread of most calls to it."""
+        return await asyncio.get_running_loop().run_in_executor(thread or self._head, work)
 
     # Joining and placing.
 
@@ -292,19 +310,31 @@ class RayEngine:
         nodes = {node for table in tables for node in table["bundles_to_node_id"].values() if node}
         # The other half of the time is for Ray, which may have to start a process.
         seconds = min(_MARKER_SECONDS_MAX, max(0.0, end_time - time.monotonic()) / 2)
+        try:
+            for node, fault, is_certain in self._look(sorted(nodes), seconds, end_time):
+                if fault:
+                    self._refuse(fault, is_certain=is_certain)
+                else:
+                    self._fit_nodes.add(node)
+        except OSError as error:
+            reason = f"cannot make a locked file in {self._root}: {error.strerror}"
+            self._refuse(reason, is_certain=False)
+
+    def _look(
+        self, nodes: Iterable[str], seconds: float, end_time: float
+    ) -> Iterator[tuple[str, str, bool]]:
+        """Yield each node, what is wrong with its data folder, or "", and whether that is certain.
+
+        Nodes look for `seconds`; their replies are awaited until `end_time`. Raises `OSError` if
+        this machine cannot make a marker.
+        """
         look: Any = ray.remote(num_cpus=0, max_retries=0)(fault_of)
-        with ExitStack() as stack:
-            try:
-                path = stack.enter_context(marker(self._root))
-            except OSError as error:
-                reason = f"cannot make a locked file in {self._root}: {error.strerror}"
-                self._refuse(reason, is_certain=False)
-                return
+        with marker(self._root) as path:
             replies = {
                 node: look.options(
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
                 ).remote(path, seconds)
-                for node in sorted(nodes)
+                for node in nodes
             }
             for node, reply in replies.items():
                 left = max(_REPLY_SECONDS_MIN, end_time - time.monotonic())
@@ -312,12 +342,30 @@ class RayEngine:
                     fault = ray.get(reply, timeout=left)
                 except RayError as error:
                     self._log.debug("a node cannot be asked", node=node, reason=str(error))
-                    reason = f"the node {node} does not answer: start it anew, or raise engine_wait"
-                    self._refuse(reason, is_certain=False)
+                    fault = "does not answer: start it anew, or raise engine_wait"
+                    yield node, f"the node {node} {fault}", False
                     continue
-                if fault:
-                    reason = f"{fault}: all nodes must mount one data folder at {self._root}"
-                    self._refuse(f"the node {node} {reason}", is_certain=True)
+                remedy = f": all nodes must mount one data folder at {self._root}"
+                yield node, f"the node {node} {fault}{remedy}" if fault else "", True
+
+    def _is_fit(self, node: str) -> bool:
+        """Return whether a node has the data folder; look, unless that was done a moment ago."""
+        if self._config.read_only or node in self._fit_nodes:
+            return True
+        if time.monotonic() < self._look_times.get(node, 0.0):
+            return False
+        end_time = time.monotonic() + self._config.engine_wait
+        try:
+            ((_, fault, _),) = self._look([node], _JOIN_LOOK_SECONDS, end_time)
+        except OSError as error:
+            fault = f"cannot make a locked file in {self._root}: {error.strerror}"
+        self._look_times[node] = time.monotonic() + _RETRY_SECONDS
+        if not fault:
+            self._fit_nodes.add(node)
+        elif fault != self._node_faults.get(node):
+            self._node_faults[node] = fault
+            self._log.warning("a node gets no shard server", node=node, reason=fault)
+        return not fault
 
     def _refuse(self, reason: str, *, is_certain: bool) -> None:
         """Refuse to start; if servers may run already, only for a reason that is certain.
@@ -372,6 +420,7 @@ class RayEngine:
         while True:
             try:
                 state = State(*await self._actors[server].state.remote())
+                await self._admit(server, state)
             except ActorUnavailableError:
                 # Its server may answer all the same, which fronts know.
                 looks += 1
@@ -397,6 +446,11 @@ class RayEngine:
             if not self._unknown:
                 self._is_known.set()
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _admit(self, server: tuple[int, int], state: State) -> None:
+        """Let a server begin if its node has the data folder."""
+        if not state.has_begun and await self._call(partial(self._is_fit, state.node), self._looks):
+            await self._actors[server].begin.remote()
 
     def _set_state(self, server: tuple[int, int], state: State | None) -> None:
         place, number = server

@@ -46,7 +46,7 @@ _QUERIES: Final = 50
 _MADE_ROWS: Final = 20_000
 # Many hyperplanes make many blocks of a build.
 _MANY: Final[dict[str, Any]] = {"hash_family": "lsh_div", "n_tables": 64, "n_bits": 24}
-_WAIT_SECONDS: Final = 120.0
+_WAIT_SECONDS: Final = 100.0
 # Keepalive closes a connection whose other end is gone within this time.
 _KEEPALIVE_SECONDS: Final = 15.0
 _CUT_SECONDS: Final = 18.0
@@ -60,8 +60,10 @@ _STARTED_SECONDS: Final = 60.0
 class Trial:
     """A server that routes, on a host of its own, and an index on shard servers of others."""
 
-    def __init__(self, network: Network, connect: Callable[..., Client]) -> None:
-        self.network, self._connect = network, connect
+    def __init__(
+        self, network: Network, server: RunningServer, connect: Callable[..., Client]
+    ) -> None:
+        self.network, self.server, self._connect = network, server, connect
         self.is_good = True
         data = digits.load()
         self._queries = data.images[data.report_rows][:_QUERIES]
@@ -223,7 +225,8 @@ class Stage:
         authority = f"--cluster-ca={self.authority.ca}"
         options = (*common, authority, *options)
         server = self.start(_ROUTER, names, *options, environment=environment)
-        return Trial(self.network, partial(Client, server.target, tls=TLS(ca=self.authority.ca)))
+        connect = partial(Client, server.target, tls=TLS(ca=self.authority.ca))
+        return Trial(self.network, server, connect)
 
 
 def run_shard_servers(*, is_short: bool) -> bool:
@@ -294,6 +297,23 @@ class RayHosts:
             say("    Ray has taken the node for lost and ended it; it is started again")
             self._nodes[name] = self._start_node(name)
 
+    def join_without_folder(self, name: str, trial: Trial) -> None:
+        """Replace a node by one without the data folder, which gets no server until it has it."""
+        host, folder = self.stage.hosts[name], str(self.stage.folder / "data")
+
+        def act() -> None:
+            self._nodes[name].kill()
+            host.run("mount", "-t", "tmpfs", "tmpfs", folder)
+            self._nodes[name] = self._start_node(name)
+            words = "a node gets no shard server"
+            say(f"    refused after {until(lambda: words in trial.server.log):.1f} s")
+            trial.is_good &= not any(is_on(address, host) for address in trial.states())
+
+        trial.check(f"{name} replaced by a node without the data folder", act)
+        host.run("umount", folder)
+        trial.await_whole(_STARTED_SECONDS)
+        say(f"    the log says it {trial.server.log.count('a node gets no shard server')} times")
+
 
 def run_ray() -> bool:
     """Cut links of nodes of a Ray cluster; return whether no answer was lost."""
@@ -314,6 +334,7 @@ def run_ray() -> bool:
             return trial.is_whole()
 
         say(f"    all replicas serve {until(is_whole):.1f} s later")
+        cluster.join_without_folder("two", trial)
         return trial.is_good
 
 
