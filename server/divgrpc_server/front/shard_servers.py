@@ -34,7 +34,7 @@ from divgrpc_server.codec.statuses import (
 from divgrpc_server.config import Config
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
-from divgrpc_server.front.shard_states import ShardStates
+from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.topology import Topology
@@ -73,6 +73,9 @@ _CHANGED: Final = (
 # Another replica may answer what one answers with one of these codes.
 _ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
 
+# Codes of a server that understands a call and lets it in.
+_ANSWERS: Final = (*_ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL)
+
 
 class _Failure(NamedTuple):
     """A call that failed, and whether another replica may do better."""
@@ -108,7 +111,7 @@ class ShardServers:
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
-        self._states = ShardStates(replicas, self._channel, meter, log)
+        self._states = ShardStates(replicas, self._channel, self._repeat, meter, log)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
@@ -299,17 +302,32 @@ class ShardServers:
             self._meter.add_call(_outcome_of(failure.error))
             return failure
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if not is_channel_closed():
                 self._meter.add_call("withdrawn")
                 raise
-            # The channel was closed, because its address is no longer one of a shard server.
             return _Failure(UnavailableError("a shard server is gone"), True)
         self._states.note_reply(address, message if terms.is_about_shard else None)
         self._meter.add_call("replied")
         if not terms.is_job:
             self._measure(time.monotonic() - start)
         return reply
+
+    async def _repeat(self, address: str, message: bytes) -> bool:
+        """Send a message that a server has refused again; return whether it answers.
+
+        It may answer that the index was replaced or deleted meanwhile.
+        """
+        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(_METHOD)
+        try:
+            await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
+        except aio.AioRpcError as error:
+            status = _status_of(error)
+            return bool(status.details) and status.code in _ANSWERS
+        except asyncio.CancelledError:
+            if not is_channel_closed():
+                raise
+            return False
+        return True
 
     def _channel(self, address: str) -> aio.Channel:
         channel = self._channels.get(address)
@@ -360,7 +378,7 @@ class ShardServers:
         if status.code == code_pb2.INTERNAL and status.details:
             return _Failure(RefusedError(status.SerializeToString()), False)
         reason = f"{error.code().name}: {status.message}"
-        self._states.note_fault(address, "faulty", reason)
+        self._states.note_refusal(address, message, reason)
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
 
 

@@ -2,12 +2,13 @@
 
 Theory of operation. Each server is asked for its health once a second, so its state is known before
 a call meets it, and without calls. What calls meet is noted too: a server that refuses calls is at
-fault until it replies to one, whatever it says about its health.
+fault, whatever it says about its health, until it replies to one. The call that it has refused is
+repeated now and then, because others may wait for that.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, get_args
 
@@ -26,6 +27,9 @@ _CHECK: Final = f"/{HEALTH}/Check"
 _CHECK_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
 _AVOID_SECONDS: Final = 1.0
+# After these a refused call is repeated; the pause is doubled each time.
+_RETRY_SECONDS: Final = 1.0
+_RETRY_SECONDS_MAX: Final = 30.0
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
@@ -34,6 +38,14 @@ class _Fault(NamedTuple):
 
     state: ReplicaState
     reason: str
+
+
+class _Refusal(NamedTuple):
+    """A message that a server has refused, when to repeat it, and the pause after that."""
+
+    message: bytes
+    due_time: float
+    pause_seconds: float
 
 
 _NOT_CHECKED: Final = _Fault("starting", "its health is not known yet")
@@ -48,17 +60,20 @@ class ShardStates:
         self,
         replicas: int,
         channel: Callable[[str], aio.Channel],
+        repeat: Callable[[str, bytes], Awaitable[bool]],
         meter: ShardMeter,
         log: Logger,
     ) -> None:
         """Take how many servers each place should have, 0 for those of the topology.
 
         channel: returns the connection to an address.
+        repeat: sends a message that a server has refused again, and returns whether it answers.
         """
-        self._replicas, self._channel = replicas, channel
+        self._replicas, self._channel, self._repeat = replicas, channel, repeat
         self._meter, self._log = meter, log
         self._topology = Topology(0, ())
         self._faults: dict[str, _Fault] = {}
+        self._refusals: dict[str, _Refusal] = {}
         # Servers whose fault was logged, and that have not replied since.
         self._logged: set[str] = set()
         # The damage of shards on a server: by address, index and shard.
@@ -74,6 +89,7 @@ class ShardStates:
         known = self._faults.keys() | self._avoided_until.keys() | self._logged
         for address in known - addresses:
             self._faults.pop(address, None)
+            self._refusals.pop(address, None)
             self._avoided_until.pop(address, None)
             self._logged.discard(address)
         self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
@@ -88,6 +104,7 @@ class ShardStates:
         while True:
             self._changed.clear()
             await asyncio.gather(*map(self._check, self._addresses))
+            await asyncio.gather(*map(self._retry, [*self._refusals]))
             self._count()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _PAUSE_SECONDS)
@@ -104,10 +121,8 @@ class ShardStates:
             text = error.code().name if isinstance(error, aio.AioRpcError) else "not understood"
             self.note_fault(address, "unreachable", f"it does not reply to health checks: {text}")
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if not is_channel_closed():
                 raise
-            # The channel was closed, because its address is no longer one of a shard server.
         else:
             fault = self._faults.get(address)
             if status != health_pb2.HealthCheckResponse.SERVING:
@@ -115,6 +130,20 @@ class ShardStates:
             elif fault is not None and fault.state != "faulty":
                 del self._faults[address]
                 self._logged.discard(address)
+
+    async def _retry(self, address: str) -> None:
+        """Repeat the call that a server has refused, if that is due and nothing else is wrong."""
+        fault, refusal = self._faults.get(address), self._refusals.get(address)
+        now = time.monotonic()
+        if refusal is None or now < refusal.due_time:
+            return
+        if fault is None or fault.state != "faulty":
+            return
+        pause = refusal.pause_seconds
+        longer = min(_RETRY_SECONDS_MAX, 2 * pause)
+        self._refusals[address] = _Refusal(refusal.message, now + pause, longer)
+        if await self._repeat(address, refusal.message) and self._faults.get(address) is fault:
+            self.note_reply(address, None)
 
     def _count(self) -> None:
         """Count the servers by state, and the places where none serves."""
@@ -131,6 +160,7 @@ class ShardStates:
         message: None if it is about no shard.
         """
         self._faults.pop(address, None)
+        self._refusals.pop(address, None)
         self._logged.discard(address)
         if self._damage and message is not None:
             self._damage.pop(_subject(address, message), None)
@@ -144,6 +174,12 @@ class ShardStates:
             if state == "faulty":
                 event = "a shard server refuses this server: have both the same version and token?"
             self._log.warning(event, address=address, reason=reason)
+
+    def note_refusal(self, address: str, message: bytes, reason: str) -> None:
+        """Note that a server refuses a message."""
+        due_time = time.monotonic() + _RETRY_SECONDS
+        self._refusals.setdefault(address, _Refusal(message, due_time, 2 * _RETRY_SECONDS))
+        self.note_fault(address, "faulty", reason)
 
     def note_damage(self, address: str, message: bytes, reason: str) -> None:
         """Note that files of the shard that a message is about are damaged on a server."""
@@ -200,6 +236,15 @@ class ShardStates:
     def _with_damage(self, replica: ReplicaInfo, index: str, shard: int) -> ReplicaInfo:
         damage = self._damage.get((replica.address, index, shard))
         return replica if damage is None else ReplicaInfo(replica.address, "faulty", damage)
+
+
+def is_channel_closed() -> bool:
+    """Return whether a call was cancelled with its channel, and not with the task that awaits it.
+
+    A channel is closed when its address is no longer one of a shard server.
+    """
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 def _subject(address: str, message: bytes) -> tuple[str, str, int]:

@@ -473,3 +473,36 @@ async def test_a_server_that_refuses_calls_is_missing_for_a_build(servers: Serve
     assert servers.front.replicas("points", 0)[0].state == "faulty"
     with pytest.raises(PlacesMissingError):
         await servers.front.await_places()
+
+
+@pytest.mark.parametrize("answer", [reply, fail(IndexNotFoundError("there is no index"))])
+def test_a_server_that_has_refused_a_call_is_asked_again(answer: Behaviour) -> None:
+    """So builds, which alone would not ask it, need not wait for a query."""
+    behaviours = [fail(UnsupportedError("token", "is another one"))]
+
+    async def behave(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        return await behaviours[-1](request, context)
+
+    @with_servers()
+    async def test(servers: Servers) -> None:
+        address = await servers.start("changing", behave)
+        servers.front.follow(Topology(1, ((address,), (address,))))
+        with pytest.raises(ShardsMissingError):
+            await servers.front.ask({0: b"ab"}, 10)
+        keeper = asyncio.ensure_future(servers.front.keep())
+        call_count = len(servers.calls)
+        while len(servers.calls) == call_count:
+            await asyncio.sleep(0.01)
+        assert servers.meter.states == {"faulty": 2}
+        behaviours.append(answer)
+        while servers.meter.states != {"serving": 2}:
+            await asyncio.sleep(0.01)
+        servers.front._wait_seconds = 0.0
+        await servers.front.await_places()
+        # It is not asked when nothing is wrong.
+        call_count = len(servers.calls)
+        await asyncio.sleep(1.5)
+        assert len(servers.calls) == call_count
+        keeper.cancel()
+
+    test()
