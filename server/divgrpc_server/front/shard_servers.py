@@ -13,10 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain, filterfalse
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
@@ -34,6 +32,7 @@ from divgrpc_server.codec.statuses import (
 from divgrpc_server.config import Config
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
+from divgrpc_server.front.shard_credentials import ShardCredentials
 from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc import control
@@ -56,6 +55,7 @@ _OPTIONS: Final = (
 _ASK_SECONDS_MAX: Final = 60.0
 # How long a connection to a server that has left has to end.
 _CLOSE_SECONDS: Final = 1.0
+_CERTIFICATES_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.25
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
@@ -119,7 +119,9 @@ class ShardServers:
         self._hedges_left = _HEDGES_MAX
         self._refill_time = time.monotonic()
         self._changed = asyncio.Event()
-        self._credentials = _credentials(config)
+        self._credentials = ShardCredentials(config, log) if config.cluster_ca else None
+        # Connections that are no longer used, which end with their calls.
+        self._closings: set[asyncio.Task[None]] = set()
         name = ("grpc.ssl_target_name_override", config.cluster_name)
         self._options = (*_OPTIONS, name) if config.cluster_name else _OPTIONS
         if config.shard_servers:
@@ -139,15 +141,29 @@ class ShardServers:
         self._topology = topology
         addresses = {address for place in topology.places for address in place}
         for address in self._channels.keys() - addresses:
-            channel = self._channels.pop(address)
-            asyncio.get_running_loop().create_task(channel.close(grace=_CLOSE_SECONDS))
+            self._close(address, _CLOSE_SECONDS)
         self._states.follow(topology)
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def keep(self) -> None:
-        """Keep the states of the servers current."""
-        await self._states.keep()
+        """Keep the states of the servers and the certificates current."""
+        await asyncio.gather(self._states.keep(), self._follow_certificates())
+
+    async def _follow_certificates(self) -> None:
+        """Connect anew with new certificates; calls go on over the connections that they have."""
+        while self._credentials is not None:
+            await asyncio.sleep(_CERTIFICATES_SECONDS)
+            if self._credentials.refresh():
+                for address in [*self._channels]:
+                    self._close(address, _ASK_SECONDS_MAX)
+
+    def _close(self, address: str, grace_seconds: float) -> None:
+        """Use a connection no more; its calls have some time to end."""
+        close = self._channels.pop(address).close(grace=grace_seconds)
+        task = asyncio.get_running_loop().create_task(close)
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
 
     def replicas(self, index: str, shard: int) -> list[ReplicaInfo]:
         """Describe the servers that have a shard of an index."""
@@ -155,6 +171,8 @@ class ShardServers:
 
     async def close(self) -> None:
         """Close all connections."""
+        for task in self._closings:
+            task.cancel()
         for channel in self._channels.values():
             await channel.close()
 
@@ -335,7 +353,7 @@ class ShardServers:
             if self._credentials is None:
                 channel = aio.insecure_channel(address, _OPTIONS)
             else:
-                channel = aio.secure_channel(address, self._credentials, self._options)
+                channel = aio.secure_channel(address, self._credentials.value, self._options)
             self._channels[address] = channel
         return channel
 
@@ -380,18 +398,6 @@ class ShardServers:
         reason = f"{error.code().name}: {status.message}"
         self._states.note_refusal(address, message, reason)
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
-
-
-def _credentials(config: Config) -> grpc.ChannelCredentials | None:
-    """Return how to connect to shard servers; None to connect without TLS.
-
-    If this server has a certificate, it shows it to them.
-    """
-    if not config.cluster_ca:
-        return None
-    key = Path(config.tls_key).read_bytes() if config.tls_key else None
-    chain = Path(config.tls_cert).read_bytes() if config.tls_cert else None
-    return grpc.ssl_channel_credentials(Path(config.cluster_ca).read_bytes(), key, chain)
 
 
 def _outcome_of(error: Exception) -> str:

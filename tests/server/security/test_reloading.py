@@ -1,7 +1,5 @@
 """Certificates that change while the server and its clients run."""
 
-import os
-import shutil
 import socket
 import ssl
 import time
@@ -11,16 +9,8 @@ import pytest
 
 from divgrpc.errors import UnavailableError
 from divgrpc_client import TLS, Client
-from support.data.certificates import Authority, Pair, tls_options
+from support.data.certificates import Authority, Pair, put, tls_options
 from support.processes.running_server import RunningServer, eventually
-
-
-def put(pair: Pair, place: Pair) -> None:
-    """Rename new files of a certificate into the place of the old ones."""
-    for source, target in ((pair.cert, place.cert), (pair.key, place.key)):
-        draft = target.with_suffix(".draft")
-        shutil.copy(source, draft)
-        os.replace(draft, target)
 
 
 def shown(target: str, authority: Authority) -> bytes | None:

@@ -1,5 +1,6 @@
 """Shard servers with certificates, and a server that asks them."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
+from divgrpc.errors import UnavailableError
 from divgrpc.sharding.files import divide_index
 from divgrpc_client import Client
 from support.checks.refusals import failing
-from support.data.certificates import Authority, tls_options
+from support.data.certificates import Authority, Pair, put, tls_options
 from support.data.served_index import random_points
-from support.processes.running_server import RunningServer
+from support.processes.running_server import RunningServer, eventually
 
 POINTS = random_points(300, dims=8, seed=3)
 
@@ -109,3 +111,47 @@ def test_a_stranger_is_not_asked_and_asks_nobody(
             client.build("others", POINTS)
         # Nothing must answer for this.
         assert client.delete_index("points") == 2
+
+
+def test_new_certificates_are_used_and_broken_ones_are_not(
+    folder: Path, authority: Authority, shard_server: RunningServer
+) -> None:
+    """All servers get certificates of another authority, while the one that asks runs."""
+    other = Authority(folder, "other")
+    place = Pair(folder / "own.pem", folder / "place-key.pem")
+    ca, bundle = folder / "ca.pem", folder / "both.pem"
+    bundle.write_bytes(authority.ca.read_bytes() + other.ca.read_bytes())
+    shutil.copy(authority.ca, ca)
+    put(authority.issue("router"), place)
+    options = options_of_router(folder, shard_server, ca)
+    with (
+        RunningServer(folder, *options, *tls_options(place)) as server,
+        Client(server.target, timeout=60, tls=bundle) as client,
+    ):
+        whole = client.query("points", POINTS[:1], k=4)
+        ca.write_text("nothing")
+        eventually(lambda: "for shard servers are not used" in server.log)
+        assert np.array_equal(client.query("points", POINTS[:1], k=4).ids, whole.ids)
+        shutil.copy(other.ca, ca)
+        put(other.issue("router"), place)
+        eventually(lambda: "for shard servers are read again" in server.log)
+        # The connections that there were have ended.
+        shard_server.stop()
+        home = folder / "new"
+        home.mkdir()
+        options = (
+            *("--role", "shard", "--read-only", "--data-dir", str(folder / "data")),
+            *("--cluster-token", str(folder / "secret"), "--tls-client-ca", str(other.ca)),
+            *tls_options(other.issue("shard")), "--listen", shard_server.target,
+        )  # fmt: skip
+        with RunningServer(home, *options):
+            eventually(lambda: is_answered(client))
+            assert np.array_equal(client.query("points", POINTS[:1], k=4).ids, whole.ids)
+
+
+def is_answered(client: Client) -> bool:
+    try:
+        client.query("points", POINTS[:1], k=4)
+    except UnavailableError:
+        return False
+    return True

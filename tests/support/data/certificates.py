@@ -24,6 +24,14 @@ def tls_options(pair: Pair) -> tuple[str, ...]:
     return ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--workers", "1")
 
 
+def put(pair: Pair, place: Pair) -> None:
+    """Rename new files of a certificate into the place of the old ones."""
+    for source, target in ((pair.cert, place.cert), (pair.key, place.key)):
+        draft = target.with_suffix(".draft")
+        shutil.copy(source, draft)
+        os.replace(draft, target)
+
+
 class Authority:
     """A certification authority, whose files are in a folder."""
 
