@@ -15,7 +15,7 @@ from divgrpc.kernels.buckets import look_up_buckets
 from divgrpc.kernels.cells import choose_cells, take_all, take_by_code
 from divgrpc.kernels.code_scan import find_by_code, find_passing_by_code
 from divgrpc.kernels.exact import score_marked, score_rows
-from divgrpc.kernels.jit import kernel
+from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.projection import project_query, sign_code
 from divgrpc.kernels.query import count_open, limit_pool, select_results, spread_query
 from divgrpc.kernels.records import (
@@ -36,6 +36,15 @@ from divgrpc.kernels.records import (
 from divgrpc.kernels.registers import record_at
 from divgrpc.kernels.sparse import clear
 from divgrpc.kernels.top_k import sort_nearest
+
+# What may be wrong with the arrays of a question to a shard.
+NO_FAULT = 0
+NOT_FINITE = 1
+BAD_BASES = 2
+BAD_CELL = 3
+CELL_TWICE = 4
+
+_INFINITY_BITS = np.int32(0x7F800000)
 
 
 @kernel
@@ -61,7 +70,9 @@ def hash_query(index, scratch, plan, queries, number, counts, has_cells):
 
 @kernel
 def find_by_cells(index, scratch, plan, margins, numbers, bases, is_limited):
-    """Write the points of some cells into `Scratch.candidates`; return their number.
+    """Write the points of some cells into `Scratch.candidates`.
+
+    Returns the number of points that are written, and of those in the cells.
 
     margins: (B,) float32 margins of the query.
     numbers, bases: (m,) int32 and float32, cells and the distances of their centres.
@@ -70,19 +81,28 @@ def find_by_cells(index, scratch, plan, margins, numbers, bases, is_limited):
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, scratch_cells, code = Plan(*plan), scratch.cells, scratch.code
+    starts, counts, total = index.cells.starts, scratch.passing.cells, 0
     for i in range(numbers.shape[0]):
-        scratch_cells.numbers[i], scratch_cells.distances[i] = numbers[i], bases[i]
+        cell = numbers[i]
+        scratch_cells.numbers[i], scratch_cells.distances[i] = cell, bases[i]
+        total += counts[cell] if counts.shape[0] else starts[cell + 1] - starts[cell]
+    if not total:
+        # The kernels need a point.
+        return 0, 0
     if not is_limited:
-        return take_all(
+        take_all(
             index.hashing, index.cells, scratch.passing, scratch_cells.numbers, numbers.shape[0],
             scratch.candidates.rows,
         )  # fmt: skip
+        return total, total
     for b in range(margins.shape[0]):
         code.margins[b] = margins[b]
-    return take_by_code(
-        index.hashing, index.cells, plan.search == SCAN_HAMMING, plan.hash_limit, index.ids,
-        scratch.passing, scratch.candidates, code, scratch.scan, scratch_cells, numbers.shape[0],
+    count = take_by_code(
+        index.hashing, index.cells, plan.search == SCAN_HAMMING, min(plan.hash_limit, total),
+        index.ids, scratch.passing, scratch.candidates, code, scratch.scan, scratch_cells,
+        numbers.shape[0],
     )  # fmt: skip
+    return count, total
 
 
 @kernel
@@ -148,6 +168,57 @@ def score_found(index, scratch, plan, queries, tie_start, count, limit, distance
         clear(queries.indices, queries.indptr[0], queries.indptr[1], selection)
     if limit < count:
         sort_nearest(rows, distances, tie_start, count, limit - tie_start, index.ids)
+
+
+@kernel
+def find_fault(margins, cells, bases, dense, values, n_cells):
+    """Return what is wrong with the arrays of a question to a shard, or NO_FAULT.
+
+    margins, bases, dense, values: float32, which must be finite. cells: (m,) int32, different
+    numbers below `n_cells`, with a base (m,) for each.
+    """
+    for numbers in (margins, bases, dense, values):
+        if not _are_finite(numbers):
+            return NOT_FINITE
+    return _find_fault_of_cells(cells, bases, n_cells)
+
+
+@kernel
+def _are_finite(numbers):
+    largest = np.int32(0)
+    for i in range(numbers.shape[0]):
+        largest = max(largest, np.float32(numbers[i]).view(np.int32) & _INFINITY_BITS)
+    return largest < _INFINITY_BITS
+
+
+@allocating
+def _find_fault_of_cells(cells, bases, n_cells):
+    if cells.shape[0] != bases.shape[0]:
+        return BAD_BASES
+    is_read = np.zeros(n_cells if cells.shape[0] else 0, np.bool_)
+    for i in range(cells.shape[0]):
+        if not 0 <= cells[i] < n_cells:
+            return BAD_CELL
+        # The points of a cell that is read twice would not fit into memory.
+        if is_read[cells[i]]:
+            return CELL_TWICE
+        is_read[cells[i]] = True
+    return NO_FAULT
+
+
+@allocating
+def find_nearest(ids, distances, places):
+    """Write the places of the nearest points, nearest first; ties go to the smaller id.
+
+    ids, distances: (m,) int64 and float32. places: (v,) int32, to be written; v is at most m.
+    """
+    count = distances.shape[0]
+    order, keys = np.empty(count, np.int32), np.empty(count, np.float32)
+    for i in range(count):
+        order[i], keys[i] = i, distances[i]
+    sort_nearest(order, keys, 0, count, places.shape[0], ids)
+    for i in range(places.shape[0]):
+        places[i] = order[i]
 
 
 @kernel

@@ -10,6 +10,7 @@ from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.kernels import shards
 from divgrpc.search.memory import PROBES_MAX
 from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import conditions, layouts
@@ -25,7 +26,7 @@ from divgrpc.sharding.layouts import (
 )
 from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.part_points import PartPoints
-from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher
+from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher, nearest_places
 from divgrpc.storage.generations import Generation
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
@@ -33,6 +34,13 @@ from divgrpc.vectors import Rows, SparseRows
 
 # Maximum number of bytes of filters and of the rows that pass them, which are kept.
 _FILTER_BYTES_MAX: Final = 64 << 20
+# What is wrong with a question, by the number of the fault in `kernels.shards`.
+_FAULTS: Final = {
+    shards.NOT_FINITE: "has numbers that are not finite",
+    shards.BAD_BASES: "must have a distance for each cell",
+    shards.BAD_CELL: "has a cell that does not exist",
+    shards.CELL_TWICE: "has a cell twice",
+}
 
 
 class ShardCore:
@@ -43,6 +51,7 @@ class ShardCore:
         manifest = generation.manifest
         self.rows, self._dims = manifest.rows, manifest.dims
         self._arrays = generation.arrays
+        self._n_cells = len(self._arrays.get("cell_centres", ()))
         self._searcher = ShardSearcher(generation.arrays, manifest.parameters, manifest.dims)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._filters = FilterReader(
@@ -86,16 +95,18 @@ class ShardCore:
 
     def _find(self, message: Buffer) -> bytes:
         request = layouts.FIND_REQUEST.unpack(message)
-        numbers = request["numbers"]
-        _check_numbers(request)
+        numbers = request["numbers"].tolist()
+        _check_numbers(numbers)
+        self._check_arrays(request)
         query = self._query(request)
         passing = self._rows_that_pass(request)
-        hits = self._search(request, query, passing)
-        vectors = min(int(numbers[layouts.VECTORS]), len(hits.rows))
-        nearest = self._nearest(hits, vectors)
+        hits = self._search(request, numbers, query, passing)
+        ids = self._searcher.keys_of(hits.rows)
+        vectors = min(numbers[layouts.VECTORS], len(ids))
+        nearest = nearest_places(ids, hits.distances, vectors)
         columns: dict[str, Array] = {
-            "numbers": np.array([hits.total, len(hits.rows), hits.n_probes], np.int64),
-            "ids": self._searcher.keys_of(hits.rows),
+            "numbers": np.array([hits.total, len(ids), hits.n_probes], np.int64),
+            "ids": ids,
             "codes": hits.codes,
             "distances": hits.distances,
             "tags": hits.tags,
@@ -104,10 +115,13 @@ class ShardCore:
         return layouts.FIND_REPLY.pack(columns | self._vectors(hits.rows[nearest]))
 
     def _search(
-        self, request: Mapping[str, Array], query: Rows, passing: PassingRows | None
+        self,
+        request: Mapping[str, Array],
+        numbers: list[int],
+        query: Rows,
+        passing: PassingRows | None,
     ) -> ShardHits:
-        """Find points as a request says."""
-        numbers = [int(number) for number in request["numbers"]]
+        """Find points as a request with these numbers says."""
         how, most = numbers[layouts.HOW], numbers[layouts.ROWS]
         if how != ALL:
             self._check_hashed(request, how)
@@ -133,21 +147,19 @@ class ShardCore:
 
     def _check_hashed(self, request: Mapping[str, Array], how: int) -> None:
         """Raise `InvalidArgumentError` unless a search by code fits the arrays of the shard."""
-        cells, has_cells = request["cells"], "cell_starts" in self._arrays
+        has_cells = "cell_starts" in self._arrays
         if len(request["margins"]) != self._arrays["hyperplanes"].shape[1]:
             raise invalid("message", "must have a margin for each hyperplane")
         searches = (CELLS, CELLS_BY_CODE) if has_cells else (SCAN,)
         has_tables = "table_starts" in self._arrays or not self.rows
         if how not in searches and not (how == TABLES and has_tables and not has_cells):
             raise invalid("message", f"must ask for another search than {how}")
-        if len(cells) != len(request["bases"]):
-            raise invalid("message", "must have a distance for each cell")
-        centres = len(self._arrays.get("cell_centres", ()))
-        if len(cells) and (cells.min() < 0 or cells.max() >= centres):
-            raise invalid("message", "has a cell that does not exist")
-        # The points of a cell that is read twice would not fit into memory.
-        if len(set(cells.tolist())) < len(cells):
-            raise invalid("message", "has a cell twice")
+
+    def _check_arrays(self, request: Mapping[str, Array]) -> None:
+        """Raise `InvalidArgumentError` for values that kernels cannot take."""
+        arrays = (request[name] for name in ("margins", "cells", "bases", "dense", "values"))
+        if fault := shards.find_fault(*arrays, self._n_cells):
+            raise invalid("message", _FAULTS[fault])
 
     def _query(self, request: Mapping[str, Array]) -> Rows:
         """Return the query of a request, one row."""
@@ -194,13 +206,6 @@ class ShardCore:
                 self._passing.clear()
             self._passing[key] = passing
         return passing
-
-    def _nearest(self, hits: ShardHits, count: int) -> npt.NDArray[np.int32]:
-        """Return the places of the `count` nearest points."""
-        if count == len(hits.rows):
-            return np.arange(count, dtype=np.int32)
-        order = np.lexsort((self._searcher.keys_of(hits.rows), hits.distances))
-        return order[:count].astype(np.int32)
 
     def _vectors(self, rows: npt.NDArray[np.int32]) -> dict[str, Array]:
         """Return the vectors of points and what selectors read beside them."""
@@ -274,16 +279,12 @@ class ShardCore:
         return self._description.pack(columns | {"ids": ids[is_here]})
 
 
-def _check_numbers(request: Mapping[str, Array]) -> None:
+def _check_numbers(numbers: list[int]) -> None:
     """Raise `InvalidArgumentError` for numbers that kernels cannot take."""
-    numbers = request["numbers"]
     if len(numbers) != layouts.REQUEST_NUMBERS:
         raise invalid("message", f"must have {layouts.REQUEST_NUMBERS} numbers")
     # The seed, which may be negative, is the last number.
-    if numbers[: layouts.SEED].min() < 0 or not numbers[layouts.ROWS]:
+    if min(numbers[: layouts.SEED]) < 0 or not numbers[layouts.ROWS]:
         raise invalid("message", "has a number that is negative, or asks for no point")
     if numbers[layouts.PROBES] > PROBES_MAX:
         raise invalid("message", f"must ask for at most {PROBES_MAX} probes")
-    for name in ("margins", "bases", "dense", "values"):
-        if not np.isfinite(request[name]).all():
-            raise invalid("message", f"has {name} that are not finite")

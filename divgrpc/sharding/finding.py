@@ -165,10 +165,11 @@ class _Inquiry(NamedTuple):
 def share_of(limit: int, shards: int) -> int:
     """Return how many of the `limit` best points one of several shards is asked for at first.
 
-    If points are placed at random, a shard has more of them once in tens of thousands of queries.
+    If points are placed at random, the number of them on a shard has a binomial distribution. Four
+    standard deviations above its mean are exceeded once in thousands of queries.
     """
     mean = limit / shards
-    return min(limit, math.ceil(mean + 4 * math.sqrt(mean)))
+    return min(limit, math.ceil(mean + 4 * math.sqrt(mean * (1 - 1 / shards))))
 
 
 class TooManyRowsError(LimitExceededError):

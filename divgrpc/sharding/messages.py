@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.arrays import Array
+from divgrpc.arrays import Array, read_only
 from divgrpc.errors import invalid
 from divgrpc.parameters.limits import LIMITS
 
@@ -94,6 +94,10 @@ class Layout:
         for name, dtype, dimensions in self.columns:
             shape = sizes[place : place + dimensions]
             values, place = math.prod(shape), place + dimensions
+            if shape == [0]:
+                # Most columns of a message are empty.
+                arrays[name] = _empty(dtype)
+                continue
             size = values * dtype.itemsize
             if start + size > len(message):
                 raise invalid(_FIELD, f"ends within the column {name}")
@@ -109,6 +113,12 @@ class Layout:
 def _head(sizes: int) -> struct.Struct:
     """Return the form of what precedes the columns: three numbers, and so many sizes."""
     return struct.Struct(f"<HHI{sizes}q")
+
+
+@cache
+def _empty(dtype: np.dtype[Any]) -> Array:
+    """Return a column without items."""
+    return read_only(np.empty(0, dtype))
 
 
 _ENVELOPE: Final = Layout(1, (Column.of("ends", np.int64), Column.of("bytes", np.uint8)))

@@ -1,5 +1,6 @@
 """Finds the points of one shard, as a router asks for them."""
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ _PARAMETERS: Final = EffectiveParameters(
     candidates_limit=0, max_distance=None, sampling="uniform", seed=0, rounding="exchange",
     n_probes=0,
 )  # fmt: skip
+
+# Maximum number of plans that are kept.
+_KEPT_PLANS: Final = 1_024
 
 
 class ShardHits(NamedTuple):
@@ -57,15 +61,7 @@ class ShardSearcher(Searcher):
 
     def _plan(self, **fields: Any) -> QueryPlan:  # noqa: ANN401  # of a plan
         """Return a plan that only finds points."""
-        kernel = Plan(
-            search=records.EXACT, n_probes=0, min_points=0, k=1, hash_limit=0, candidates_limit=0,
-            max_distance=np.float32(np.inf), step=records.CANDIDATES, relevance=np.float32(1),
-            rule=records.CORRECTED_RULE, uniform=True, seed=np.uint64(0),
-            product=self.metric == "inner_product", metric=METRICS[self.metric],
-            copy_limit=NO_COPIES, pool_limit=0, dial_choice=records.BY_CALLER, dial_factor=0.0,
-            n_points=self._n_points, dial=0.0,
-        )._replace(**fields)  # fmt: skip
-        return QueryPlan(_PARAMETERS, kernel, tuple(kernel), kernel.candidates_limit, True)
+        return _plan_of(METRICS[self.metric], self._n_points, **fields)
 
     def nearest(self, query: Rows, passing: PassingRows | None, most: int) -> ShardHits:
         """Find the nearest points, at most `most`.
@@ -95,23 +91,21 @@ class ShardSearcher(Searcher):
         If the query has all cells, they are in the order of their numbers.
         """
         by_place = NO_FILTER if passing is None else passing.by_code(self._order)
-        sizes = by_place.cells if passing else np.diff(self._index.cells.starts)
-        count = int(sizes[query.cells].sum())
-        most = min(most, count)
-        if not count:
-            return NO_POINTS
-        search = records.SCAN_HAMMING if hamming else records.SCAN
-        plan = self._plan(search=records.TABLES, hash_limit=most)
+        plan = self._plan(
+            search=records.TABLES, scan=records.SCAN_HAMMING if hamming else records.SCAN,
+            hash_limit=most,
+        )  # fmt: skip
         memory = self._fit(plan, by_place)
-        fields = tuple(plan.kernel._replace(search=search))
-        shards.find_by_cells(
-            self._register, memory.register, fields, query.margins, query.cells, query.bases,
+        count, total = shards.find_by_cells(
+            self._register, memory.register, plan.fields, query.margins, query.cells, query.bases,
             by_code,
         )  # fmt: skip
-        if by_code:
-            return self._scored(query.row, plan, most, most)._replace(total=count)
+        if not count:
+            return NO_POINTS
         hits = self._scored(query.row, plan, count, count)
-        return _nearest(hits, self.keys_of(hits.rows), most, count)
+        if by_code:
+            return hits._replace(total=total)
+        return _nearest(hits, self.keys_of(hits.rows), min(most, count), count)
 
     def by_scan(
         self,
@@ -193,10 +187,44 @@ class ShardSearcher(Searcher):
         return ShardHits(rows, distances[:most], codes, _NO_TAGS, count)
 
 
+@lru_cache(_KEPT_PLANS)
+def _plan_of(
+    metric: int,
+    n_points: int,
+    scan: int | None = None,
+    **fields: Any,  # noqa: ANN401  # of a plan
+) -> QueryPlan:
+    """Return a plan that only finds points, kept because most questions repeat one.
+
+    scan: the search that the kernel is told of, if memory is needed for another one.
+    """
+    kernel = Plan(
+        search=records.EXACT, n_probes=0, min_points=0, k=1, hash_limit=0, candidates_limit=0,
+        max_distance=np.float32(np.inf), step=records.CANDIDATES, relevance=np.float32(1),
+        rule=records.CORRECTED_RULE, uniform=True, seed=np.uint64(0),
+        product=metric == METRICS["inner_product"], metric=metric, copy_limit=NO_COPIES,
+        pool_limit=0, dial_choice=records.BY_CALLER, dial_factor=0.0, n_points=n_points, dial=0.0,
+    )._replace(**fields)  # fmt: skip
+    told = kernel if scan is None else kernel._replace(search=scan)
+    return QueryPlan(_PARAMETERS, kernel, tuple(told), kernel.candidates_limit, True)
+
+
+def nearest_places(ids: IntArray, distances: FloatArray, count: int) -> npt.NDArray[np.int32]:
+    """Return the places (count,) of the nearest points, in any order if these are all.
+
+    ids, distances: (m,), at least `count` points. Ties go to the smaller id.
+    """
+    if count == len(ids):
+        return np.arange(count, dtype=np.int32)
+    places = np.empty(count, np.int32)
+    shards.find_nearest(ids, distances, places)
+    return places
+
+
 def _nearest(hits: ShardHits, ids: IntArray, most: int, count: int) -> ShardHits:
-    """Return the `most` nearest points, nearest first."""
-    order = np.lexsort((ids, hits.distances))[:most]
-    return ShardHits(hits.rows[order], hits.distances[order], _NO_CODES, _NO_TAGS, count)
+    """Return the `most` nearest points."""
+    places = nearest_places(ids, hits.distances, most)
+    return ShardHits(hits.rows[places], hits.distances[places], _NO_CODES, _NO_TAGS, count)
 
 
 # What a search finds if no point passes.
