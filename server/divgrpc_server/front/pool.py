@@ -359,7 +359,9 @@ class Pool:
         requests = [call.request for call in calls]
         if calls[0].kind == "small":
             return self._send(worker, b"".join(map(packets.pack_request, requests)))
-        with packets.memory_file(requests[0].body) as memfd:
+        # All credits are back when the worker has read all large requests.
+        all_read = worker.credits["large"] == _CREDITS["large"]
+        with worker.link.memory_file(requests[0].body, all_read=all_read) as memfd:
             return self._send(worker, packets.pack_request(requests[0], in_memfd=True), memfd)
 
     def _hand_over(self, worker: WorkerLink, calls: list[PoolCall]) -> None:

@@ -9,8 +9,10 @@ stream. A packet contains several items, so that small requests can be sent toge
     reply packet    credits returned, one credit lent, then items: id, kind, payload
 
 A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
-and its payload is passed in a memfd. Sender and receiver close the memfd immediately, so it does
-not outlive the packet. Deadlines are in seconds of `time.monotonic`, a clock that all processes of
+and its payload is passed in a memfd. The receiver reads it at once and closes it. The sender closes
+it too, so it does not outlive the packet; or it keeps a memfd of up to `KEPT_BYTES_MAX` bytes, and
+writes the next payload into it when the receiver has read all before. To make a new memfd of some
+hundred kilobytes takes several times as long as to write them. Deadlines are in seconds of `time.monotonic`, a clock that all processes of
 a machine share.
 
 Flow is controlled by credits. A front spends a credit for each packet, and the worker returns the
@@ -51,6 +53,7 @@ _HAS_EXCHANGES: Final = 0x20
 _OPTIONS: Final = _IN_MEMFD | _IS_SUSPECT | _HAS_EXCHANGES
 _LENGTH: Final = struct.Struct("<I")
 
+KEPT_BYTES_MAX: Final = 1 << 20
 CREDITS_BYTES: Final = _CREDITS.size
 SMALL_MAX: Final = PACKET_BYTES - _REQUEST.size - TAG_BYTES_MAX
 REPLY_MAX: Final = PACKET_BYTES - _REPLY.size - CREDITS_BYTES
@@ -137,6 +140,7 @@ class Link:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._socket = end
         self._buffer = memoryview(bytearray(PACKET_BYTES))
+        self._memfd = -1
 
     def fileno(self) -> int:
         """Return the descriptor, for polling."""
@@ -145,6 +149,24 @@ class Link:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+        if self._memfd >= 0:
+            os.close(self._memfd)
+            self._memfd = -1
+
+    @contextlib.contextmanager
+    def memory_file(self, payload: bytes, *, all_read: bool) -> Iterator[int]:
+        """Yield the descriptor of a memfd that contains `payload`, for `send`.
+
+        all_read: whether the peer has read all payloads so far.
+        """
+        if not all_read or len(payload) > KEPT_BYTES_MAX:
+            with memory_file(payload) as memfd:
+                yield memfd
+            return
+        if self._memfd < 0:
+            self._memfd = _new_memfd()
+        _write(self._memfd, payload)
+        yield self._memfd
 
     def send(self, packet: bytes, memfd: int = -1) -> None:
         """Send a packet without waiting.
@@ -327,14 +349,24 @@ def _check_end(packet: memoryview, at: int) -> None:
 @contextlib.contextmanager
 def memory_file(payload: bytes) -> Iterator[int]:
     """Yield the descriptor of a new memfd that contains `payload`, and close it afterwards."""
-    memfd = os.memfd_create("divgrpc-frame", os.MFD_CLOEXEC)
+    memfd = _new_memfd()
     try:
-        rest = memoryview(payload)
-        while rest:
-            rest = rest[os.write(memfd, rest) :]
+        _write(memfd, payload)
         yield memfd
     finally:
         os.close(memfd)
+
+
+def _new_memfd() -> int:
+    return os.memfd_create("divgrpc-frame", os.MFD_CLOEXEC)
+
+
+def _write(memfd: int, payload: bytes) -> None:
+    """Write a payload at the beginning of a memfd."""
+    rest, at = memoryview(payload), 0
+    while rest:
+        written = os.pwrite(memfd, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def read_memfd(memfd: int, length: int) -> bytes:

@@ -64,6 +64,25 @@ async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
     assert len(third.payload) == 100_002
 
 
+@on_stage()
+async def test_a_large_call_does_not_overwrite_one_that_was_not_read(stage: Stage) -> None:
+    """A worker that has lent a credit may not have read the call before."""
+    link = stage.attach(1)
+    payloads = [bytes([number]) * 100_000 for number in range(3)]
+    calls = [stage.ask(payloads[0])]
+    (first,) = await packet(link)
+    answer(link, first, small=0, large=1)
+    await calls[0]
+    calls += [stage.ask(payloads[1]), stage.ask(payloads[2])]
+    await settle()
+    answer(link, small=0, loan=1)
+    await settle()
+    received = [await packet(link), await packet(link)]
+    assert [[request.payload for request in one] for one in received] == [[p] for p in payloads[1:]]
+    answer(link, *received[0], *received[1], small=0, large=2, loan=-1)
+    await asyncio.gather(*calls)
+
+
 @pytest.mark.parametrize("is_spent", [True, False])
 @on_stage()
 async def test_a_lent_credit_is_taken_back(stage: Stage, *, is_spent: bool) -> None:

@@ -64,6 +64,25 @@ def test_a_large_payload_travels_by_memory_file(*, is_suspect: bool) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_memory_file_is_written_again_when_all_was_read() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    near, far = map(packets.Link, packets.pair())
+    descriptors = []
+    for payload in (b"first payload", b"second", bytes(packets.KEPT_BYTES_MAX)):
+        with near.memory_file(payload, all_read=True) as memfd:
+            assert packets.read_memfd(memfd, len(payload)) == payload
+            descriptors.append(memfd)
+            with near.memory_file(b"other", all_read=False) as other:
+                assert packets.read_memfd(other, 5) == b"other"
+            assert packets.read_memfd(memfd, len(payload)) == payload
+    assert len(set(descriptors)) == 1
+    with near.memory_file(bytes(packets.KEPT_BYTES_MAX + 1), all_read=True) as memfd:
+        assert memfd not in descriptors
+    near.close()
+    far.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.fixture
 def links() -> Iterator[tuple[packets.Link, packets.Link]]:
     """Yield the two ends of a link."""
