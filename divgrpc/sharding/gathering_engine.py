@@ -507,18 +507,18 @@ class GatheringEngine(Engine):
 
         They say which shards were left out.
         """
-        searched = {"coverage": self.coverage, "missing_shards": self.missing}
-        keys = [answers.ids.ravel()]
-        if self._has_texts:
-            keys += answers.copies
-            keys += [ids for one in answers.explanations for ids in ids_of(one)]
-        keys += [answers.plain_ids.ravel()]
         has_columns = self._has_texts or parameters.with_payload
         has_values = parameters.with_attributes or parameters.with_report
         if has_columns or (has_values and self.manifest.attributes):
+            keys = [answers.ids.ravel(), answers.plain_ids.ravel()]
+            if self._has_texts:
+                keys += answers.copies
+                keys += [ids for one in answers.explanations for ids in ids_of(one)]
             self._reader = self._reader_of(np.concatenate(keys))
         with _reading():
-            return {**super()._columns_of(answers, parameters), **searched}
+            columns = super()._columns_of(answers, parameters)
+        columns |= {"coverage": self.coverage, "missing_shards": self.missing}
+        return columns
 
     def _reader_of(self, keys: IntArray) -> RowReader:
         """Return a reader of the points with these keys; negative ones are padding."""

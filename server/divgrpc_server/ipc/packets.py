@@ -12,8 +12,8 @@ A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent
 and its payload is passed in a memfd. The receiver reads it at once and closes it. The sender closes
 it too, so it does not outlive the packet; or it keeps a memfd of up to `KEPT_BYTES_MAX` bytes, and
 writes the next payload into it when the receiver has read all before. To make a new memfd of some
-hundred kilobytes takes several times as long as to write them. Deadlines are in seconds of `time.monotonic`, a clock that all processes of
-a machine share.
+hundred kilobytes takes several times as long as to write them. Deadlines are in seconds of
+`time.monotonic`, a clock that all processes of a machine share.
 
 Flow is controlled by credits. A front spends a credit for each packet, and the worker returns the
 credit when it is ready for another packet. For each worker, a front has `SMALL_CREDITS` credits for
