@@ -26,6 +26,11 @@ _ALIGNMENT_BYTES: Final = 8
 _FIELD: Final = "message"
 
 
+def _head(sizes: int) -> struct.Struct:
+    """Return the form of what precedes the columns: three numbers, and so many sizes."""
+    return struct.Struct(f"<HHI{sizes}q")
+
+
 class Column(NamedTuple):
     """A column of a message: its name, its dtype and its number of dimensions."""
 
@@ -50,11 +55,14 @@ class Layout:
     first_word: int = field(init=False, compare=False)
     # (c, 2) int64, the bytes of an item and the number of dimensions of each column.
     forms: npt.NDArray[np.int64] = field(init=False, compare=False)
+    head: struct.Struct = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Compute what kernels read."""
         forms = [(dtype.itemsize, dimensions) for _, dtype, dimensions in self.columns]
         object.__setattr__(self, "forms", np.array(forms, np.int64))
+        head = _head(sum(dimensions for _, _, dimensions in self.columns))
+        object.__setattr__(self, "head", head)
         word = VERSION | self.number << 16 | len(self.columns) << 32
         object.__setattr__(self, "first_word", word)
 
@@ -64,14 +72,16 @@ class Layout:
         parts: list[bytes] = []
         for name, dtype, dimensions in self.columns:
             array = columns.get(name)
-            if array is None:
+            if array is None or not array.size:
+                # The width of a matrix without rows says nothing, and may exceed the message.
                 sizes += [0] * dimensions
                 continue
             assert array.dtype == dtype and array.ndim == dimensions  # noqa: S101, PT018  # a mistake of the caller
-            # The width of a matrix without rows says nothing, and may exceed the message.
-            sizes += array.shape if array.size else [0] * dimensions
-            parts += [array.tobytes(), bytes(-array.nbytes % _ALIGNMENT_BYTES)]
-        head = _head(len(sizes)).pack(VERSION, self.number, len(self.columns), *sizes)
+            sizes += array.shape
+            parts.append(array.tobytes())
+            if padding := -array.nbytes % _ALIGNMENT_BYTES:
+                parts.append(bytes(padding))
+        head = self.head.pack(VERSION, self.number, len(self.columns), *sizes)
         return b"".join([head, *parts])
 
     def unpack(self, message: Buffer) -> dict[str, Array]:
@@ -80,21 +90,13 @@ class Layout:
         Raises `InvalidArgumentError` with the field `message` for anything else than a whole
         message of this layout and version.
         """
-        head = _head(sum(dimensions for _, _, dimensions in self.columns))
-        if len(message) < head.size:
-            raise invalid(_FIELD, "ends before its columns")
-        version, number, count, *sizes = head.unpack_from(message)
-        if version != VERSION:
-            raise invalid(_FIELD, f"must be of version {VERSION}, got {version}")
-        if number != self.number or count != len(self.columns):
-            raise invalid(_FIELD, f"must have the layout {self.number}, got {number}")
-        if min(sizes) < 0 or max(sizes) > len(message):
-            raise invalid(_FIELD, "has a column with an impossible size")
-        start, place, arrays = head.size, 0, {}
+        sizes = self._sizes_of(message)
+        start, place, arrays = self.head.size, 0, {}
         for name, dtype, dimensions in self.columns:
-            shape = sizes[place : place + dimensions]
-            values, place = math.prod(shape), place + dimensions
-            if shape == [0]:
+            values, place = sizes[place], place + dimensions
+            if dimensions > 1:
+                values = math.prod(sizes[place - dimensions : place])
+            elif not values:
                 # Most columns of a message are empty.
                 arrays[name] = _empty(dtype)
                 continue
@@ -102,17 +104,26 @@ class Layout:
             if start + size > len(message):
                 raise invalid(_FIELD, f"ends within the column {name}")
             array = np.frombuffer(message, dtype, values, start)
-            arrays[name] = array if dimensions == 1 else array.reshape(shape)
+            if dimensions > 1:
+                array = array.reshape(sizes[place - dimensions : place])
+            arrays[name] = array
             start += size + -size % _ALIGNMENT_BYTES
         if start != len(message):
             raise invalid(_FIELD, f"must have {start} bytes, got {len(message)}")
         return arrays
 
-
-@cache
-def _head(sizes: int) -> struct.Struct:
-    """Return the form of what precedes the columns: three numbers, and so many sizes."""
-    return struct.Struct(f"<HHI{sizes}q")
+    def _sizes_of(self, message: Buffer) -> list[int]:
+        """Return the sizes of the columns of a message, each at most its length."""
+        if len(message) < self.head.size:
+            raise invalid(_FIELD, "ends before its columns")
+        version, number, count, *sizes = self.head.unpack_from(message)
+        if version != VERSION:
+            raise invalid(_FIELD, f"must be of version {VERSION}, got {version}")
+        if number != self.number or count != len(self.columns):
+            raise invalid(_FIELD, f"must have the layout {self.number}, got {number}")
+        if min(sizes) < 0 or max(sizes) > len(message):
+            raise invalid(_FIELD, "has a column with an impossible size")
+        return sizes
 
 
 @cache

@@ -33,7 +33,7 @@ _KEPT_PLANS: Final = 1_024
 
 
 class ShardHits(NamedTuple):
-    """Points of a shard, the best in the order of the search first.
+    """Points of a shard, the best in the order of the search first, until it searches again.
 
     rows: (m,) int32 rows.
     distances: (m,) float32 distances from the query.
@@ -74,7 +74,7 @@ class ShardSearcher(Searcher):
         self._run(query, plan, single, passing)
         candidates = self._local.memory.scratch.candidates
         count = int(single.counts[0])
-        rows, distances = candidates.rows[:count].copy(), candidates.distances[:count].copy()
+        rows, distances = candidates.rows[:count], candidates.distances[:count]
         return ShardHits(rows, distances, _NO_CODES, _NO_TAGS, open_points)
 
     def in_cells(
@@ -102,9 +102,9 @@ class ShardSearcher(Searcher):
         )  # fmt: skip
         if not count:
             return NO_POINTS
-        hits = self._scored(query.row, plan, count, count)
+        hits = self._scored(query.row, plan, count, count, total)
         if by_code:
-            return hits._replace(total=total)
+            return hits
         return _nearest(hits, self.keys_of(hits.rows), min(most, count), count)
 
     def by_scan(
@@ -133,8 +133,7 @@ class ShardSearcher(Searcher):
         tie_start, count = shards.find_by_scan(
             self._register, memory.register, plan.fields, query.margins
         )
-        hits = self._scored(query.row, plan, most, count, tie_start)
-        return hits._replace(total=open_points)
+        return self._scored(query.row, plan, most, count, open_points, tie_start)
 
     def in_tables(
         self,
@@ -159,8 +158,8 @@ class ShardSearcher(Searcher):
         count, n_probes = shards.find_by_tables(
             self._register, memory.register, plan.fields, query.margins, enough
         )
-        hits = self._scored(query.row, plan, count, count)
-        tags = memory.scratch.probes.tags[:count].copy()
+        hits = self._scored(query.row, plan, count, count, count)
+        tags = memory.scratch.probes.tags[:count]
         return hits._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
 
     def _fit(self, plan: QueryPlan, passing: records.Passing) -> Memory:
@@ -168,11 +167,12 @@ class ShardSearcher(Searcher):
         memory.set_passing(passing)
         return memory
 
-    def _scored(
-        self, query: Rows, plan: QueryPlan, most: int, count: int, tie_start: int = 0
+    def _scored(  # noqa: PLR0917  # one argument per number
+        self, query: Rows, plan: QueryPlan, most: int, count: int, total: int, tie_start: int = 0
     ) -> ShardHits:
         """Score the first `count` points in scratch memory, and return `most` of them.
 
+        total: the number of points that the search finds.
         tie_start: if there are more than `most`, the place of the first of those that tie for the
             last places.
         """
@@ -182,9 +182,8 @@ class ShardSearcher(Searcher):
             self._register, memory.register, plan.fields, pack_queries(query), tie_start, count,
             most, distances,
         )  # fmt: skip
-        candidates = memory.scratch.candidates
-        rows, codes = candidates.rows[:most].copy(), candidates.distances[:most].copy()
-        return ShardHits(rows, distances[:most], codes, _NO_TAGS, count)
+        rows, codes = memory.scratch.candidates
+        return ShardHits(rows[:most], distances[:most], codes[:most], _NO_TAGS, total)
 
 
 @lru_cache(_KEPT_PLANS)
