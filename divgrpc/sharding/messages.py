@@ -23,7 +23,8 @@ Buffer: TypeAlias = bytes | memoryview
 
 VERSION: Final = 1
 _ALIGNMENT_BYTES: Final = 8
-_FIELD: Final = "message"
+# The field that errors of malformed messages name.
+MESSAGE_FIELD: Final = "message"
 
 
 def _head(sizes: int) -> struct.Struct:
@@ -102,27 +103,27 @@ class Layout:
                 continue
             size = values * dtype.itemsize
             if start + size > len(message):
-                raise invalid(_FIELD, f"ends within the column {name}")
+                raise invalid(MESSAGE_FIELD, f"ends within the column {name}")
             array = np.frombuffer(message, dtype, values, start)
             if dimensions > 1:
                 array = array.reshape(sizes[place - dimensions : place])
             arrays[name] = array
             start += size + -size % _ALIGNMENT_BYTES
         if start != len(message):
-            raise invalid(_FIELD, f"must have {start} bytes, got {len(message)}")
+            raise invalid(MESSAGE_FIELD, f"must have {start} bytes, got {len(message)}")
         return arrays
 
     def _sizes_of(self, message: Buffer) -> list[int]:
         """Return the sizes of the columns of a message, each at most its length."""
         if len(message) < self.head.size:
-            raise invalid(_FIELD, "ends before its columns")
+            raise invalid(MESSAGE_FIELD, "ends before its columns")
         version, number, count, *sizes = self.head.unpack_from(message)
         if version != VERSION:
-            raise invalid(_FIELD, f"must be of version {VERSION}, got {version}")
+            raise invalid(MESSAGE_FIELD, f"must be of version {VERSION}, got {version}")
         if number != self.number or count != len(self.columns):
-            raise invalid(_FIELD, f"must have the layout {self.number}, got {number}")
+            raise invalid(MESSAGE_FIELD, f"must have the layout {self.number}, got {number}")
         if min(sizes) < 0 or max(sizes) > len(message):
-            raise invalid(_FIELD, "has a column with an impossible size")
+            raise invalid(MESSAGE_FIELD, "has a column with an impossible size")
         return sizes
 
 
@@ -165,7 +166,7 @@ def divide(message: Buffer) -> list[Buffer]:
     starts = (0, *ends)
     ascends = all(start <= end for start, end in zip(starts, ends, strict=False))
     if starts[-1] != size or not ascends:
-        raise invalid(_FIELD, "has messages with impossible ends")
+        raise invalid(MESSAGE_FIELD, "has messages with impossible ends")
     return [
         bytes(view[first + start : first + end])
         if start % _ALIGNMENT_BYTES
@@ -185,4 +186,4 @@ def _ends_of(message: memoryview) -> tuple[int, tuple[int, ...]]:
         if is_whole and is_small and kind == [VERSION, _ENVELOPE.number, 2]:
             return size, struct.unpack_from(f"<{count}q", message, _ENVELOPE_HEAD.size)
     _ENVELOPE.unpack(message)
-    raise invalid(_FIELD, f"must hold at most {LIMITS['query_rows_max']} messages")
+    raise invalid(MESSAGE_FIELD, f"must hold at most {LIMITS['query_rows_max']} messages")

@@ -27,7 +27,7 @@ from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.placement import shard_of
 from divgrpc.storage.generations import ROOT_LOCK, IndexFolder, read_manifest, staging
 from divgrpc.types import Mode, Progress, QueryResult, Search, Selector
-from divgrpc.types.filters import Match
+from divgrpc.types.filters import Field, Match
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2, shard_index_pb2
 from divgrpc_server.front.shard_servers import SERVICE
@@ -217,6 +217,14 @@ def test_what_shards_cannot_do_yet_is_refused(client: Client) -> None:
 def test_a_bad_query_is_refused_with_its_field(client: Client) -> None:
     with refused("queries"):
         client.query("points", np.ones(DIMS + 1))
+    for condition in (Field("nothing") == 3, Field("price") == "high"):
+        with refused("filter"):
+            client.query("points", QUERIES, filter=condition)
+        with refused("filter"):
+            client.query("points", QUERIES[0], filter=condition, allow_partial=True)
+        with refused("filter"):
+            client.count("points", condition)
+    assert {*states_of(client)} == {"serving"}
     with failing(CODES.NOT_FOUND, IndexNotFoundError):
         client.query("nothing", QUERIES)
 

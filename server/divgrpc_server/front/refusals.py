@@ -16,3 +16,10 @@ class RefusedError(Exception):
         info = error_details_pb2.ErrorInfo()
         has_info = any(detail.Unpack(info) for detail in self.status.details)
         return str(info.reason) if has_info else ""
+
+    @property
+    def field(self) -> str:
+        """The field that the status names, "" if it names none."""
+        request = error_details_pb2.BadRequest()
+        has_field = any(detail.Unpack(request) for detail in self.status.details)
+        return str(request.field_violations[0].field) if has_field else ""

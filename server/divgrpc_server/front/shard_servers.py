@@ -20,6 +20,7 @@ from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import IndexChangedError, UnavailableError
+from divgrpc.sharding.messages import MESSAGE_FIELD
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
@@ -393,8 +394,11 @@ class ShardServers:
             # It is gRPC that says so: nothing listens there, or the connection was lost.
             self._states.note_fault(address, "unreachable", status.message)
             return _Failure(UnavailableError("a shard server cannot be reached"), True)
-        if status.code == code_pb2.INTERNAL and status.details:
-            return _Failure(RefusedError(status.SerializeToString()), False)
+        if status.code in (code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT) and status.details:
+            refusal = RefusedError(status.SerializeToString())
+            # Any other field is one of the caller's request, whose filter the index may not know.
+            if refusal.field != MESSAGE_FIELD:
+                return _Failure(refusal, False)
         reason = f"{error.code().name}: {status.message}"
         self._states.note_refusal(address, message, reason)
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)

@@ -19,6 +19,7 @@ from divgrpc.errors import (
     IndexChangedError,
     IndexDamagedError,
     IndexNotFoundError,
+    InvalidArgumentError,
     UnavailableError,
     UnsupportedError,
 )
@@ -237,6 +238,23 @@ async def test_the_last_error_of_all_replicas_is_passed_on(servers: Servers) -> 
     with pytest.raises(RefusedError) as error:
         await servers.front.ask({0: b"ab"}, 10)
     assert error.value.status.code == code_pb2.RESOURCE_EXHAUSTED
+
+
+@with_servers()
+async def test_an_error_of_the_request_is_said_at_once(servers: Servers) -> None:
+    """It says nothing about the server; a malformed message does."""
+    bad = await servers.start("bad", fail(InvalidArgumentError("filter", "has no attribute")))
+    other = await servers.start("other", fail(InvalidArgumentError("message", "is short")))
+    servers.front.follow(Topology(1, ((bad, bad), (other,))))
+    with pytest.raises(RefusedError) as error:
+        await servers.front.ask({0: b"ab"}, 10)
+    assert (error.value.status.code, error.value.field) == (code_pb2.INVALID_ARGUMENT, "filter")
+    assert servers.calls == ["bad"]
+    states = [servers.front.replicas("points", shard)[0].state for shard in range(2)]
+    assert states == ["starting"] * 2
+    with pytest.raises(ShardsMissingError):
+        await servers.front.ask({1: b"ab"}, 10)
+    assert servers.front.replicas("points", 1)[0].state == "faulty"
 
 
 @with_servers()
