@@ -26,6 +26,7 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc.types.filters import Field, Filter, HasId
+from divgrpc.types.quotas import GroupBy, Quota
 from divgrpc.types.records import Attribute, Record, Records
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ __all__ = [
     "EvaluateRow",
     "Field",
     "Filter",
+    "GroupBy",
     "HasId",
     "IndexInfo",
     "LabelResult",
     "Pick",
     "Progress",
     "QueryResult",
+    "Quota",
     "Record",
     "Records",
     "RpcError",

@@ -66,7 +66,7 @@ def divide_index(
         raise UnsupportedError(
             "index",
             f"index {index.name!r} was written to since it was built: export its points, and build"
-            " it again",
+            " it again; an export has no parameters, label model, names or hierarchy",
         )
     count = len(read_manifest(folder).shards)
     if shards == max(1, count):

@@ -41,6 +41,8 @@ def _problem_of(value: object) -> str | None:
     if "://" in value:
         scheme, rest = value.split("://", 1)
         return f": leave {scheme}:// out, write {rest.split('/')[0]!r}"
+    if "," in value:
+        return f": for several servers, write 'ipv4:{value}'"
     host, colon, port = value.rpartition(":")
     if not colon or port.endswith("]"):
         return ", which has no port: divgrpc-server takes 50051 by default"

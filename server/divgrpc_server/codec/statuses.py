@@ -157,7 +157,10 @@ class TokenRefusedError(errors.UnauthenticatedError):
     reason = "TOKEN_REFUSED"
 
     def __init__(self) -> None:
-        super().__init__("the token is not known or has expired; ask the operator for a new one")
+        advice = "servers of a cluster need the same --cluster-token"
+        super().__init__(
+            f"the token is not known or has expired: ask the operator for a new one; {advice}"
+        )
 
 
 class LateError(errors.DivgrpcError):

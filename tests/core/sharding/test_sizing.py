@@ -9,7 +9,7 @@ import pytest
 
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
-from divgrpc.parameters import QueryParameters
+from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.sharding import sizing
 from divgrpc.sharding.files import divide_index
 from divgrpc.sharding.finding import share_of
@@ -57,9 +57,12 @@ def test_shards_fit_their_machines() -> None:
         assert plan.machines == 3 * plan.shards + 1
 
 
-def test_no_shard_has_more_points_than_an_index_may() -> None:
-    plan = sizing.plan(3 * 10**9, 16, 4_000 * GB)
-    assert (plan.shards, plan.points_per_shard) == (2, 15 * 10**8)
+def test_no_plan_has_more_points_than_an_index_may() -> None:
+    """On shards too, because a build makes a whole index first."""
+    most = LIMITS["rows_max"]
+    assert sizing.plan(most, 16, 4_000 * GB).shards == 1
+    with pytest.raises(InvalidArgumentError, match="rows must be at most 2,147,483,647"):
+        sizing.plan(most + 1, 16, 4_000 * GB)
 
 
 def test_one_machine_needs_no_shards() -> None:
@@ -75,7 +78,7 @@ def test_what_cannot_be_planned_is_refused() -> None:
         with pytest.raises(InvalidArgumentError):
             sizing.plan(rows, dims, size, replicas=replicas)
     with pytest.raises(LimitExceededError, match="256 at most"):
-        sizing.plan(10**10, 128, 16 * GB)
+        sizing.plan(2 * 10**9, 128, 16 * GB)
 
 
 def test_times_are_those_of_the_record() -> None:

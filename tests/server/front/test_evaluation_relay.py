@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -32,6 +33,10 @@ PROGRESS: Frames = [(Frame.EVENT, b"progress")]
 ROWS: Frames = [(Frame.COMMIT, b""), (Frame.EVENT, b"row 1"), (Frame.EVENT, b"row 2")]
 END: Frames = [(Frame.RESULT, b"")]
 WHOLE = PROGRESS + ROWS + END
+
+
+async def append(messages: list[bytes], message: bytes) -> None:
+    messages.append(message)
 
 
 def relay(
@@ -64,11 +69,8 @@ def relay(
                 links.append(process_end.dup())
             front.handle(control.Message("job", message.number), front_end.detach())
 
-    async def read_all(message: bytes) -> None:
-        messages.append(message)
-
     async def run() -> None:
-        caller = write or read_all
+        caller = write or partial(append, messages)
         await front.relay(jobs.Evaluation(Frame.EVALUATE, b"request", caller), "tag")
 
     channel: Any = Channel()
