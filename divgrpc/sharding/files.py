@@ -224,14 +224,14 @@ def open_cells(folder: Path, whole: Manifest, shard: int) -> Generation:
     return Generation(manifest, arrays)
 
 
-def open_router_engine(folder: Path, name: str = "") -> GatheringEngine:
+def open_router_engine(folder: Path, home: Path | None = None) -> GatheringEngine:
     """Open what a router reads of the generation in `folder`; raises as `open_router_part`.
 
-    name: the name of the index. Default: the name of the parent folder.
+    home: the folder of the index, which a staged generation is not in yet. Default: the parent.
     """
-    part = open_router_part(folder)
+    part, home = open_router_part(folder), home or folder.parent
     rows = [shard.rows for shard in part.manifest.shards]
-    return GatheringEngine(part, rows, name or folder.parent.name, folder.parent)
+    return GatheringEngine(part, rows, home.name, home)
 
 
 def open_shard_part(folder: Path, shard: int, *, verify: bool = True) -> Generation:

@@ -174,10 +174,8 @@ class IndexCache:
 
         def work() -> Engine:
             if self._open_divided is not None and read_manifest(path).shards:
-                part = open_router_part(path)
-                rows = [shard.rows for shard in part.manifest.shards]
                 # Its files will be in the folder of the index when it is asked.
-                return GatheringEngine(part, rows, name, self._root / name)
+                return self._open_divided(path, self._root / name)
             return Engine(open_generation(path), name)
 
         self._open(name, work, folder=folder)

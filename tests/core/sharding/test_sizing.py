@@ -78,7 +78,7 @@ def test_what_cannot_be_planned_is_refused() -> None:
         with pytest.raises(InvalidArgumentError):
             sizing.plan(rows, dims, size, replicas=replicas)
     with pytest.raises(LimitExceededError, match="256 at most"):
-        sizing.plan(2 * 10**9, 128, 16 * GB)
+        sizing.plan(2 * 10**9, 256, 16 * GB)
 
 
 def test_times_are_those_of_the_record() -> None:
