@@ -50,9 +50,6 @@ _RESIDUAL_SHARE: Final = 1e-2
 # Conjugate gradients also stop when the residual falls to this share of the right-hand side, about
 # the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
-# A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks, and
-# each core may have one for the product of its part of the rows.
-_BLOCK_NUMBERS: Final = 2**26
 # Rows in one dense product.
 _BLOCK_ROWS: Final = 2**16
 # Maximum number of values that one thread updates at a time.
@@ -181,8 +178,8 @@ class Alternation:
 
 
 def _column_blocks(products: Products, count: int) -> Iterator[slice]:
-    """Yield slices that cover `count` columns, each of at most `_BLOCK_NUMBERS` values."""
-    width = max(1, _BLOCK_NUMBERS // max(1, *products.shape[1:]))
+    """Yield slices that cover `count` columns; conjugate gradients keep four matrices of each."""
+    width = products.column_count_max
     for first in range(0, count, width):
         yield slice(first, min(count, first + width))
 

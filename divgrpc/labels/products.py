@@ -39,6 +39,14 @@ _PART_VALUES_MIN: Final = 2**18
 # products of all parts takes little time.
 _VALUES_PER_ROW_MIN: Final = 8
 _PARTS_MAX: Final = 64
+# But no part has more stored values than this, so that its product takes a few seconds at most.
+_PART_VALUES_MAX: Final = 2**24
+# Maximum number of values of the products that exist at a time on this machine (1 GiB).
+_PRODUCT_NUMBERS_MAX: Final = 2**28
+# Maximum number of values of a matrix or product. For sparse documents, sums do not depend on how
+# many columns there are; for dense ones they do, so all who multiply take equally many.
+_NUMBERS_MAX: Final = 2**26
+_DENSE_NUMBERS_MAX: Final = 2**23
 # A block has about this many values of an intermediate product (512 KiB).
 _BLOCK_NUMBERS: Final = 2**17
 _BLOCK_ROWS_MIN: Final = 64
@@ -73,6 +81,14 @@ class Products:
         """The numbers of documents, features and labels: n, d, L."""
         return len(self.documents), self.documents.shape[1], self.labels.shape[1]
 
+    @property
+    def column_count_max(self) -> int:
+        """Maximum number of columns of a matrix, except for `squares`."""
+        _, features, labels = self.shape
+        is_sparse = isinstance(self.documents, SparseRows)
+        numbers = _NUMBERS_MAX if is_sparse else _DENSE_NUMBERS_MAX
+        return max(1, numbers // max(features, labels))
+
     def to_features(self, label_factors: FloatArray) -> FloatArray:
         """Return Xᵀ Y H (d, r) for `label_factors` H (L, r)."""
         return self._multiply("features", label_factors)
@@ -96,8 +112,9 @@ class Products:
             return multiply_part(operation, self.documents, self.labels, part, matrix)
 
         def products() -> Iterator[Sums]:
-            # No product waits for the sum while a core has another one.
-            step = count_cores()
+            # As many products exist at a time as are computed.
+            numbers = max(self.shape[1:]) * matrix.shape[1]
+            step = max(1, min(count_cores(), _PRODUCT_NUMBERS_MAX // numbers))
             for first in range(0, len(self._parts), step):
                 yield from on_all_cores(work, self._parts[first : first + step])
 
@@ -117,7 +134,8 @@ def divide_rows(documents: Rows, labels: SparseRows) -> list[range]:
     rows, columns = documents.shape
     size = _stored_values(documents) + len(labels.indices)
     part_values = max(_PART_VALUES_MIN, _VALUES_PER_ROW_MIN * (columns + labels.dims))
-    count = min(max(1, size // part_values), _PARTS_MAX, max(1, rows))
+    count = max(min(size // part_values, _PARTS_MAX), -(-size // _PART_VALUES_MAX))
+    count = max(1, min(count, rows))
     cuts = [rows * part // count for part in range(count + 1)]
     return [range(start, stop) for start, stop in pairwise(cuts)]
 

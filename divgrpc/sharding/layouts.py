@@ -147,7 +147,7 @@ SCROLL_REPLY: Final = Layout(12, (Column.of("ids", np.int64), Column.of("sizes",
 # Rows of a build that is under way, and what they are encoded as (`staged_points`) or their product
 # with a matrix (`staged_training`).
 STAGED_REQUEST: Final = Layout(
-    20,
+    23,
     (
         Column.of("folder", np.uint8),  # the name of the staging folder
         Column.of("rows", np.int64),  # the first row, and the row after the last one

@@ -161,10 +161,11 @@ class StagedArrays:
 
     def _values(self, path: Path, dtype: npt.DTypeLike, count: int, offset: int) -> Array:
         with self.absence_errors():
-            values = np.fromfile(path, dtype, count, offset=offset)
-        if len(values) != count:
-            raise IndexNotFoundError(f"{path.name} in {self._folder.name} ends before its rows")
-        return values
+            # Before memory is taken, because a message says how many there are.
+            if path.stat().st_size < offset + count * np.dtype(dtype).itemsize:
+                name = f"{path.name} in {self._folder.name}"
+                raise IndexNotFoundError(f"{name} ends before its rows")
+            return np.fromfile(path, dtype, count, offset=offset)
 
     @contextmanager
     def absence_errors(self) -> Iterator[None]:

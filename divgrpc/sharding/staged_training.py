@@ -100,11 +100,17 @@ def offered(
         yield OfferedTraining(folder)
 
 
-def unpack_product(reply: Buffer) -> Sums:
+def unpack_product(operation: Operation, reply: Buffer) -> Sums:
     """Return the product in the reply to a message; raises `InvalidArgumentError`."""
     columns = MULTIPLY_REPLY.unpack(reply)
-    product: Sums = columns["squares"] if columns["squares"].size else columns["product"]
+    product: Sums = columns[_column_of(operation)]
+    if not np.isfinite(product).all():
+        raise invalid("message", "has numbers that are not finite")
     return product
+
+
+def _column_of(operation: Operation) -> str:
+    return "squares" if operation == "squares" else "product"
 
 
 class StagedTraining:
@@ -134,7 +140,7 @@ class StagedTraining:
         labels = self._arrays.read_sparse(part.start, part.stop, label_count, _LABELS)
         with threadpool_limits(1, user_api="blas"):
             product = multiply_part(operation, documents, labels, range(len(part)), matrix)
-        return MULTIPLY_REPLY.pack({"squares" if operation == "squares" else "product": product})
+        return MULTIPLY_REPLY.pack({_column_of(operation): product})
 
     def _read_matrix(self, numbers: list[int]) -> tuple[Operation, FloatArray]:
         """Return the operation and the matrix that a message names."""

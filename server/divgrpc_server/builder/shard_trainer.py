@@ -69,6 +69,7 @@ class ShardTrainer:
 
         def multiply_columns(operation: Operation, matrix: FloatArray) -> Sums:
             width = max(1, _PRODUCT_NUMBERS // max(data.documents.shape[1], data.labels.dims))
+            # Dense documents have so few columns at a time anyway.
             if operation == "squares" or matrix.shape[1] <= width:
                 return multiply(operation, matrix)
             starts = range(0, matrix.shape[1], width)
@@ -102,7 +103,7 @@ class _ProductTask:
 
     def unpack(self, rows: range, reply: Buffer) -> Sums:
         """See `Task`."""
-        product = unpack_product(reply)
+        product = unpack_product(self._product, reply)
         if product.shape != self._shape:
             raise ValueError(f"its product of rows {rows.start} to {rows.stop} has another shape")
         return product.copy()

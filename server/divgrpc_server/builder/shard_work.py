@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ from divgrpc_server.logging.logs import Logger
 _ITEMS_PER_PLACE: Final = 2
 _ITEMS_PER_CORE: Final = 2
 _PAUSE_SECONDS: Final = 1.0
+_DOUBLINGS_MAX: Final = 6
 _Result = TypeVar("_Result")
 _Result_co = TypeVar("_Result_co", covariant=True)
 
@@ -67,6 +69,14 @@ class _Replies(NamedTuple):
     packed: bytes
 
 
+@dataclass(slots=True)
+class _PlaceState:
+    """When a place may be asked again, and how often it has failed in a row."""
+
+    free_time: float = 0.0
+    failures: int = 0
+
+
 class ShardWork:
     """Lets shard servers work on a build of an index."""
 
@@ -77,8 +87,7 @@ class ShardWork:
         """
         self._link, self._index, self._places, self._log = link, index, places, log
         self._numbers = itertools.count(1)
-        # When each place may be asked again.
-        self._free_times = dict.fromkeys(range(places), 0.0)
+        self._place_states = {place: _PlaceState() for place in range(places)}
 
     def run(
         self, task: Task[_Result], items: Sequence[range], ahead: int | None = None
@@ -88,7 +97,7 @@ class ShardWork:
         ahead: how many items after the first one without a result may be begun; None for all.
         """
         with ThreadPoolExecutor(count_cores()) as threads:
-            work: _Work[_Result] = _Work(items, self._free_times, ahead)
+            work: _Work[_Result] = _Work(items, self._place_states, ahead)
             receiver = threading.Thread(target=self._receive, args=(work,), daemon=True)
             receiver.start()
 
@@ -123,7 +132,7 @@ class ShardWork:
             try:
                 result = task.unpack(ask.rows, _reply_of(ask.place, event.packed))
             except (ValueError, DecodeError) as error:
-                if not any(self._free_times.values()):
+                if not any(state.free_time for state in self._place_states.values()):
                     self._log.warning(
                         f"a shard server does not {task.verb} points of a build, "
                         "so this process does",
@@ -131,6 +140,7 @@ class ShardWork:
                     )  # fmt: skip
                 work.put_back(ask)
             else:
+                self._place_states[ask.place].failures = 0
                 del work.unfinished[ask.rows]
                 return ask.rows, result
 
@@ -179,7 +189,7 @@ class _Work(Generic[_Result]):
     """
 
     def __init__(
-        self, items: Sequence[range], free_times: dict[int, float], ahead: int | None
+        self, items: Sequence[range], places: dict[int, _PlaceState], ahead: int | None
     ) -> None:
         self.todo = deque(items)
         self.unfinished = {rows: number for number, rows in enumerate(items)}
@@ -187,7 +197,7 @@ class _Work(Generic[_Result]):
         self.asks: dict[int, _Ask] = {}
         self.events: SimpleQueue[tuple[range, _Result] | _Replies | BaseException] = SimpleQueue()
         self.expected: SimpleQueue[bool] = SimpleQueue()
-        self._free_times, self._ahead = free_times, ahead
+        self._places, self._ahead = places, ahead
 
     def may_begin(self) -> bool:
         """Return whether an item may be begun."""
@@ -202,7 +212,8 @@ class _Work(Generic[_Result]):
 
     def free_place(self) -> int | None:
         """Return the place with the fewest items that may get one more; None if all are busy."""
-        counts = {place: 0 for place, end in self._free_times.items() if end < time.monotonic()}
+        now = time.monotonic()
+        counts = {place: 0 for place, state in self._places.items() if state.free_time < now}
         for ask in self.asks.values():
             if ask.place in counts:
                 counts[ask.place] += 1
@@ -212,7 +223,10 @@ class _Work(Generic[_Result]):
     def put_back(self, ask: _Ask) -> None:
         """Take back an item that its place has not finished."""
         self.todo.appendleft(ask.rows)
-        self._free_times[ask.place] = time.monotonic() + _PAUSE_SECONDS
+        state = self._places[ask.place]
+        # A run waits for what a place has, so a place that keeps failing is asked more seldom.
+        pause = _PAUSE_SECONDS * 2 ** min(state.failures, _DOUBLINGS_MAX)
+        state.free_time, state.failures = time.monotonic() + pause, state.failures + 1
 
 
 def _reply_of(place: int, packed: bytes) -> Buffer:

@@ -437,6 +437,7 @@ class _Relay:
             try:
                 kind, payload = await job_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
+                await self._end_progress()  # another process may write to the caller next
                 raise self._rounds.error or _DeathError() from None
             if kind not in _EVENTS:
                 raise FrameError(f"the process of a job sent a frame {kind.name}")
@@ -474,10 +475,14 @@ class _Relay:
             return
         self.has_passed_rows |= are_rows and bool(self._rows)
         rows, self._rows = self._rows, []
-        if self._writing is not None:
-            await self._writing
+        await self._end_progress()
         for row in rows:
             await self._job.write(row)
+
+    async def _end_progress(self) -> None:
+        """Wait until the caller has got the progress that is being written."""
+        if self._writing is not None:
+            await self._writing
 
     def _pass_progress(self, payload: bytes) -> None:
         """Pass on progress, or drop it while the caller has not read earlier progress.

@@ -75,7 +75,9 @@ _CHANGED: Final = (
 _ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
 
 # Codes of a server that understands a call and lets it in.
-_ANSWERS: Final = (*_ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL)
+_ANSWERS: Final = (
+    *_ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT,
+)  # fmt: skip
 
 
 class _Failure(NamedTuple):
@@ -340,8 +342,7 @@ class ShardServers:
         try:
             await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
         except aio.AioRpcError as error:
-            status = _status_of(error)
-            return bool(status.details) and status.code in _ANSWERS
+            return _is_answer(_status_of(error))
         except asyncio.CancelledError:
             if not is_channel_closed():
                 raise
@@ -394,14 +395,24 @@ class ShardServers:
             # It is gRPC that says so: nothing listens there, or the connection was lost.
             self._states.note_fault(address, "unreachable", status.message)
             return _Failure(UnavailableError("a shard server cannot be reached"), True)
-        if status.code in (code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT) and status.details:
-            refusal = RefusedError(status.SerializeToString())
-            # Any other field is one of the caller's request, whose filter the index may not know.
-            if refusal.field != MESSAGE_FIELD:
-                return _Failure(refusal, False)
+        if _is_answer(status):
+            self._states.note_reply(address, None)
+            return _Failure(RefusedError(status.SerializeToString()), False)
         reason = f"{error.code().name}: {status.message}"
         self._states.note_refusal(address, message, reason)
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+
+def _is_answer(status: status_pb2.Status) -> bool:
+    """Return whether a server has understood a call.
+
+    If it names the field of a message, the message is malformed. Any other field is one of the
+    request, whose filter the index may not know.
+    """
+    if not status.details or status.code not in _ANSWERS:
+        return False
+    is_malformed = RefusedError(status.SerializeToString()).field == MESSAGE_FIELD
+    return status.code != code_pb2.INVALID_ARGUMENT or not is_malformed
 
 
 def _outcome_of(error: Exception) -> str:

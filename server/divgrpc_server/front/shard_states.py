@@ -41,9 +41,10 @@ class _Fault(NamedTuple):
 
 
 class _Refusal(NamedTuple):
-    """A message that a server has refused, when to repeat it, and the pause after that."""
+    """A message that a server has refused, why, when to repeat it, and the pause after that."""
 
     message: bytes
+    reason: str
     due_time: float
     pause_seconds: float
 
@@ -128,8 +129,16 @@ class ShardStates:
             if status != health_pb2.HealthCheckResponse.SERVING:
                 self._faults[address] = _NO_WORKER
             elif fault is not None and fault.state != "faulty":
-                del self._faults[address]
-                self._logged.discard(address)
+                self._end_fault(address)
+
+    def _end_fault(self, address: str) -> None:
+        """Note that a server is healthy, which may still refuse calls."""
+        refusal = self._refusals.get(address)
+        if refusal is not None:
+            self._faults[address] = _Fault("faulty", refusal.reason)
+            return
+        del self._faults[address]
+        self._logged.discard(address)
 
     async def _retry(self, address: str) -> None:
         """Repeat the call that a server has refused, if that is due and nothing else is wrong."""
@@ -141,7 +150,7 @@ class ShardStates:
             return
         pause = refusal.pause_seconds
         longer = min(_RETRY_SECONDS_MAX, 2 * pause)
-        self._refusals[address] = _Refusal(refusal.message, now + pause, longer)
+        self._refusals[address] = refusal._replace(due_time=now + pause, pause_seconds=longer)
         if await self._repeat(address, refusal.message) and self._faults.get(address) is fault:
             self.note_reply(address, None)
 
@@ -178,7 +187,8 @@ class ShardStates:
     def note_refusal(self, address: str, message: bytes, reason: str) -> None:
         """Note that a server refuses a message."""
         due_time = time.monotonic() + _RETRY_SECONDS
-        self._refusals.setdefault(address, _Refusal(message, due_time, 2 * _RETRY_SECONDS))
+        refusal = _Refusal(message, reason, due_time, 2 * _RETRY_SECONDS)
+        self._refusals.setdefault(address, refusal)
         self.note_fault(address, "faulty", reason)
 
     def note_damage(self, address: str, message: bytes, reason: str) -> None:

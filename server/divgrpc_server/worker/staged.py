@@ -61,7 +61,9 @@ class StagedCache:
         """Forget what is no longer offered, because hash functions take memory."""
         while True:
             time.sleep(_LOOK_SECONDS)
-            ended = [name for name, build in [*self._builds.items()] if build.close_ended()]
+            with self._lock:
+                builds = [*self._builds.items()]
+            ended = [name for name, build in builds if build.close_ended()]
             with self._lock:
                 for name in ended:
                     self._builds.pop(name, None)

@@ -33,7 +33,7 @@ _VALUE_BYTES: Final = 4
     labels=Option(1_000, "their labels"),
     rank=Option(50, "rank"),
     iterations=Option(5, "iterations"),
-    shards=Option([1, 2, 4], "numbers of shard servers; 1 for the builder alone"),
+    shards=Option([0, 2, 4], "numbers of shard servers; 0 for the builder alone"),
 )
 def divided_training(options: Options) -> Iterator[Output]:
     """Train labels during a build, alone and with shard servers, and compare the losses.
@@ -58,7 +58,7 @@ def divided_training(options: Options) -> Iterator[Output]:
         yield {
             "shard servers": shards,
             "loss": loss,
-            "difference": abs(loss - alone) / alone,
+            "difference": "none" if loss == alone else f"{abs(loss - alone) / alone:.1e}",
             "products": len(traffic.matrices),
             "replies": traffic.replies,
             "replies a product, at most": max(traffic.matrices.values(), default=0),
@@ -103,7 +103,7 @@ def _train(
             return reply
 
         train: TrainLabels = train_here
-        if shards > 1:
+        if shards:
             work, _ = stack.enter_context(shard_work(answer, shards, structlog.get_logger()))
             train = ShardTrainer(work, stage)
         inputs = LabelInputs(model="leml", parameters=parameters)

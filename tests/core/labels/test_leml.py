@@ -115,7 +115,8 @@ def test_precomputed_and_implicit_moments_agree(
     monkeypatch.setattr(products, "_MOMENT_COLUMNS_MAX", 0)
     monkeypatch.setattr(products, "_BLOCK_ROWS_MAX", 7)
     monkeypatch.setattr(products, "_BLOCK_ROWS_MIN", 1)
-    monkeypatch.setattr(leml, "_BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(products, "_NUMBERS_MAX", 1)
+    monkeypatch.setattr(products, "_DENSE_NUMBERS_MAX", 1)
     operator_training = train(rows, labels, parameters)
     assert scores_of(operator_training, documents) == pytest.approx(
         scores_of(matrix_training, documents), abs=1e-4

@@ -79,6 +79,14 @@ def test_parts_have_every_row_once(n: int, size: int, seed: int) -> None:
     assert [row for part in parts for row in part] == list(range(n))
 
 
+def test_no_part_is_too_large_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = make_data(40, 10, 3, 1, dense=True)
+    monkeypatch.setattr(products, "_PART_VALUES_MAX", 50)
+    parts = divide_rows(x, y)
+    assert max(len(part) for part in parts) <= 5
+    assert len(parts) == -(-(400 + len(y.indices)) // 50)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("dense", [False, True])
 def test_a_sum_is_the_same_on_one_core(

@@ -10,11 +10,12 @@ from scipy import sparse
 
 from divgrpc import Index
 from divgrpc.builder.builder import IndexBuilder
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import products
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.sharding.layouts import FILE, MULTIPLY_REPLY, OPERATION, STAGED_REQUEST
-from divgrpc.sharding.staged_training import MULTIPLY, OPERATIONS
+from divgrpc.sharding.staged_training import MULTIPLY, OPERATIONS, unpack_product
 from divgrpc.storage.generations import Generation, Staging, staging
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.builder import shard_trainer
@@ -74,7 +75,11 @@ def test_a_model_is_the_one_that_one_machine_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: object
 ) -> None:
     """Products are those of all columns, or of a few at a time, and parts come in any order."""
-    monkeypatch.setattr(shard_trainer, "_PRODUCT_NUMBERS", 130)
+    if vectors is SPARSE:
+        monkeypatch.setattr(shard_trainer, "_PRODUCT_NUMBERS", 130)
+    # Otherwise the rows of a part would be one block.
+    monkeypatch.setattr(products, "_BLOCK_ROWS_MIN", 2)
+    monkeypatch.setattr(products, "_BLOCK_NUMBERS", 20)
     monkeypatch.setattr(shard_work_module, "_ITEMS_PER_CORE", 1)
     generation, places = train(tmp_path, Shards, vectors=vectors)
     assert {*places} == {0, 1}
@@ -132,6 +137,15 @@ def test_replies_that_do_not_fit_are_not_used(tmp_path: Path, reply: bytes) -> N
     )
     assert log.warning.call_count == 1
     assert_equals_one_machine(generation)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_not_used(value: float) -> None:
+    """They would spoil the model."""
+    reply = MULTIPLY_REPLY.pack({"product": np.full((2, 3), value, np.float32)})
+    with pytest.raises(InvalidArgumentError, match="not finite"):
+        unpack_product("moments", reply)
+    assert unpack_product("squares", reply).shape == (0, 0)
 
 
 def test_few_parts_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ async def test_an_error_of_the_request_is_said_at_once(servers: Servers) -> None
     assert (error.value.status.code, error.value.field) == (code_pb2.INVALID_ARGUMENT, "filter")
     assert servers.calls == ["bad"]
     states = [servers.front.replicas("points", shard)[0].state for shard in range(2)]
-    assert states == ["starting"] * 2
+    assert states == ["serving", "starting"]
     with pytest.raises(ShardsMissingError):
         await servers.front.ask({1: b"ab"}, 10)
     assert servers.front.replicas("points", 1)[0].state == "faulty"
@@ -491,6 +491,22 @@ async def test_a_server_that_refuses_calls_is_missing_for_a_build(servers: Serve
     assert servers.front.replicas("points", 0)[0].state == "faulty"
     with pytest.raises(PlacesMissingError):
         await servers.front.await_places()
+
+
+@with_servers()
+async def test_a_server_that_refuses_calls_does_so_after_a_failed_check(servers: Servers) -> None:
+    address = await servers.start("other", fail(UnsupportedError("token", "is another one")))
+    servers.front.follow(Topology(2, ((address,),)))
+    servers.front._wait_seconds = 0.0
+    with pytest.raises(ShardsMissingError):
+        await servers.front.ask({0: b"ab"}, 10)
+    states = servers.front._states
+    states.note_fault(address, "unreachable", "it does not reply to health checks")
+    await states._check(address)
+    assert servers.front.replicas("points", 0)[0].state == "faulty"
+    states.note_reply(address, None)
+    await states._check(address)
+    assert states.is_running(address)
 
 
 @pytest.mark.parametrize("answer", [reply, fail(IndexNotFoundError("there is no index"))])

@@ -217,7 +217,7 @@ def test_products_of_a_training_are_refused_with_their_status(
                 reply = multiply(cache, name, range(9), 0, number, 2)
                 assert isinstance(reply, bytes)
                 expected = multiply_part("features", data.documents, data.labels, range(9), matrix)
-                assert unpack_product(reply).tobytes() == expected.tobytes()
+                assert unpack_product("features", reply).tobytes() == expected.tobytes()
                 check_refusals(cache, name, number)
             assert multiply(cache, name, range(9), 0, number, 2) == absent
         return train_on(data, parameters, None)
