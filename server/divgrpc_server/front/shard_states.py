@@ -235,11 +235,13 @@ class ShardStates:
     def _at(self, place: Sequence[str]) -> list[ReplicaInfo]:
         """Describe the servers at a place."""
         absent = max(0, self._replicas - len(place))
-        return [*map(self._describe, place), *[_NOT_STARTED] * absent]
+        replicas = [self._describe(address, is_alone=len(place) == 1) for address in place]
+        return replicas + [_NOT_STARTED] * absent
 
-    def _describe(self, address: str) -> ReplicaInfo:
+    def _describe(self, address: str, *, is_alone: bool) -> ReplicaInfo:
         fault = self._faults.get(address)
-        if fault is None and self._avoided_until.get(address, 0) > time.monotonic():
+        is_avoided = self._avoided_until.get(address, 0) > time.monotonic()
+        if fault is None and is_avoided and not is_alone:
             fault = _Fault("avoided", "another replica has replied sooner")
         return ReplicaInfo(address, *(fault or _Fault("serving", "")))
 
