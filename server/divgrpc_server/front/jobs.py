@@ -13,6 +13,7 @@ answered from the old generation.
 import asyncio
 import itertools
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from divgrpc_server.front.sharded_pool import Shards
 
 # The frames that the process of a job sends.
+# Number of events of progress that wait for the caller.
+_PROGRESS_MAX: Final = 64
 _EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS, Frame.ASK)
 # The front keeps the rows of an evaluation until the last one has come, up to this many bytes.
 # Until it passes one on, another evaluator can start over.
@@ -388,7 +391,8 @@ class _Relay:
         self.has_passed_rows = False
         self._is_committed = False
         self._rows: list[bytes] = []
-        # Writes progress.
+        # Progress that the caller has not read, and the task that writes it.
+        self._progress: deque[bytes] = deque(maxlen=_PROGRESS_MAX)
         self._writing: asyncio.Future[None] | None = None
         self._job = job
         self._header = header
@@ -485,14 +489,19 @@ class _Relay:
             await self._writing
 
     def _pass_progress(self, payload: bytes) -> None:
-        """Pass on progress, or drop it while the caller has not read earlier progress.
+        """Pass on progress without a wait; drop the oldest if the caller reads none.
 
         The process may ask shards after it, and a caller who reads no progress must not delay it.
         """
+        self._progress.append(payload)
         if self._writing is None or self._writing.done():
             if self._writing is not None:
                 self._writing.result()  # raises what ended the call
-            self._writing = asyncio.ensure_future(self._job.write(payload))
+            self._writing = asyncio.ensure_future(self._write_progress())
+
+    async def _write_progress(self) -> None:
+        while self._progress:
+            await self._job.write(self._progress.popleft())
 
     def _hang_up(self) -> None:
         """End the process, which waits for replies that will not come."""

@@ -132,30 +132,21 @@ class Reply(NamedTuple):
     payload: bytes
 
 
-class Link:
-    """One end of the socket between a front and a worker; only `send_waiting` blocks."""
+class KeptMemory:
+    """A memfd that is written again when the receiver has read it."""
 
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        self._socket = end
-        self._buffer = memoryview(bytearray(PACKET_BYTES))
+    def __init__(self) -> None:
         self._memfd = -1
 
-    def fileno(self) -> int:
-        """Return the descriptor, for polling."""
-        return self._socket.fileno()
-
     def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        """Close the memfd."""
         if self._memfd >= 0:
             os.close(self._memfd)
             self._memfd = -1
 
     @contextlib.contextmanager
-    def memory_file(self, payload: bytes, *, all_read: bool) -> Iterator[int]:
-        """Yield the descriptor of a memfd that contains `payload`, for `send`.
+    def file(self, payload: bytes, *, all_read: bool) -> Iterator[int]:
+        """Yield the descriptor of a memfd that contains `payload`, for `Link.send`.
 
         all_read: whether the peer has read all payloads so far.
         """
@@ -167,6 +158,32 @@ class Link:
             self._memfd = _new_memfd()
         _write(self._memfd, payload)
         yield self._memfd
+
+
+class Link:
+    """One end of the socket between a front and a worker; only `send_waiting` blocks."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        self._socket = end
+        self._buffer = memoryview(bytearray(PACKET_BYTES))
+        self._memory = KeptMemory()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for polling."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        self._memory.close()
+
+    def memory_file(
+        self, payload: bytes, *, all_read: bool
+    ) -> contextlib.AbstractContextManager[int]:
+        """Yield the descriptor of a memfd that contains `payload`, as `KeptMemory` does."""
+        return self._memory.file(payload, all_read=all_read)
 
     def send(self, packet: bytes, memfd: int = -1) -> None:
         """Send a packet without waiting.

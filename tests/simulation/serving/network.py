@@ -11,9 +11,11 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Final, Protocol
 
+from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.control import Message
 from simulation.scheduler import Ended, Process, Scheduler
 from simulation.serving.faults import Faults
@@ -111,6 +113,7 @@ class End:
         # What the peer has sent: bytes and a memory file, a frame, or a message and a descriptor.
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bytes = 0
+        self._memory = packets.KeptMemory()
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -149,6 +152,7 @@ class End:
         if not self.is_open or self.is_sent:
             return
         self.is_open = False
+        self._memory.close()
         self._network.things.pop(self.number, None)
         self.peer.is_reset |= bool(self._queue) and not self._is_stream
         for data, extra in self._queue:
@@ -166,6 +170,10 @@ class End:
                 end.close()
 
     # Packets (`divgrpc_server.ipc.packets.Link`).
+
+    def memory_file(self, payload: bytes, *, all_read: bool) -> AbstractContextManager[int]:
+        """Yield the descriptor of a memory file."""
+        return self._memory.file(payload, all_read=all_read)
 
     def send(self, packet: bytes, memfd: int = _NO_DESCRIPTOR) -> None:
         """Send a packet without waiting."""
