@@ -36,7 +36,6 @@ from divgrpc.vectors import Rows, SparseRows
 _FILTER_BYTES_MAX: Final = 64 << 20
 # What is wrong with a question, by the number of the fault in `kernels.shards`.
 _FAULTS: Final = {
-    shards.NOT_FINITE: "has numbers that are not finite",
     shards.BAD_BASES: "must have a distance for each cell",
     shards.BAD_CELL: "has a cell that does not exist",
     shards.CELL_TWICE: "has a cell twice",
@@ -158,7 +157,12 @@ class ShardCore:
     def _check_arrays(self, request: Mapping[str, Array]) -> None:
         """Raise `InvalidArgumentError` for values that kernels cannot take."""
         arrays = (request[name] for name in ("margins", "cells", "bases", "dense", "values"))
-        if fault := shards.find_fault(*arrays, self._n_cells):
+        fault = shards.find_fault(*arrays, self._n_cells)
+        if fault == shards.NOT_FINITE:
+            names = ("margins", "bases", "dense", "values")
+            name = next(name for name in names if not np.isfinite(request[name]).all())
+            raise invalid("message", f"has {name} that are not finite")
+        if fault:
             raise invalid("message", _FAULTS[fault])
 
     def _query(self, request: Mapping[str, Array]) -> Rows:

@@ -195,7 +195,7 @@ def _plan_of(
 ) -> QueryPlan:
     """Return a plan that only finds points, kept because most questions repeat one.
 
-    scan: the search that the kernel is told of, if memory is needed for another one.
+    scan: the search for the kernel, if memory is needed for another one.
     """
     kernel = Plan(
         search=records.EXACT, n_probes=0, min_points=0, k=1, hash_limit=0, candidates_limit=0,
@@ -204,8 +204,8 @@ def _plan_of(
         product=metric == METRICS["inner_product"], metric=metric, copy_limit=NO_COPIES,
         pool_limit=0, dial_choice=records.BY_CALLER, dial_factor=0.0, n_points=n_points, dial=0.0,
     )._replace(**fields)  # fmt: skip
-    told = kernel if scan is None else kernel._replace(search=scan)
-    return QueryPlan(_PARAMETERS, kernel, tuple(told), kernel.candidates_limit, True)
+    kernel_plan = kernel if scan is None else kernel._replace(search=scan)
+    return QueryPlan(_PARAMETERS, kernel, tuple(kernel_plan), kernel.candidates_limit, True)
 
 
 def nearest_places(ids: IntArray, distances: FloatArray, count: int) -> npt.NDArray[np.int32]:

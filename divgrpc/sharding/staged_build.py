@@ -28,9 +28,12 @@ class StagedBuild:
         self._lock = threading.Lock()
 
     def ask(self, name: str, message: Buffer) -> bytes:
-        """Return the reply to a message; raises the errors of what is asked for.
+        """Return the reply to a message.
 
         name: one of `OPERATIONS`.
+
+        Raises `UnsupportedError` for another name, `InvalidArgumentError` for a message that is
+        malformed or does not fit, and `IndexNotFoundError` if this is not offered, or no longer.
         """
         if name not in OPERATIONS:
             raise UnsupportedError("name", f"must be one of {OPERATIONS}, got {name!r:.80}")
@@ -40,7 +43,7 @@ class StagedBuild:
             offer = StagedPoints(self._folder) if name == ENCODE else StagedTraining(self._folder)
             with self._lock:
                 self._offers[name] = offer
-        return offer.ask(name, message)
+        return offer.answer(message)
 
     def close_ended(self) -> bool:
         """Forget what is no longer offered; return whether nothing is open.

@@ -13,7 +13,6 @@ from typing import Final
 from divgrpc.builder.encoder import EncodedRows, rows_per_block
 from divgrpc.builder.hash_functions import REACHES, HashFunctions
 from divgrpc.builder.row_encoder import RowEncoder
-from divgrpc.errors import UnsupportedError
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import staged_arrays
 from divgrpc.sharding.layouts import ENCODE_REPLY, STAGED_REQUEST
@@ -23,7 +22,7 @@ from divgrpc.storage.arrays import ArrayFolder
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.vectors import Rows, SparseRows
 
-# The only operation of `StagedPoints`.
+# The operation of `StagedBuild` that these points answer.
 ENCODE: Final = "encode"
 # The file that describes the offer.
 OFFER: Final = "encoding.json"
@@ -79,16 +78,12 @@ class StagedPoints:
         self._rows_max = document["rows_max"]
         self._encoder = RowEncoder(functions, BuildParameters(**document["parameters"]))
 
-    def ask(self, name: str, message: Buffer) -> bytes:
+    def answer(self, message: Buffer) -> bytes:
         """Encode the rows of a block, as `pack_block` asks for them.
 
-        name: the operation, as for `ShardCore.ask`.
-
-        Raises `UnsupportedError` for another name, `InvalidArgumentError` for a message that is
-        malformed or does not fit the points, and `IndexNotFoundError` if the build is over.
+        Raises `InvalidArgumentError` for a message that is malformed or does not fit the points,
+        and `IndexNotFoundError` if the build is over.
         """
-        if name != ENCODE:
-            raise UnsupportedError("name", f"must be {ENCODE}, got {name!r:.80}")
         limits = (self._rows, self._rows_max)
         block = check_rows(STAGED_REQUEST.unpack(message)["rows"], *limits)
         rows = self._arrays.read_rows(block.start, block.stop, self._dims)

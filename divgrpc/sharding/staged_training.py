@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.errors import invalid
 from divgrpc.labels.products import Operation, Sums, multiply_part
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.sharding import staged_arrays
@@ -32,7 +32,7 @@ from divgrpc.storage.arrays import ArrayFolder, full_disk_errors
 from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows
 
-# The only operation of `StagedTraining`.
+# The operation of `StagedBuild` that these data answer.
 MULTIPLY: Final = "multiply"
 # The file that describes the offer.
 OFFER: Final = "training.json"
@@ -122,16 +122,12 @@ class StagedTraining:
         self._shape: tuple[int, int, int] = tuple(self._arrays.document["shape"])
         self._rows_max = self._arrays.document["rows_max"]
 
-    def ask(self, name: str, message: Buffer) -> bytes:
+    def answer(self, message: Buffer) -> bytes:
         """Multiply the rows of a part, as `OfferedTraining.pack` asks for it.
 
-        name: the operation, as for `ShardCore.ask`.
-
-        Raises `UnsupportedError` for another name, `InvalidArgumentError` for a message that is
-        malformed or does not fit the data, and `IndexNotFoundError` if the training is over.
+        Raises `InvalidArgumentError` for a message that is malformed or does not fit the data, and
+        `IndexNotFoundError` if the training is over.
         """
-        if name != MULTIPLY:
-            raise UnsupportedError("name", f"must be {MULTIPLY}, got {name!r:.80}")
         request = STAGED_REQUEST.unpack(message)
         rows, dims, label_count = self._shape
         part = check_rows(request["rows"], rows, self._rows_max)

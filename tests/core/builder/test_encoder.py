@@ -18,7 +18,6 @@ from divgrpc.builder.hash_functions import HashFunctions
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding.staged_arrays import is_offered
 from divgrpc.sharding.staged_points import (
-    ENCODE,
     OFFER,
     StagedPoints,
     offered,
@@ -67,7 +66,7 @@ def test_who_has_the_staging_folder_encodes_the_same_bytes(
             staged = StagedPoints(stage.folder)
             for block in reversed(blocks):
                 message = pack_block(stage.folder.name, block)
-                yield block, unpack_encoded(staged.ask(ENCODE, message))
+                yield block, unpack_encoded(staged.answer(message))
         assert not is_offered(stage.folder, OFFER)
 
     with staging(tmp_path / "points", replace=False) as stage:

@@ -53,7 +53,7 @@ def test_a_request_is_answered() -> None:
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, layouts.CELLS)}, "another search"),
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, 77)}, "another search"),
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, -1)}, "negative"),
-        ({"dense": np.full(20, np.nan, np.float32)}, "numbers that are not finite"),
+        ({"dense": np.full(20, np.nan, np.float32)}, "dense that are not finite"),
         ({"filter": np.frombuffer(b"{", np.uint8)}, "cannot be read"),
         ({"filter": np.frombuffer(b'[[["exists", "a"]], []]', np.uint8)}, "'a'"),
     ],
