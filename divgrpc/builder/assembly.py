@@ -22,6 +22,7 @@ import numpy as np
 
 from divgrpc.builder.class_hyperplanes import dense_queries
 from divgrpc.builder.encoder import Encoding, encode_points, searcher_of
+from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.near_copies import near_copy_threshold
 from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import Sample
@@ -30,7 +31,6 @@ from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, dims_afte
 from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN, COMPONENTS_MAX, fill_defaults
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
-from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Choice, HashFamily, IntArray, Search
@@ -127,7 +127,7 @@ def requested_parameters(manifest: Manifest) -> BuildParameters:
 
 
 def _tune_for_dense(
-    searcher: Searcher,
+    searcher: MeasuredSearcher,
     parameters: BuildParameters,
     categories: IntArray | None,
     tick: Callable[[int, int], None],
@@ -142,7 +142,7 @@ def _tune_for_dense(
     # A dense query on sparse points is assumed to be the normal of a hyperplane. Such a query asks
     # for the points with the largest inner products. The metric euclidean does not rank points by
     # inner products, so searches under this metric are not tuned for such queries.
-    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
+    if searcher.nonzeros is None or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
     if not len(queries):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.search.searcher import Searcher
+from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, lengths, release_rows, take
 
@@ -51,7 +51,7 @@ class Sample:
     @classmethod
     def draw(
         cls,
-        searcher: Searcher,
+        searcher: MeasuredSearcher,
         seed: int,
         most: int,
         report: Report,
@@ -109,7 +109,7 @@ class Sample:
 
     def measure(
         self,
-        searcher: Searcher,
+        searcher: MeasuredSearcher,
         parameters: EffectiveParameters,
         numbers: IntArray,
         sizes: tuple[int, ...],
@@ -150,7 +150,12 @@ class Sample:
 
 
 def _move_halfway(
-    queries: Rows, rows: IntArray, *, mask: npt.NDArray[np.bool_], searcher: Searcher, seed: int
+    queries: Rows,
+    rows: IntArray,
+    *,
+    mask: npt.NDArray[np.bool_],
+    searcher: MeasuredSearcher,
+    seed: int,
 ) -> Rows:
     """Move the queries in `mask` halfway to a near point; query i is the point rows[i]."""
     points, metric = searcher.points, searcher.metric
@@ -195,7 +200,7 @@ def nearest_rows(
 
     If `angular`, the points nearest under `inner_product` are those with the largest cosine.
     """
-    centre, factor = _right_factor(points, queries, metric)
+    centre, factor = _right_factor(points[:0], queries, metric)
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
     rows_in_block = max(count, block_rows(points))
@@ -226,7 +231,10 @@ def nearest_rows(
 
 
 def _right_factor(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
-    """Return the vector to subtract from the points, and the factor to multiply them by."""
+    """Return the vector to subtract from the points, and the factor to multiply them by.
+
+    `points` may be any of the points, or none.
+    """
     centre = np.zeros(points.shape[1], np.float32)
     if isinstance(queries, SparseRows):
         # Queries stay sparse, because wide queries could take a gigabyte as dense rows.

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.sample import Report, Sample
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import POOLS, Shape, choose, nanoseconds, reaches
-from divgrpc.search.searcher import Searcher
 from divgrpc.types import IntArray, PoolCost, Search, SearchCost, Sought
 from divgrpc.vectors import Rows, SparseRows
 
@@ -76,7 +76,11 @@ class Tuning:
 
 
 def tune(
-    searcher: Searcher, parameters: BuildParameters, report: Report, *, queries: Rows | None = None
+    searcher: MeasuredSearcher,
+    parameters: BuildParameters,
+    report: Report,
+    *,
+    queries: Rows | None = None,
 ) -> Tuning:
     """Tune the number of probes and measure every search, for each number of candidates.
 
@@ -116,11 +120,13 @@ def lower_bound(shares: _Shares) -> _Shares:
 
 class _Measurement:
     def __init__(
-        self, searcher: Searcher, parameters: BuildParameters, report: Report, queries: Rows | None
+        self,
+        searcher: MeasuredSearcher,
+        parameters: BuildParameters,
+        report: Report,
+        queries: Rows | None,
     ) -> None:
-        points = searcher.points
-        self._rows, dims = points.shape
-        nonzeros = len(points.values) if isinstance(points, SparseRows) else None
+        (self._rows, dims), nonzeros = searcher.points.shape, searcher.nonzeros
         self.shape = Shape.of(parameters, self._rows, dims, nonzeros)
         self.sample = Sample.draw(searcher, parameters.seed, max(POOLS), report, queries=queries)
         self._searcher = searcher
@@ -162,15 +168,7 @@ class _Measurement:
         """Count the points and list entries that exact searches read, on average over queries."""
         costs: list[PoolCost] = []
         for pool in POOLS:
-            queries = self.sample.queries[numbers]
-            entries = self._searcher.entries_listed(queries, min(pool, self._rows))
-            points = np.full(len(numbers), float(self._rows))
-            if entries.any() or self._searcher.ends_early:
-                # The selector is left at its default although its picks are not used, because with
-                # the selector `nearest` the search would be for fewer candidates.
-                query = QueryParameters(k=1, candidates_limit=pool, search="exact")
-                plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
-                points = self._searcher.answer(queries, plan).stats[2].astype(float)
+            points, entries = self._searcher.exact_work(self.sample.queries[numbers], pool)
             counts = (float(points.mean()), 0.0, 0.0, float(entries.mean()))
             costs.append(self._pool(len(costs), 0, 1.0, counts))
         self._report_life()

@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import inverted_lists, later_lists, rounding
-from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE
+from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE, LISTS_MIN_RATIO
+from divgrpc.kernels.records import InvertedLists
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import SparseRows, block_rows
+from divgrpc.vectors import Rows, SparseRows, block_rows
 
 # Yields the first row number and the points of each block.
 Blocks: TypeAlias = Callable[[], Iterable[tuple[int, SparseRows]]]
@@ -115,6 +116,26 @@ def work_of(starts: IntArray, full_columns: Array, points: SparseRows) -> FloatA
     sizes = _sizes(starts, len(full_columns)).astype(np.float64)
     sizes[full_columns >= 0] = FULL_COLUMN_SHARE * len(points)
     return np.asarray(sizes / max(1, len(points.indices)), np.float32)
+
+
+def entries_listed(
+    lists: InvertedLists, rows: int, nonzeros: int, queries: Rows, n_nearest: int
+) -> IntArray:
+    """Return the number of list entries that exact search reads for each query, (nq,).
+
+    `rows` and `nonzeros` are the numbers of points and of their values, and `n_nearest` is the
+    number of points to find. A column without lists counts as many entries as take the same time.
+    If `inverted_lists.lists_pay` decides that a query does not use the lists, its number of entries
+    is 0.
+    """
+    finds_small_share = LISTS_MIN_RATIO * min(n_nearest, rows) <= rows
+    if not isinstance(queries, SparseRows) or not len(lists.starts) or not finds_small_share:
+        return np.zeros(len(queries), np.int64)
+    sizes = _sizes(lists.starts, len(lists.full_columns)).astype(float)
+    sizes[lists.full_columns >= 0] = FULL_COLUMN_SHARE * rows
+    sums = np.concatenate(([0], np.cumsum(sizes[queries.indices])))[queries.indptr]
+    work = np.diff(sums)
+    return np.where(LISTS_MIN_RATIO * work < nonzeros, work, 0).astype(np.int64)
 
 
 def room_for_later_lists(

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.columns.ids import ID_TEXTS
 from divgrpc.columns.texts import ENDS
-from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records, reports
+from divgrpc.hashing.lists import entries_listed
+from divgrpc.kernels import code_scan, exact, pairwise, query, records, reports
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
 from divgrpc.search.arrays import (
     NO_FILTER,
@@ -109,6 +110,12 @@ class Searcher:
         return points.vectors
 
     @property
+    def nonzeros(self) -> int | None:
+        """The number of stored values of all points; None if points are dense."""
+        points = self._index.points
+        return len(points.values) if len(points.indptr) else None
+
+    @property
     def point_records(self) -> records.Points:
         """The arrays of the points, for kernels."""
         return self._index.points
@@ -124,15 +131,10 @@ class Searcher:
             release(array)
 
     @property
-    def ends_early(self) -> bool:
-        """Whether later points are so short that bounds on lengths let exact searches skip them."""
-        return bool(exact.ends_early(self._index.length_bounds))
-
-    @property
     def scores_longest(self) -> bool:
         """Whether scans first score the longest points, to skip points too short to be near."""
         by_length = len(self._index.longest_first) > 0 and not self._n_cells
-        return by_length and self.ends_early
+        return by_length and bool(exact.ends_early(self._index.length_bounds))
 
     @property
     def max_probes(self) -> int:
@@ -455,23 +457,20 @@ class Searcher:
         self._run(queries, QueryPlan.of_hashed(parameters, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
-    def entries_listed(self, queries: Rows, n_nearest: int) -> IntArray:
-        """Return the number of inverted list entries that exact search reads for each query, (nq,).
+    def exact_work(self, queries: Rows, n_nearest: int) -> tuple[IntArray, IntArray]:
+        """Return the numbers of points and of list entries that exact search reads, (nq,) each.
 
-        `n_nearest` is the number of points to find. A column without lists counts as many entries
-        as take the same time. If `inverted_lists.lists_pay` decides that a query does not use the
-        lists, its number of entries is 0.
+        `n_nearest` is the number of points to find; it may exceed the number of points.
         """
-        lists, ratio = self._index.lists, inverted_lists.LISTS_MIN_RATIO
-        finds_small_share = ratio * n_nearest <= self._n_points
-        if not isinstance(queries, SparseRows) or not len(lists.starts) or not finds_small_share:
-            return np.zeros(len(queries), np.int64)
-        sizes = np.diff(lists.starts).reshape(-1, self.dims).sum(axis=0).astype(float)
-        sizes[lists.full_columns >= 0] = inverted_lists.FULL_COLUMN_SHARE * self._n_points
-        sums = np.concatenate(([0], np.cumsum(sizes[queries.indices])))[queries.indptr]
-        work = np.diff(sums)
-        pays = ratio * work < len(self._index.points.indices)
-        return np.where(pays, work, 0).astype(np.int64)
+        lists, nonzeros = self._index.lists, self.nonzeros or 0
+        entries = entries_listed(lists, self._n_points, nonzeros, queries, n_nearest)
+        if not (entries.any() or exact.ends_early(self._index.length_bounds)):
+            return np.full(len(queries), self._n_points), entries
+        # The selector is left at its default although its picks are not used, because with the
+        # selector `nearest` the search would be for fewer candidates.
+        limits = QueryParameters(k=1, candidates_limit=n_nearest, search="exact")
+        answers = self.answer(queries, self.plan(limits.resolve(self._n_points, "exact")))
+        return answers.stats[records.POINTS_SCORED].astype(np.int64), entries
 
     def _run(
         self, queries: Rows, plan: QueryPlan, answers: Answers, passing: PassingRows | None = None

@@ -149,9 +149,10 @@ def test_list_entries_are_counted_for_the_columns_of_a_query() -> None:
     # The first column has a byte for every point instead of lists.
     costs = np.append(FULL_COLUMN_SHARE * 2_000, (points[:, 1:] != 0).sum(axis=0))
     expected = [int(costs[row != 0].sum()) for row in points[:20]]
-    assert index.engine._searcher.entries_listed(queries, 10).tolist() == expected
-    assert not index.engine._searcher.entries_listed(queries, 1_000).any()
-    assert not index.engine._searcher.entries_listed(points[:2].astype(np.float32), 10).any()
+    searcher = index.engine._searcher
+    assert searcher.exact_work(queries, 10)[1].tolist() == expected
+    assert not searcher.exact_work(queries, 1_000)[1].any()
+    assert not searcher.exact_work(points[:2].astype(np.float32), 10)[1].any()
 
 
 def test_measured_counts_agree_with_the_statistics_of_queries() -> None:
