@@ -25,6 +25,7 @@ from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit, records, reports
 from divgrpc.kernels.batch import scan_batch, score_batch
 from divgrpc.kernels.buckets import add_later
+from divgrpc.kernels.exact import count_longest
 from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
@@ -45,6 +46,7 @@ from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.search.stepwise import StepwiseSelection
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.measuring import ShardedSearcher
 from divgrpc.sharding.router import Request, Router
 from divgrpc.storage.generations import Generation
 from divgrpc.types import Selector
@@ -177,10 +179,12 @@ def _run_every_kernel() -> None:
 
 
 def _ask_shards(index: Index) -> None:
-    """Answer queries over two shards."""
+    """Answer queries over two shards, and measure their searches."""
     engine = index.engine
-    pieces = cut(Generation(engine.manifest, engine.arrays), 2)
-    shards = [ShardCore(part) for part in pieces.parts]
+    homes = np.arange(engine.rows) % 2
+    pieces = cut(Generation(engine.manifest, engine.arrays), 2, homes)
+    parts = list(pieces.parts)
+    shards = [ShardCore(part) for part in parts]
     router = Router(pieces.manifest, pieces.shared, [shard.rows for shard in shards])
     points = np.eye(8, dtype=np.float32)
 
@@ -191,6 +195,15 @@ def _ask_shards(index: Index) -> None:
         for queries in (points[:1], sparse.csr_array(points[:1])):
             parameters = QueryParameters(k=2, search=search, hash_limit=3, candidates_limit=2)
             router.answer(Request(queries, parameters), ask)
+    measured = ShardedSearcher(
+        engine.searcher.points, [part.arrays for part in parts],
+        [np.flatnonzero(homes == shard) for shard in range(2)], pieces.shared,
+        engine.manifest.parameters,
+    )  # fmt: skip
+    scan = QueryParameters(k=1, search="scan", hash_limit=3).resolve(8, "scan")
+    for queries in (points, as_rows("queries", sparse.csr_array(points), 8)):
+        measured.hashed(queries, scan)
+        measured.exact_work(queries, 1)
 
 
 def compile_rest() -> None:
@@ -295,3 +308,9 @@ def _compile_together() -> None:
     numbers, ids = np.empty((8, 1)), np.empty((1, 2), np.int64)
     arguments = (register, rows, distances, places, places, 0, 0.5, numbers, ids)
     reports.report.compile(tuple(map(numba.typeof, arguments)))
+    point = read_only(np.ones((1, 1), np.float32))
+    nearest, limits, scratch = (np.ones(2, np.float32) for _ in range(3))
+    counts, n_scored = np.zeros((2, 1), np.int64)
+    count_longest(
+        point, 0, point, point[0], 1, nearest.reshape(1, 2), counts, limits, n_scored, scratch
+    )

@@ -28,9 +28,9 @@ from divgrpc.vectors import Rows, SparseRows
 
 _Shares = npt.NDArray[np.float64]
 
-# A batch has at most 16 queries, and at most 2**20 marks, one for each query and point.
+# A batch has at most 16 queries, which find at most 2**20 points.
 _BATCH_QUERIES_MAX: Final = 16
-_BATCH_MARKS_MAX: Final = 1 << 20
+_BATCH_POINTS_MAX: Final = 1 << 20
 # Number of queries used to measure a search that `auto` never uses.
 _UNUSED_SEARCH_QUERIES: Final = 32
 # With more points, queries run one at a time, because each query keeps pages of points in memory.
@@ -314,7 +314,8 @@ class _Measurement:
         effective = query.resolve(self._rows, "exact", 1, self.sought)
         # A thread needs memory for each point, and each query keeps pages of the points in memory.
         large = self._rows > _PARALLEL_ROWS_MAX
-        batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_MARKS_MAX // self._rows))
+        found = min(hash_limit or self._rows, self._rows)
+        batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_POINTS_MAX // found))
 
         def measure(start: int) -> list[tuple[_Shares, int]]:
             part = numbers[start : start + batch]

@@ -4,7 +4,12 @@ import numpy as np
 
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.types import FloatArray
-from divgrpc.vectors import release_rows
+from divgrpc.vectors import Rows, block_rows, release_rows
+
+
+def bounded_rows(points: Rows) -> int:
+    """Return how many of `points` to read at once, a multiple of `BOUND_ROWS`."""
+    return max(1, block_rows(points) // BOUND_ROWS) * BOUND_ROWS
 
 
 def length_bounds(points: FloatArray) -> FloatArray:
@@ -13,9 +18,12 @@ def length_bounds(points: FloatArray) -> FloatArray:
     points: (n, d). A block has `BOUND_ROWS` points.
     """
     longest = []
-    for start in range(0, len(points), BOUND_ROWS):
-        block = points[start : start + BOUND_ROWS].astype(np.float64)
-        longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
+    step = bounded_rows(points)
+    for first in range(0, len(points), step):
+        rows = points[first : first + step]
+        for start in range(0, len(rows), BOUND_ROWS):
+            block = rows[start : start + BOUND_ROWS].astype(np.float64)
+            longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
         release_rows(points)
     suffix_maxima = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
     return np.nextafter(suffix_maxima, np.float32(np.inf))

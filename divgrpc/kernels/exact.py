@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.records import COSINE, EUCLIDEAN
+from divgrpc.kernels.records import COSINE, EUCLIDEAN, Query
 from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
 from divgrpc.kernels.top_k import kth_least
 from divgrpc.kernels.vector_sums import prefetch_row, prefetch_run, row_distance, row_dot
@@ -124,17 +124,60 @@ def score_longest(vectors, query, bounds, n_nearest, distances):
     for start in range(0, n, BOUND_ROWS):
         if all_beyond(bounds[start // BOUND_ROWS], length, limit):
             return start
-        for row in range(start, min(n, start + BOUND_ROWS)):
-            distance = -row_dot(vectors, row, query.dense, query.row)
-            distances[row] = distance
-            if distance < limit:
-                nearest[count] = distance
-                count += 1
-                if count == 2 * n_nearest:
-                    limit, count = _keep_least(nearest, count, n_nearest), n_nearest
-        if count > n_nearest:
-            limit, count = _keep_least(nearest, count, n_nearest), n_nearest
+        stop = min(n, start + BOUND_ROWS)
+        count, limit = _score_block(
+            vectors, start, stop, query, n_nearest, nearest, count, limit, distances
+        )
     return n
+
+
+@kernel
+def count_longest(
+    vectors, first, queries, bounds, n_nearest, nearest, counts, limits, n_scored, distances
+):  # fmt: skip
+    """Count the points that `score_longest` scores for each of q queries, given some of the points.
+
+    `vectors` (m, d) are the points from number `first` on, a multiple of BOUND_ROWS; `queries` are
+    (q, d). `bounds` are those of all points, and `n_nearest` is 1 to their number.
+
+    `nearest` (q, 2 * n_nearest) float32, `counts` (q,) int64, `limits` (q,) float32 and `n_scored`
+    (q,) int64 hold what is known from the points before `first`, and are updated. At first,
+    `limits` are inf, and `counts` and `n_scored` are 0. The search for a query has ended if its
+    `n_scored` is less than the number of points so far. `distances` (m,) float32 is scratch memory.
+    """
+    for start in range(0, vectors.shape[0], BOUND_ROWS):
+        stop, place = min(vectors.shape[0], start + BOUND_ROWS), first + start
+        for q in range(queries.shape[0]):
+            if n_scored[q] < place:
+                continue
+            length = query_length_bound(queries, q)
+            if not all_beyond(bounds[place // BOUND_ROWS], length, limits[q]):
+                query = Query(queries, q, 0.0, True)
+                counts[q], limits[q] = _score_block(
+                    vectors, start, stop, query, n_nearest, nearest[q], counts[q], limits[q],
+                    distances,
+                )  # fmt: skip
+                n_scored[q] = first + stop
+
+
+@kernel
+def _score_block(vectors, start, stop, query, n_nearest, nearest, count, limit, distances):
+    """Write the distances of points start to stop - 1; return the new `count` and `limit`.
+
+    `nearest` (2 * n_nearest,) float32 holds the `count` smallest distances so far, at most
+    `n_nearest`, and `limit` float32 is the greatest of them once more points have been scored.
+    """
+    for row in range(start, stop):
+        distance = -row_dot(vectors, row, query.dense, query.row)
+        distances[row] = distance
+        if distance < limit:
+            nearest[count] = distance
+            count += 1
+            if count == 2 * n_nearest:
+                limit, count = _keep_least(nearest, count, n_nearest), n_nearest
+    if count > n_nearest:
+        limit, count = _keep_least(nearest, count, n_nearest), n_nearest
+    return count, limit
 
 
 @kernel

@@ -10,15 +10,13 @@ from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnsupportedError, invalid
-from divgrpc.kernels import shards
-from divgrpc.search.memory import PROBES_MAX
 from divgrpc.search.passing import PassingRows
-from divgrpc.sharding import conditions, layouts
+from divgrpc.sharding import conditions, layouts, questions
 from divgrpc.sharding.cutting import columns_of_rows
+from divgrpc.sharding.hashed_points import PointHasher
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.layouts import (
     ALL,
-    CELLS,
     CELLS_BY_CODE,
     SCAN,
     TABLES,
@@ -34,12 +32,6 @@ from divgrpc.vectors import Rows, SparseRows
 
 # Maximum number of bytes of filters and of the rows that pass them, which are kept.
 _FILTER_BYTES_MAX: Final = 64 << 20
-# What is wrong with a question, by the number of the fault in `kernels.shards`.
-_FAULTS: Final = {
-    shards.BAD_BASES: "must have a distance for each cell",
-    shards.BAD_CELL: "has a cell that does not exist",
-    shards.CELL_TWICE: "has a cell twice",
-}
 
 
 class ShardCore:
@@ -52,6 +44,7 @@ class ShardCore:
         self._arrays = generation.arrays
         self._n_cells = len(self._arrays.get("cell_centres", ()))
         self._searcher = ShardSearcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._hasher = PointHasher(self._searcher, generation.arrays, self.rows)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._filters = FilterReader(
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
@@ -78,6 +71,7 @@ class ShardCore:
             "topics": self._topics,
             "categories": self._categories,
             "labels": self._labels,
+            "measure": self._hasher.answer,
         }
 
     def ask(self, name: str, message: Buffer) -> bytes:
@@ -95,8 +89,8 @@ class ShardCore:
     def _find(self, message: Buffer) -> bytes:
         request = layouts.FIND_REQUEST.unpack(message)
         numbers = request["numbers"].tolist()
-        _check_numbers(numbers)
-        self._check_arrays(request)
+        questions.check_numbers(numbers)
+        questions.check_arrays(request, self._n_cells)
         query = self._query(request)
         passing = self._rows_that_pass(request)
         hits = self._search(request, numbers, query, passing)
@@ -123,7 +117,7 @@ class ShardCore:
         """Find points as a request with these numbers says."""
         how, most = numbers[layouts.HOW], numbers[layouts.ROWS]
         if how != ALL:
-            self._check_hashed(request, how)
+            questions.check_search(self._arrays, self.rows, how, len(request["margins"]))
         if not (self.rows if passing is None else passing.count):
             # Kernels need a point that may be hits.
             return NO_POINTS
@@ -143,27 +137,6 @@ class ShardCore:
             )  # fmt: skip
         by_code = how == CELLS_BY_CODE
         return self._searcher.in_cells(hashed, passing, most, by_code=by_code, hamming=hamming)
-
-    def _check_hashed(self, request: Mapping[str, Array], how: int) -> None:
-        """Raise `InvalidArgumentError` unless a search by code fits the arrays of the shard."""
-        has_cells = "cell_starts" in self._arrays
-        if len(request["margins"]) != self._arrays["hyperplanes"].shape[1]:
-            raise invalid("message", "must have a margin for each hyperplane")
-        searches = (CELLS, CELLS_BY_CODE) if has_cells else (SCAN,)
-        has_tables = "table_starts" in self._arrays or not self.rows
-        if how not in searches and not (how == TABLES and has_tables and not has_cells):
-            raise invalid("message", f"must ask for another search than {how}")
-
-    def _check_arrays(self, request: Mapping[str, Array]) -> None:
-        """Raise `InvalidArgumentError` for values that kernels cannot take."""
-        arrays = (request[name] for name in ("margins", "cells", "bases", "dense", "values"))
-        fault = shards.find_fault(*arrays, self._n_cells)
-        if fault == shards.NOT_FINITE:
-            names = ("margins", "bases", "dense", "values")
-            name = next(name for name in names if not np.isfinite(request[name]).all())
-            raise invalid("message", f"has {name} that are not finite")
-        if fault:
-            raise invalid("message", _FAULTS[fault])
 
     def _query(self, request: Mapping[str, Array]) -> Rows:
         """Return the query of a request, one row."""
@@ -281,14 +254,3 @@ class ShardCore:
         is_here = rows >= 0
         columns = columns_of_rows(self._reader.attributes, self._arrays, rows[is_here])
         return self._description.pack(columns | {"ids": ids[is_here]})
-
-
-def _check_numbers(numbers: list[int]) -> None:
-    """Raise `InvalidArgumentError` for numbers that kernels cannot take."""
-    if len(numbers) != layouts.REQUEST_NUMBERS:
-        raise invalid("message", f"must have {layouts.REQUEST_NUMBERS} numbers")
-    # The seed, which may be negative, is the last number.
-    if min(numbers[: layouts.SEED]) < 0 or not numbers[layouts.ROWS]:
-        raise invalid("message", "has a number that is negative, or asks for no point")
-    if numbers[layouts.PROBES] > PROBES_MAX:
-        raise invalid("message", f"must ask for at most {PROBES_MAX} probes")

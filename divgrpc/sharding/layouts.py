@@ -41,6 +41,12 @@ SCORED = 1  # the number of points whose distances were computed
 PROBED = 2  # with TABLES, the number of buckets that were probed
 REPLY_NUMBERS: Final = 3
 
+# Places of the numbers of `MEASURE_REQUEST`, whose first numbers are those of `FIND_REQUEST` up to
+# PROBES.
+LIMIT = 3  # the maximum number of points for each query; 0 for no limit
+MEASURE_SEED = 4  # the seed of the priorities, as a signed number
+MEASURE_NUMBERS: Final = 5
+
 # Places of the numbers of a matrix in `STAGED_REQUEST`.
 OPERATION = 0  # the place of the operation in `staged_training.OPERATIONS`
 FILE = 1  # the number of the file that has the matrix
@@ -87,6 +93,26 @@ FIND_REPLY: Final = Layout(
 # The vectors of candidates whose ids the router knows.
 FETCH_REQUEST: Final = Layout(4, (Column.of("ids", np.int64),))
 FETCH_REPLY: Final = Layout(5, FIND_REPLY.columns[:6])
+# The points that a search hashes for each of some queries (`hashed_points`).
+MEASURE_REQUEST: Final = Layout(
+    24,
+    (
+        Column.of("numbers", np.int64),
+        Column.of("margins", np.float32, 2),  # a row for each query
+        Column.of("cells", np.int32),  # of all queries, one after another
+        Column.of("bases", np.float32),  # distances of the centres of these cells
+        Column.of("ends", np.int64),  # the end of the cells of each query; empty without cells
+    ),
+)
+# All points that are hashed or, if there is a limit, the best ones of the shard.
+MEASURE_REPLY: Final = Layout(
+    25,
+    (
+        Column.of("ids", np.int64),  # of the points of all queries, one after another
+        Column.of("codes", np.float32),  # distances by code; empty with CELLS and TABLES
+        Column.of("ends", np.int64),  # the end of the points of each query
+    ),
+)
 # How many points pass a filter, and how many of them have the same values of some attributes.
 COUNT_REQUEST: Final = Layout(
     6,

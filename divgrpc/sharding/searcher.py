@@ -1,12 +1,12 @@
 """Finds the points of one shard, as a router asks for them."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.kernels import records, shards
+from divgrpc.kernels import records, replies, shards
 from divgrpc.kernels.records import NO_COPIES, Plan
 from divgrpc.search.arrays import NO_FILTER, empty_answers, pack_queries
 from divgrpc.search.code_order import CodeOrder
@@ -15,6 +15,8 @@ from divgrpc.search.memory import Memory
 from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
+from divgrpc.sharding import layouts
+from divgrpc.sharding.best_points import BestPoints, FoundPoints
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows
@@ -59,6 +61,10 @@ class ShardSearcher(Searcher):
         """The order of the codes."""
         return self._order
 
+    @cached_property
+    def _best(self) -> BestPoints:
+        return BestPoints()
+
     def _plan(self, **fields: Any) -> QueryPlan:  # noqa: ANN401  # of a plan
         """Return a plan that only finds points."""
         return _plan_of(METRICS[self.metric], self._n_points, **fields)
@@ -91,21 +97,39 @@ class ShardSearcher(Searcher):
         If the query has all cells, they are in the order of their numbers.
         """
         by_place = NO_FILTER if passing is None else passing.by_code(self._order)
-        plan = self._plan(
-            search=records.TABLES, scan=records.SCAN_HAMMING if hamming else records.SCAN,
-            hash_limit=most,
-        )  # fmt: skip
-        memory = self._fit(plan, by_place)
-        count, total = shards.find_by_cells(
-            self._register, memory.register, plan.fields, query.margins, query.cells, query.bases,
-            by_code,
-        )  # fmt: skip
+        plan, count, total = self._find_in_cells(
+            query, by_place, most, by_code=by_code, hamming=hamming
+        )
         if not count:
             return NO_POINTS
         hits = self._scored(query.row, plan, count, count, total)
         if by_code:
             return hits
         return _nearest(hits, self.keys_of(hits.rows), min(most, count), count)
+
+    def _find_in_cells(
+        self,
+        query: HashedQuery,
+        by_place: records.Passing,
+        most: int,
+        *,
+        by_code: bool,
+        hamming: bool,
+    ) -> tuple[QueryPlan, int, int]:
+        """Write points of cells into scratch memory; see `shards.find_by_cells`.
+
+        Returns the plan, the number of points that are written, and of those in the cells.
+        """
+        plan = self._plan(
+            search=records.TABLES, scan=records.SCAN_HAMMING if hamming else records.SCAN,
+            hash_limit=most,
+        )  # fmt: skip
+        memory = self._fit(plan, by_place)
+        counts = shards.find_by_cells(
+            self._register, memory.register, plan.fields, query.margins, query.cells, query.bases,
+            by_code,
+        )  # fmt: skip
+        return plan, *counts
 
     def by_scan(
         self,
@@ -125,15 +149,34 @@ class ShardSearcher(Searcher):
         by_row = NO_FILTER if passing is None else passing.by_code(self._order)
         open_points = self._n_points if passing is None else passing.count
         most = min(most, open_points)
+        plan, tie_start, count = self._find_by_scan(
+            query, by_row, most, hamming=hamming, uniform=uniform, seed=seed
+        )
+        return self._scored(query.row, plan, most, count, open_points, tie_start)
+
+    def _find_by_scan(
+        self,
+        query: HashedQuery,
+        by_row: records.Passing,
+        most: int,
+        *,
+        hamming: bool,
+        uniform: bool,
+        seed: int,
+    ) -> tuple[QueryPlan, int, int]:
+        """Write the points nearest by code into scratch memory; see `shards.find_by_scan`.
+
+        most: at most the number of points that pass.
+
+        Returns the plan, the start of ties, and the number of points.
+        """
         search = records.SCAN_HAMMING if hamming else records.SCAN
         plan = self._plan(
             search=search, hash_limit=most, uniform=uniform, seed=np.uint64(seed & (2**64 - 1))
         )
         memory = self._fit(plan, by_row)
-        tie_start, count = shards.find_by_scan(
-            self._register, memory.register, plan.fields, query.margins
-        )
-        return self._scored(query.row, plan, most, count, open_points, tie_start)
+        counts = shards.find_by_scan(self._register, memory.register, plan.fields, query.margins)
+        return plan, *counts
 
     def in_tables(
         self,
@@ -161,6 +204,44 @@ class ShardSearcher(Searcher):
         hits = self._scored(query.row, plan, count, count, count)
         tags = memory.scratch.probes.tags[:count]
         return hits._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
+
+    def hash_points(
+        self, query: HashedQuery, how: int, limit: int, *, probes: int, hamming: bool, seed: int
+    ) -> FoundPoints:
+        """Return the points that a search hashes.
+
+        how: CELLS to TABLES of `layouts`.
+        limit: maximum number of points, at least 1; with TABLES, 0 stands for all. With CELLS there
+            is no limit.
+
+        Points at the same distance by code are ordered by priorities with `seed`, or by id.
+        """
+        by_code = how in {layouts.CELLS_BY_CODE, layouts.SCAN}
+        if how == layouts.TABLES:
+            plan = self._plan(
+                search=records.TABLES, n_probes=probes, hash_limit=limit, uniform=True,
+                seed=np.uint64(seed & (2**64 - 1)),
+            )  # fmt: skip
+            memory = self._fit(plan, NO_FILTER)
+            count, _ = shards.find_by_tables(
+                self._register, memory.register, plan.fields, query.margins, 0
+            )
+            ids = self.keys_of(memory.scratch.candidates.rows[:count])
+            found = FoundPoints(ids, _NO_CODES)
+            return FoundPoints(
+                self._best.keep(plan, replies.BY_PROBE, [found], limit)[0], _NO_CODES
+            )
+        if how == layouts.SCAN:
+            _, _, count = self._find_by_scan(
+                query, NO_FILTER, min(limit, self._n_points), hamming=hamming, uniform=True,
+                seed=seed,
+            )  # fmt: skip
+        else:
+            _, count, _ = self._find_in_cells(
+                query, NO_FILTER, limit, by_code=by_code, hamming=hamming
+            )
+        rows, codes = self._local.memory.scratch.candidates
+        return FoundPoints(self.keys_of(rows[:count]), codes[: count if by_code else 0].copy())
 
     def _fit(self, plan: QueryPlan, passing: records.Passing) -> Memory:
         memory = self._memory(plan, self._n_points, self._n_points)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from divgrpc.arrays import read_only
 from divgrpc.kernels import exact as scoring
 from divgrpc.kernels.records import Query
 from divgrpc.kernels.vector_sums import (
@@ -136,6 +137,40 @@ def test_reach_excludes_only_rows_that_cannot_be_nearest(
     assert distances[:n_scored] == pytest.approx(every[:n_scored], rel=1e-4, abs=1e-5)
     assert np.isnan(distances[n_scored:]).all()
     assert (every[stop:] > np.sort(every)[n_nearest - 1]).all()
+
+
+@given(
+    seed=seeds,
+    rows=st.integers(1, 2_000),
+    n_nearest=st.integers(1, 600),
+    longest=st.sampled_from([1.0, 3.0, 1e3]),
+    blocks=st.integers(1, 8),
+)
+def test_count_longest_ends_where_score_longest_does(
+    seed: int, rows: int, n_nearest: int, longest: float, blocks: int
+) -> None:
+    """The points may come in parts of any whole number of blocks."""
+    vectors = np.ascontiguousarray(drawn(rows, 5, seed, longest=longest)[::-1])
+    queries, n_nearest = drawn(4, 5, seed + 1, longest=2), min(n_nearest, rows)
+    bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    state = (
+        np.empty((4, 2 * n_nearest), np.float32), np.zeros(4, np.int64),
+        np.full(4, np.inf, np.float32), np.zeros(4, np.int64),
+    )  # fmt: skip
+    step = blocks * scoring.BOUND_ROWS
+    for first in range(0, rows, step):
+        part = read_only(vectors[first : first + step])
+        scratch = np.empty(len(part), np.float32)
+        scoring.count_longest(
+            part, first, read_only(queries), read_only(bounds), n_nearest, *state, scratch
+        )
+    expected = [
+        scoring.score_longest(
+            vectors, Query(queries, q, 0.0, True), bounds, n_nearest, np.empty(rows, np.float32)
+        )
+        for q in range(4)
+    ]
+    assert state[-1].tolist() == expected
 
 
 def test_score_longest_stops_after_the_long_rows() -> None:

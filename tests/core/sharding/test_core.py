@@ -85,6 +85,66 @@ def test_cells_must_exist() -> None:
             shard.ask("find", message)
 
 
+def measure_request(family: HashFamily = "lsh_div", **changes: Any) -> bytes:  # noqa: ANN401  # columns of any type
+    """Return a request about two queries that a shard answers, with some columns changed."""
+    how = layouts.CELLS_BY_CODE if family == "cells" else layouts.SCAN
+    planes = an_index(family, "cosine", "dense").engine.arrays["hyperplanes"].shape[1]
+    columns: dict[str, Any] = {
+        "numbers": np.array([how, 0, 0, 5, 0]),
+        "margins": np.ones((2, planes), np.float32),
+    }
+    if family == "cells":
+        columns |= {"cells": np.array([1, 0, 1], np.int32), "ends": np.array([1, 3])}
+        columns["bases"] = np.zeros(3, np.float32)
+    return join([layouts.MEASURE_REQUEST.pack(columns | changes)])
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "cells"])
+def test_hashed_points_have_ids_and_distances_by_code_alone(family: HashFamily) -> None:
+    for shard in DividedIndex(an_index(family, "cosine", "dense").engine, 7, "on two").shards[:2]:
+        (reply,) = divide(shard.ask("measure", measure_request(family)))
+        columns = layouts.MEASURE_REPLY.unpack(reply)
+        count = int(columns["ends"][-1])
+        assert columns["ends"].shape == (2,)
+        assert len(columns["ids"]) == len(columns["codes"]) == count
+        assert (count > 0) == (shard.rows > 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "sentence"),
+    [
+        ("lsh_div", {"margins": np.ones((2, 255), np.float32)}, "margin for each hyperplane"),
+        ("lsh_div", {"margins": np.full((1, 256), np.inf, np.float32)}, "margins that are not"),
+        ("lsh_div", {"margins": np.empty((0, 256), np.float32)}, "margin for each hyperplane"),
+        ("lsh_div", {"numbers": np.zeros(4, np.int64)}, "must have 5 numbers"),
+        ("lsh_div", {"numbers": np.array([layouts.SCAN, 0, 0, 0, 0])}, "asks for no point"),
+        ("lsh_div", {"numbers": np.array([layouts.SCAN, -1, 0, 5, 0])}, "negative"),
+        ("lsh_div", {"numbers": np.array([layouts.TABLES, 0, 9_999, 5, 0])}, "probes"),
+        ("lsh_div", {"numbers": np.array([layouts.ALL, 0, 0, 5, 0])}, "another search than 0"),
+        ("lsh_div", {"numbers": np.array([layouts.CELLS, 0, 0, 5, 0])}, "another search than 1"),
+        ("lsh_div", {"ends": np.array([0, 0])}, "end of the cells"),
+        ("lsh_div", {"cells": np.array([1], np.int32)}, "end of the cells"),
+        ("cells", {"numbers": np.array([layouts.SCAN, 0, 0, 5, 0])}, "another search than 3"),
+        ("cells", {"ends": np.array([1, 2])}, "end of the cells"),
+        ("cells", {"ends": np.array([4, 3])}, "end of the cells"),
+        ("cells", {"ends": np.array([-1, 3])}, "end of the cells"),
+        ("cells", {"ends": np.array([3])}, "end of the cells"),
+        # The difference of these overflows int64.
+        ("cells", {"ends": np.array([2**63 - 1, -(2**63)])}, "end of the cells"),
+        ("cells", {"bases": np.zeros(2, np.float32)}, "distance for each cell"),
+        ("cells", {"bases": np.full(3, np.nan, np.float32)}, "bases that are not finite"),
+        ("cells", {"cells": np.array([1, 0, 10_000], np.int32)}, "cell that does not exist"),
+        ("cells", {"cells": np.array([1, -1, 0], np.int32)}, "cell that does not exist"),
+        ("cells", {"cells": np.array([1, 0, 0], np.int32)}, "a cell twice"),
+    ],
+)
+def test_a_request_to_measure_that_does_not_fit_is_refused(
+    family: HashFamily, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        a_shard(family).ask("measure", measure_request(family, **changes))
+
+
 # The differences of the last columns overflow int32.
 @pytest.mark.parametrize(
     "columns",
@@ -120,6 +180,7 @@ def test_an_id_is_fetched_once() -> None:
 
 def test_an_unknown_operation_is_refused() -> None:
     names = "find, more, fetch, count, describe, get, scroll, topics, categories, labels"
+    names += ", measure"
     with pytest.raises(UnsupportedError, match=f"{names}, got 'drop'"):
         a_shard().ask("drop", join([]))
 
@@ -131,8 +192,8 @@ def test_only_points_of_the_shard_are_fetched() -> None:
 
 @given(st.data())
 def test_changed_messages_never_crash_a_shard(data: st.DataObject) -> None:
-    """A message of a query with a filter, with up to three changed bytes."""
-    name, message, shard = _A_MESSAGE
+    """A message of a query with a filter, or to measure cells, with up to three changed bytes."""
+    name, message, shard = data.draw(st.sampled_from(_MESSAGES))
     changed = bytearray(message)
     for _ in range(data.draw(st.integers(1, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
@@ -148,4 +209,7 @@ def _message_of(index: Index) -> tuple[str, bytes, ShardCore]:
     return step.name, step.messages[0], pieces.shards[0]
 
 
-_A_MESSAGE = _message_of(an_index("lsh_div", "cosine", "dense"))
+_MESSAGES = (
+    _message_of(an_index("lsh_div", "cosine", "dense")),
+    ("measure", measure_request("cells"), a_shard("cells")),
+)
