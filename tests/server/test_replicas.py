@@ -30,7 +30,7 @@ from support.processes.scrapes import METRICS, Scrape, metrics_address
 from support.requests.named_requests import naming
 from support.requests.raw_security import call
 
-PAGE = "guide/past-one-machine.md"
+PAGE = "guide/replicas.md"
 DIMS = 8
 POINTS = random_points(400, dims=DIMS, seed=5)
 QUERIES = POINTS[:4] + 0.1

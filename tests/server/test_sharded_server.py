@@ -196,7 +196,7 @@ def test_shard_servers_are_counted(server: RunningServer, client: Client) -> Non
 
 
 def test_the_program_of_the_page_runs(server: RunningServer) -> None:
-    note, page = Path(__file__).name, "guide/past-one-machine.md"
+    note, page = Path(__file__).name, "guide/shards.md"
     (block,) = (block for block in blocks(page, pages()[page]) if block.note == note)
     exec(block.text.replace("127.0.0.1:50051", server.target), {})  # noqa: S102  # documentation
 
