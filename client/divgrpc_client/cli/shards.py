@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from divgrpc_client.cli import options, session
@@ -10,6 +11,8 @@ from divgrpc_client.formats import json_output
 if TYPE_CHECKING:
     from divgrpc.types import IndexInfo
 
+# Maximum number of indexes that a message names.
+_NAMES_MAX: Final = 3
 _JSON: Final = ("--json", "", "Print JSON; errors are JSON on standard error.")
 
 
@@ -39,10 +42,25 @@ def reshard(arguments: argparse.Namespace) -> None:
       divgrpc reshard indexes/shoes --shards 4 --json
     """
     with options.with_extra("reshard", "dividing indexes", "server"):
+        from divgrpc.errors import IndexNotFoundError, invalid
         from divgrpc.sharding.files import divide_index
-    with session.bar(arguments, "shards") as on_progress:
-        info = divide_index(arguments.folder, arguments.shards, on_progress=on_progress)
+    try:
+        with session.bar(arguments, "shards") as on_progress:
+            info = divide_index(arguments.folder, arguments.shards, on_progress=on_progress)
+    except IndexNotFoundError:
+        raise invalid("folder", _rule_for(arguments.folder)) from None
     _show(info, as_json=arguments.json)
+
+
+def _rule_for(folder: str) -> str:
+    """Return what a folder must be that has no index, and what to name instead."""
+    names = sorted(str(file.parent) for file in Path(folder).glob("*/CURRENT"))
+    if names:
+        known = ", ".join(names[:_NAMES_MAX])
+        hint = f"the data directory {folder}; name one of its indexes, such as {known}"
+    else:
+        hint = f"{folder}; an index NAME of a data directory is in the folder DIRECTORY/NAME"
+    return f"must be the folder of an index, got {hint}"
 
 
 def _show(info: "IndexInfo", *, as_json: bool) -> None:

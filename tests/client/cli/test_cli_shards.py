@@ -57,13 +57,28 @@ def test_what_cannot_be_divided_is_left_as_it_is(
     for shards in (0, 257):
         assert run("reshard", folder, "--shards", shards) == 2
         assert "shards must be between 1 and 256" in capsys.readouterr().err
-    assert run("reshard", folder.parent / "nothing", "--shards", 2) == 1
-    assert "there is no index 'nothing'" in capsys.readouterr().err
     with Collection.open(folder) as collection:
         collection.upsert([1], POINTS[:1])
     assert run("reshard", folder, "--shards", 2) == 1
     assert "was written to" in capsys.readouterr().err
     assert len(Index.open(folder)) == len(POINTS)
+
+
+def test_a_folder_without_an_index_is_refused_with_a_hint(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint has the folders of indexes, if a data directory was given."""
+    root = folder.parent
+    assert run("reshard", root / "nothing", "--shards", 2) == 2
+    assert capsys.readouterr().err == (
+        f"divgrpc: folder must be the folder of an index, got {root / 'nothing'}; an index NAME of"
+        " a data directory is in the folder DIRECTORY/NAME\n"
+    )
+    assert run("reshard", root, "--shards", 2) == 2
+    assert capsys.readouterr().err == (
+        f"divgrpc: folder must be the folder of an index, got the data directory {root}; name one"
+        f" of its indexes, such as {folder}\n"
+    )
 
 
 def test_an_index_on_shards_gets_another_number_of_them(
