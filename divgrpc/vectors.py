@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.arrays import read_only, release
+from divgrpc.divided_rows import DividedRows
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
@@ -101,6 +102,8 @@ class SparseRows:
 
 
 Rows: TypeAlias = FloatArray | SparseRows
+# All rows of a build.
+BuildRows: TypeAlias = Rows | DividedRows
 # Rows that callers may pass: arrays, nested lists, and scipy matrices that have `tocsr`.
 RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
 # Labels that callers may pass: a matrix, or what `get` and `scroll` return.
@@ -190,7 +193,7 @@ def draw_numbers(rows: int, count: int, rng: np.random.Generator) -> IntArray:
     return np.sort(rng.choice(rows, min(count, rows), replace=False))
 
 
-def take(rows: Rows, numbers: IntArray) -> Rows:
+def take(rows: BuildRows, numbers: IntArray) -> Rows:
     """Copy the rows with the ascending `numbers`, in chunks that keep few pages in memory."""
     starts = range(0, max(1, len(numbers)), _TAKE_ROWS)
     chunks = [numbers[start : start + _TAKE_ROWS] for start in starts]
@@ -223,23 +226,25 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
     )
 
 
-def block_rows(rows: Rows) -> int:
+def block_rows(rows: BuildRows) -> int:
     """Return how many of `rows` fit in a block of at most 8,192 rows and about 2**23 values."""
     return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
 
 
-def mean_width(rows: Rows) -> int:
+def mean_width(rows: BuildRows) -> int:
     """Return the mean number of stored values per row, rounded up, at least 1."""
     if isinstance(rows, SparseRows):
         return max(1, -(-len(rows.indices) // max(1, len(rows))))
     return int(rows.shape[1])
 
 
-def release_rows(rows: Rows) -> None:
+def release_rows(rows: BuildRows) -> None:
     """Drop the pages of memory-mapped rows from memory; the next use reads them again."""
     if isinstance(rows, SparseRows):
         for array in (rows.indptr, rows.indices, rows.values):
             release(array)
+    elif isinstance(rows, DividedRows):
+        rows.release()
     else:
         release(rows)
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.builder.class_hyperplanes import dense_queries
-from divgrpc.builder.encoder import Encoding, encode_points, searcher_of
+from divgrpc.builder.encoder import EncodePoints, Encoding, encode_points
 from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.near_copies import near_copy_threshold
 from divgrpc.builder.progress import Report
@@ -34,7 +34,7 @@ from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Choice, HashFamily, IntArray, Search
-from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
+from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, mean_width, take
 
 # A trial uses at most 4,096 points that store at most 2**21 values.
 _TRIAL_ROWS_MAX: Final = 4_096
@@ -61,14 +61,14 @@ _CELLS_CLEAR_RECALL: Final = 0.96
 def assemble(
     store: Store,
     request: BuildParameters,
-    points: Rows,
+    points: BuildRows,
     *,
     report: Report,
     prefix: str = "",
     longest_first: bool = False,
     queries: Rows | None = None,
     categories: IntArray | None = None,
-    encode: Callable[..., Encoding] = encode_points,
+    encode: EncodePoints = encode_points,
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
@@ -76,7 +76,7 @@ def assemble(
     entries. The names of arrays in the store begin with `prefix`. `longest_first`: whether the
     points are sorted by length, longest first. `queries` (m, d) are a sample of future queries; if
     None, queries are made from points. `categories` (n,) are the categories of the points.
-    `encode` is `encode_points`, perhaps with some options. `report` is called with the stage, the
+    `encode` encodes the points. `report` is called with the stage, the
     number of rows done, and the total number of rows (0 if unknown). Raises `InvalidArgumentError`
     for parameters that do not fit the points.
     """
@@ -86,7 +86,7 @@ def assemble(
     tick = partial(report, "tuning")
     (rows, dims), parameters = points.shape, encoding.parameters
     widths = np.diff(points.indptr) if isinstance(points, SparseRows) else None
-    searcher = searcher_of(encoding, points, longest_first=longest_first)
+    searcher = encoding.searcher(points, longest_first=longest_first)
     tuning = tune(searcher, parameters, tick, queries=queries)
     dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
     return Manifest(
@@ -142,7 +142,7 @@ def _tune_for_dense(
     # A dense query on sparse points is assumed to be the normal of a hyperplane. Such a query asks
     # for the points with the largest inner products. The metric euclidean does not rank points by
     # inner products, so searches under this metric are not tuned for such queries.
-    if searcher.nonzeros is None or parameters.metric == "euclidean":
+    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
     if not len(queries):
@@ -218,7 +218,7 @@ def _search_choice(tuning: Tuning, target: float) -> Choice:
 
 
 def choose_family(
-    parameters: BuildParameters, points: Rows, queries: Rows | None
+    parameters: BuildParameters, points: BuildRows, queries: Rows | None
 ) -> tuple[HashFamily, str]:
     """Return the hash family for `points` (n, d), and the reason as text.
 
@@ -254,7 +254,9 @@ def choose_family(
 class _Trial:
     """Builds a small index of one sample for each family, and searches with the same queries."""
 
-    def __init__(self, parameters: BuildParameters, points: Rows, queries: Rows | None) -> None:
+    def __init__(
+        self, parameters: BuildParameters, points: BuildRows, queries: Rows | None
+    ) -> None:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
         self.rows = min(len(points), _TRIAL_ROWS_MAX, count)
         rng = np.random.default_rng((parameters.seed, 5))
@@ -275,7 +277,7 @@ class _Trial:
         """
         parameters = replace(self._parameters, hash_family=family)
         encoding = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)
-        searcher = searcher_of(encoding, self._points)
+        searcher = encoding.searcher(self._points)
         if self._sample is None:
             seed, most = parameters.seed, self._candidates
             self._sample = Sample.draw(searcher, seed, most, lambda *_: None, queries=self._queries)

@@ -6,9 +6,8 @@ assembles the index (`assembly`) and publishes it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -18,9 +17,9 @@ import numpy.typing as npt
 from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
-from divgrpc.builder.encoder import EncodeBlocks, encode_on_all_cores, encode_points
 from divgrpc.builder.label_model import TrainLabels, train_here
 from divgrpc.builder.labels import LabelBuilder
+from divgrpc.builder.point_writer import PointWriter, WholePoints
 from divgrpc.builder.progress import StageReport
 from divgrpc.columns.ids import encode_texts, is_texts, plain
 from divgrpc.columns.values import (
@@ -30,13 +29,12 @@ from divgrpc.columns.values import (
     check_row_bytes,
     missing_column,
 )
-from divgrpc.columns.writer import ColumnWriter, check_payloads, write_order
+from divgrpc.columns.writer import ColumnWriter, Mask, check_payloads, keep_rows, write_order
 from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
 from divgrpc.parameters.suggestions import none_hint
-from divgrpc.search.point_arrays import PointArrays
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import IntArray, Progress, WarningInfo
@@ -75,9 +73,10 @@ class IndexBuilder:
 
     `expected_rows` is the total number of rows, or None if it is not known. The number is used to
     reserve disk space and to report progress. `labels` are the inputs for labels other than the
-    label rows. `attributes` declares the attributes of the points. `encode_blocks` encodes the
-    points, and `train_labels` trains a label model. Raises `LimitExceededError` if `expected_rows`
-    exceeds the maximum size of an index, and `InvalidArgumentError` for invalid attributes.
+    label rows. `attributes` declares the attributes of the points. `points` writes the points and
+    encodes them, by default to `store`. `train_labels` trains a label model. Raises
+    `LimitExceededError` if `expected_rows` exceeds the maximum size of an index, and
+    `InvalidArgumentError` for invalid attributes.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class IndexBuilder:
         on_progress: Callable[[Progress], None] | None = None,
         labels: LabelInputs | None = None,
         attributes: Iterable[Attribute] = (),
-        encode_blocks: EncodeBlocks = encode_on_all_cores,
+        points: PointWriter | None = None,
         train_labels: TrainLabels = train_here,
     ) -> None:
         compilation.ensure()
@@ -97,9 +96,9 @@ class IndexBuilder:
         self._columns: ColumnWriter | None = None
         self._store = store
         self._parameters = parameters
+        self._points: PointWriter = points or WholePoints(store)
         self._expect(expected_rows or 0)
         self._report = StageReport(on_progress)
-        self._encode_blocks = encode_blocks
         self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress, train_labels)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
@@ -145,7 +144,7 @@ class IndexBuilder:
         if "ids" not in numbers and self._stores_ids:
             numbers["ids"] = np.arange(self._rows_received, self._rows_received + rows)
         mask = self._prepare(block, row_numbers)
-        self._points.append(block[mask])
+        self._points.append(block[mask], _kept_ids(numbers.get("ids"), texts, mask))
         for name, values in numbers.items():
             self._store.append(name, values[mask])
         if self._columns is not None:
@@ -202,9 +201,13 @@ class IndexBuilder:
         self._labels.count_labels(points.shape[1])
         categories = self._store.read("categories") if "categories" in self._kinds else None
         manifest = assemble(
-            self._store, self._parameters, points, report=self._report, categories=categories,
-            encode=partial(encode_points, encode_blocks=self._encode_blocks),
-        )  # fmt: skip
+            self._store,
+            self._parameters,
+            points,
+            report=self._report,
+            categories=categories,
+            encode=self._points.encode,
+        )
         section = self._labels.build(points, self._parameters, self._report)
         warnings = self._skip_warnings() + self._labels.warnings
         self._report("writing", len(points), len(points))
@@ -219,8 +222,12 @@ class IndexBuilder:
         )
 
     def _expect(self, rows: int) -> None:
-        _check_row_count(rows)
+        self._check_row_count(rows)
         self._expected_rows = rows
+
+    def _check_row_count(self, rows: int) -> None:
+        if rows > self._points.rows_max:
+            raise LimitExceededError(f"an index holds at most {self._points.rows_max} rows")
 
     @property
     def _stores_ids(self) -> bool:
@@ -240,7 +247,7 @@ class IndexBuilder:
         # Refuse parameters that do not fit the dimensions before the caller sends more rows.
         hyperplanes.fill_defaults(self._parameters, 1, dims)
         self._dims, self._kinds, self._sparse = dims, kinds, sparse
-        self._points = PointArrays(self._store, dims, self._expected_rows, sparse=sparse)
+        self._points.begin(dims, self._expected_rows, sparse=sparse)
         numbers = kinds & _COLUMN_DTYPES.keys()
         for name in sorted(numbers | ({"ids"} if self._stores_ids else set())):
             self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
@@ -298,7 +305,7 @@ class IndexBuilder:
         """Raise if a block has other kinds of data than the blocks before it, or too many rows."""
         if self._dims is None:
             self._begin(block, frozenset(kinds))
-        _check_row_count(self._rows_received + len(block))
+        self._check_row_count(self._rows_received + len(block))
         if kinds == self._kinds:
             return
         name = sorted(kinds ^ self._kinds)[0]
@@ -314,11 +321,6 @@ class IndexBuilder:
         return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
 
 
-def _check_row_count(rows: int) -> None:
-    if rows > LIMITS["rows_max"]:
-        raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
-
-
 def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
     """Check the columns that are not None, and return a dict of them by name."""
     return {
@@ -326,6 +328,15 @@ def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
         for name, values in columns.items()
         if values is not None
     }
+
+
+def _kept_ids(
+    ids: Array | None, texts: Sequence[bytes] | None, mask: Mask
+) -> Array | Sequence[bytes] | None:
+    """Return the ids or texts of the rows that `mask` keeps."""
+    if texts is not None:
+        return keep_rows(texts, mask)
+    return None if ids is None else ids[mask]
 
 
 def _texts(ids: Any, rows: int) -> list[bytes]:  # noqa: ANN401  # a sequence of texts

@@ -8,7 +8,7 @@ A code stores the margins of a point with a few bits each (`divgrpc.builder.hash
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.builder.hash_functions import REACHES, HashFunctions, fit
+from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.progress import Report
 from divgrpc.builder.row_encoder import RowEncoder
+from divgrpc.divided_rows import DividedRows
 from divgrpc.hashing import codes, lists
 from divgrpc.hashing.hyperplanes import fill_defaults
 from divgrpc.hashing.length_bounds import length_bounds
@@ -30,9 +32,17 @@ from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
-from divgrpc.storage.writers import Store
+from divgrpc.storage.writers import ArrayStore, Store
 from divgrpc.types import Metric
-from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows
+from divgrpc.vectors import (
+    BuildRows,
+    Rows,
+    SparseRows,
+    block_rows,
+    lengths,
+    mean_width,
+    release_rows,
+)
 
 # Maximum numbers of margins (_BLOCK_MARGINS) and values (_BLOCK_NUMBERS) in a block of one core.
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
@@ -47,20 +57,35 @@ EncodeBlocks: TypeAlias = Callable[
 ]
 
 
+class EncodePoints(Protocol):
+    """Encodes points as `encode_points` does."""
+
+    def __call__(  # one argument per part of a build
+        self,
+        store: Store,
+        request: BuildParameters,
+        points: BuildRows,
+        report: Report,
+        prefix: str,
+        /,
+    ) -> "Encoding":
+        """See `encode_points`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The arrays by name, the parameters with defaults filled in, and the bits per code."""
+    """Encoded points: the arrays by name, the parameters with defaults, and the bits per code."""
 
     arrays: dict[str, Array]
     parameters: BuildParameters
     code_bits: int
 
-
-def searcher_of(encoding: Encoding, points: Rows, *, longest_first: bool = False) -> Searcher:
-    """Return a searcher for the encoded `points` (n, d), whose longest may come first."""
-    arrays = with_points(encoding.arrays, points)
-    dims = points.shape[1]
-    return Searcher(arrays, encoding.parameters, dims, longest_first=longest_first)
+    def searcher(self, points: BuildRows, *, longest_first: bool = False) -> MeasuredSearcher:
+        """Return a searcher for the encoded `points` (n, d), whose longest may come first."""
+        assert not isinstance(points, DividedRows)  # noqa: S101  # those have another encoding
+        arrays = with_points(self.arrays, points)
+        dims = points.shape[1]
+        return Searcher(arrays, self.parameters, dims, longest_first=longest_first)
 
 
 def rows_per_block(points: Rows, planes: int) -> int:
@@ -85,9 +110,9 @@ def encode_on_all_cores(
 
 
 def encode_points(
-    store: Store,
+    store: ArrayStore,
     request: BuildParameters,
-    points: Rows,
+    points: BuildRows,
     report: Report,
     prefix: str = "",
     *,
@@ -100,23 +125,63 @@ def encode_points(
     `prefix`. `encode_blocks` encodes the points; it may read the hash functions and the points in
     the store. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
+    assert not isinstance(points, DividedRows)  # noqa: S101  # `DividedBuild` encodes those
     # Refuse parameters that do not fit before the long work begins.
     fill_defaults(request, *points.shape)
-    encoder = _Encoder(store, request.metric, points, report, prefix)
+    encoder = PointEncoder(store, request.metric, points, report, prefix)
     encoder.measure()
     encoder.store_length_bounds()
     functions = fit(points, request, report)
     encoder.store_functions(functions)
-    encoder.hash(functions, encode_blocks)
+    encoder.begin_codes(functions)
+    encoder.store_reaches(functions)
+    for block, encoded in hash_points(points, functions, encode_blocks, encoder.release, report):
+        encoder.put_codes(block.start, encoded)
+    encoder.finish_codes()
     return Encoding(encoder.arrays, functions.parameters, functions.code_bits)
 
 
-class _Encoder:
+def hash_points(
+    points: Rows,
+    functions: HashFunctions,
+    encode_blocks: EncodeBlocks,
+    release_pages: Callable[[], None],
+    report: Report,
+) -> Iterator[tuple[range, EncodedRows]]:
+    """Yield blocks of `points` (n, d) in any order, each with its encoded rows.
+
+    release_pages: drops the pages of the points, and of the arrays that the caller fills.
+    """
+    rows, step = len(points), rows_per_block(points, functions.arrays["hyperplanes"].shape[1])
+    blocks = [range(start, min(start + step, rows)) for start in range(0, rows, step)]
+    report("hashing", 0, rows)
+    rows_done, rows_held, rows_held_max = 0, 0, block_rows(points)
+    # Blocks already use all cores, so several BLAS threads per block would wait for each other.
+    with threadpool_limits(1, user_api="blas"):
+        for block, encoded in encode_blocks(functions, points, blocks):
+            yield block, encoded
+            rows_done += len(block)
+            rows_held += len(block)
+            # Release pages rarely: pages that other cores are reading must be mapped again after
+            # each release.
+            if rows_held >= rows_held_max and rows_done < rows:
+                rows_held = 0
+                release_pages()
+                report("hashing", rows_done, rows)
+    release_pages()
+    report("hashing", rows, rows)
+
+
+class PointEncoder:
     """Writes arrays of points to a store; `arrays` are those that it has written."""
 
     def __init__(
-        self, store: Store, metric: Metric, points: Rows, report: Report, prefix: str
+        self, store: ArrayStore, metric: Metric, points: Rows, report: Report, prefix: str = ""
     ) -> None:
+        """Take the store for arrays of `points` (n, d), with names that begin with `prefix`.
+
+        report: called with the stage, the number of rows done, and n.
+        """
         self.arrays: dict[str, Array] = {}
         self._store, self._prefix = store, prefix
         self._metric, self._points, self._report = metric, points, report
@@ -155,76 +220,52 @@ class _Encoder:
             if name != REACHES:
                 self._put(name, array)
 
-    def hash(self, functions: HashFunctions, encode_blocks: EncodeBlocks) -> None:
-        """Store the codes and scan terms of all rows, and the tables or cells that hold them.
+    def store_reaches(self, functions: HashFunctions) -> None:
+        """Store the distances of cells, which a manifest names after the codes."""
+        if REACHES in functions.arrays:
+            self._put(REACHES, functions.arrays[REACHES])
+
+    def begin_codes(self, functions: HashFunctions) -> None:
+        """Create the arrays for the codes and scan terms of all rows.
 
         Scan terms are the numbers with which a scan estimates distances from codes
         (`codes.pack_terms`). Under cosine, scan terms are stored only with cells. With cells, a
         code encodes the difference between a point and its cell's centre.
         """
+        self._functions = functions
         self._create("codes", np.uint8, codes.tiles_shape(self._rows, functions.code_bits))
         if functions.has_cells or self._metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        numbers = np.empty(self._rows if functions.has_cells else 0, np.int32)
-        self._hash_all(functions, encode_blocks, numbers)
-        if functions.has_cells:
-            self._sort_by_cell(functions, numbers)
-        elif self._rows:
-            self._fill_tables(functions.parameters)
+        # The cell of each row.
+        self._cells = np.empty(self._rows if functions.has_cells else 0, np.int32)
 
-    def _hash_all(
-        self,
-        functions: HashFunctions,
-        encode_blocks: EncodeBlocks,
-        numbers: npt.NDArray[np.int32],
-    ) -> None:
-        """Store the codes and scan terms of all rows in their order.
-
-        numbers: (n,) gets the cell of each row; (0,) without cells.
-        """
-        step = rows_per_block(self._points, functions.arrays["hyperplanes"].shape[1])
-        starts = range(0, self._rows, step)
-        blocks = [range(start, min(start + step, self._rows)) for start in starts]
-        self._report("hashing", 0, self._rows)
-        rows_done, rows_held, rows_held_max = 0, 0, block_rows(self._points)
-        # Blocks already use all cores, so several BLAS threads per block would wait for each other.
-        with threadpool_limits(1, user_api="blas"):
-            for block, encoded in encode_blocks(functions, self._points, blocks):
-                self._put_block(block, encoded, numbers)
-                rows_done += len(block)
-                rows_held += len(block)
-                # Release pages rarely: pages that other cores are reading must be mapped again
-                # after each release.
-                if rows_held >= rows_held_max and rows_done < self._rows:
-                    rows_held = 0
-                    self._release()
-                    self._report("hashing", rows_done, self._rows)
-        self._release()
-        self._report("hashing", self._rows, self._rows)
-
-    def _put_block(
-        self, block: range, encoded: EncodedRows, numbers: npt.NDArray[np.int32]
-    ) -> None:
-        """Write the cells, scan terms and codes of the rows of a block."""
+    def put_codes(self, first: int, encoded: EncodedRows) -> None:
+        """Write the cells, scan terms and codes of rows, from the row `first` on."""
         cells, terms, packed = encoded
-        places = np.arange(block.start, block.stop, dtype=np.int32)
+        rows = slice(first, first + len(packed))
+        places = np.arange(rows.start, rows.stop, dtype=np.int32)
         put_codes(read_only(packed), read_only(places), self.arrays["codes"])
-        if len(numbers):
-            numbers[block.start : block.stop] = cells
+        if self._functions.has_cells:
+            self._cells[rows] = cells
         if "scan_terms" in self.arrays:
-            self.arrays["scan_terms"][block.start : block.stop] = terms
+            self.arrays["scan_terms"][rows] = terms
 
-    def _sort_by_cell(self, functions: HashFunctions, numbers: npt.NDArray[np.int32]) -> None:
-        """Sort codes and scan terms by cell; `numbers` (n,) is the cell of each row."""
+    def finish_codes(self) -> None:
+        """Store the tables or cells that hold the codes."""
+        if self._functions.has_cells:
+            self._sort_by_cell()
+        elif self._rows:
+            self._fill_tables(self._functions.parameters)
+
+    def _sort_by_cell(self) -> None:
+        """Sort codes and scan terms by cell."""
         self._report("cells", self._rows, self._rows)
-        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        order = np.argsort(self._cells, kind="stable").astype(np.int32)
         terms = self.arrays["scan_terms"]
         terms[:] = terms[order]
         codes.sort_codes(self.arrays["codes"], order)
-        self._release()
-        sizes = np.bincount(numbers, minlength=len(functions.arrays["cell_centres"]))
-        if REACHES in functions.arrays:
-            self._put(REACHES, functions.arrays[REACHES])
+        self.release()
+        sizes = np.bincount(self._cells, minlength=len(self._functions.arrays["cell_centres"]))
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
@@ -233,7 +274,7 @@ class _Encoder:
         n_tables, n_bits = parameters.n_tables or 0, parameters.n_bits or 0
 
         def report(tables: int) -> None:
-            self._release()
+            self.release()
             self._report("tables", self._rows * tables // n_tables, self._rows)
 
         self._report("tables", 0, self._rows)
@@ -245,14 +286,15 @@ class _Encoder:
         rows = block_rows(self._points)
         for start in range(0, self._rows, rows):
             yield start, self._points[start : start + rows]
-            self._release()
+            self.release()
 
     def _sparse_blocks(self) -> Iterator[tuple[int, SparseRows]]:
         for start, block in self._blocks():
             if isinstance(block, SparseRows):
                 yield start, block
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Drop the pages of the points and of the arrays from memory."""
         release_rows(self._points)
         for array in self.arrays.values():
             release(array)

@@ -25,7 +25,15 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import pack_queries
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, release_rows, take
+from divgrpc.vectors import (
+    BuildRows,
+    Rows,
+    SparseRows,
+    block_rows,
+    draw_numbers,
+    release_rows,
+    take,
+)
 
 # Name of the array with the distances of cells (`_Fitting._store_reaches`).
 REACHES: Final = "cell_reaches"
@@ -71,7 +79,7 @@ class HashFunctions:
         return self.parameters.hash_family == "cells"
 
 
-def fit(points: Rows, request: BuildParameters, report: Report) -> HashFunctions:
+def fit(points: BuildRows, request: BuildParameters, report: Report) -> HashFunctions:
     """Draw hash functions for `points` (n, d), and fit them to a sample of the points.
 
     points: float32, dense or sparse, already checked and scaled for the metric; all points of the
@@ -109,7 +117,7 @@ class _Cells:
 
 
 class _Fitting:
-    def __init__(self, parameters: BuildParameters, points: Rows, report: Report) -> None:
+    def __init__(self, parameters: BuildParameters, points: BuildRows, report: Report) -> None:
         self.arrays: dict[str, Array] = {}
         self.parameters = parameters
         self.bits = hyperplanes.code_bits(parameters)
@@ -253,7 +261,7 @@ class _Fitting:
         self._create(name, array.dtype, array.shape)[...] = array
 
 
-def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:
+def centre_of(points: BuildRows, parameters: BuildParameters) -> FloatArray:
     """Return the centre (d,) that hashing subtracts from `points` (n, d), as Build computes it."""
     if parameters.centred:
         return _mean(points)
@@ -262,7 +270,7 @@ def centre_of(points: Rows, parameters: BuildParameters) -> FloatArray:
     return _mean_of_sample(_sample(points, parameters.seed))
 
 
-def _sample(points: Rows, seed: int) -> Rows:
+def _sample(points: BuildRows, seed: int) -> Rows:
     """Return the rows that the centre and the components are computed from."""
     rows, dims = points.shape
     count = min(rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // dims))
@@ -274,7 +282,7 @@ def _mean_of_sample(sample: Rows) -> FloatArray:
     return mean
 
 
-def _mean(points: Rows) -> FloatArray:
+def _mean(points: BuildRows) -> FloatArray:
     rows, dims = points.shape
     total, block = np.zeros(dims), block_rows(points)
     for start in range(0, rows, block):

@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import SAMPLE_QUERIES
@@ -21,9 +20,9 @@ from divgrpc.labels.training import TrainedLabels, train_on
 from divgrpc.labels.training_data import TrainingData, prepare_data
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.storage.manifest import LabelSection, Manifest
-from divgrpc.storage.writers import ArrayStore, Store
+from divgrpc.storage.writers import ArrayStore, Store, put
 from divgrpc.types import Progress, WarningInfo
-from divgrpc.vectors import Rows, SparseRows, draw_numbers, prepare
+from divgrpc.vectors import BuildRows, SparseRows, draw_numbers, prepare
 
 # Trains on data that were prepared in a store.
 TrainLabels: TypeAlias = Callable[
@@ -52,7 +51,7 @@ def build_model(
     store: Store,
     source: LabelModel | LabelParameters,
     label_count: int,
-    documents: Rows,
+    documents: BuildRows,
     request: BuildParameters,
     *,
     report: Report,
@@ -106,14 +105,8 @@ def _label_sets(store: Store, label_count: int) -> SparseRows:
     return as_labels(SparseRows(indptr, indices, np.ones(len(indices), np.float32), label_count))
 
 
-def put(store: Store, name: str, array: Array) -> None:
-    """Write an array into a store."""
-    store.begin(name, array.dtype, array.shape[1:], len(array))
-    store.append(name, array)
-
-
 def _index_factors(
-    store: Store, model: LabelModel, documents: Rows, request: BuildParameters, report: Report
+    store: Store, model: LabelModel, documents: BuildRows, request: BuildParameters, report: Report
 ) -> Manifest:
     """Index the label factors of a model, and return the manifest of this index."""
     factors = model.label_factors

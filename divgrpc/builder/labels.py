@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.builder.label_model import TrainLabels, build_model, put, train_here
+from divgrpc.builder.label_model import TrainLabels, build_model, train_here
 from divgrpc.builder.progress import Report
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.labels import LabelModel
@@ -28,10 +28,10 @@ from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.labels.model import label_rows
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.manifest import LabelSection
-from divgrpc.storage.writers import Store
+from divgrpc.storage.writers import Store, put
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.types.records import PointLabels
-from divgrpc.vectors import Rows, SparseRows, as_rows
+from divgrpc.vectors import BuildRows, Rows, SparseRows, as_rows
 
 
 class LabelBuilder:
@@ -71,7 +71,7 @@ class LabelBuilder:
         self._assignments += len(block.indices)
 
     def build(
-        self, documents: Rows, request: BuildParameters, report: Report
+        self, documents: BuildRows, request: BuildParameters, report: Report
     ) -> LabelSection | None:
         """Train a model on `documents` (n, d) or use the given model, and index its label factors.
 

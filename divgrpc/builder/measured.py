@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from divgrpc.types import EffectiveParameters, IntArray, Metric
-from divgrpc.vectors import Rows
+from divgrpc.vectors import BuildRows, Rows
 
 
 class MeasuredSearcher(Protocol):
@@ -14,12 +14,8 @@ class MeasuredSearcher(Protocol):
     """
 
     @property
-    def points(self) -> Rows:
-        """All points (n, d), in the order of their row numbers.
-
-        They may be a view that has only a length, a shape and slices, and that `take`, `block_rows`
-        and `release_rows` of `divgrpc.vectors` take.
-        """
+    def points(self) -> BuildRows:
+        """All points (n, d), in the order of their row numbers."""
 
     @property
     def metric(self) -> Metric:

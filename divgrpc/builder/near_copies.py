@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
-from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
+from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, take
 
 # Neighbours are counted for 256 points. The mean squared distance is over pairs of 500 points.
 _SAMPLE_ROWS: Final = 256
@@ -48,7 +48,7 @@ Distances = npt.NDArray[np.float64]
 
 
 def near_copy_threshold(
-    points: Rows, parameters: BuildParameters, report: Callable[[int, int], None]
+    points: BuildRows, parameters: BuildParameters, report: Callable[[int, int], None]
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
@@ -97,7 +97,7 @@ def _count_within(distances: Distances, threshold: float) -> npt.NDArray[np.intp
     return np.asarray(np.count_nonzero(distances <= threshold, axis=1))
 
 
-def _draw(points: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _draw(points: BuildRows, count: int, rng: np.random.Generator) -> Rows:
     return take(points, draw_numbers(len(points), count, rng))
 
 
@@ -113,7 +113,7 @@ def _spread(rows: Rows, *, angular: bool) -> float:
 
 
 def _distances(
-    points: Rows, sample: Rows, neighbours: npt.NDArray[np.integer], *, angular: bool
+    points: BuildRows, sample: Rows, neighbours: npt.NDArray[np.integer], *, angular: bool
 ) -> Distances:
     """Return squared distances (m, c) from the rows of `sample` to their `neighbours` (m, c)."""
     distances = np.empty(neighbours.shape)

@@ -17,7 +17,16 @@ from scipy import sparse
 
 from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
-from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, lengths, release_rows, take
+from divgrpc.vectors import (
+    BuildRows,
+    Rows,
+    SparseRows,
+    block_rows,
+    draw_numbers,
+    lengths,
+    release_rows,
+    take,
+)
 
 Report = Callable[[int, int], None]
 
@@ -188,7 +197,7 @@ def _move_halfway(
 
 
 def nearest_rows(
-    points: Rows,
+    points: BuildRows,
     queries: Rows,
     count: int,
     metric: Metric,

@@ -84,9 +84,9 @@ class ColumnWriter:
     ) -> None:
         """Append the rows that `mask` keeps."""
         if self._ids is not None:
-            self._ids.append(_kept(texts, mask))
+            self._ids.append(keep_rows(texts, mask))
         if self._payloads is not None:
-            self._payloads.append(_kept(payloads, mask))
+            self._payloads.append(keep_rows(payloads, mask))
         for number, attribute in enumerate(self._attributes):
             column = columns[attribute].take(mask, multi=attribute.multi)
             self._append_column(number, attribute, column)
@@ -197,7 +197,8 @@ def _payload(item: object) -> bytes:
     return bytes(item)
 
 
-def _kept(items: Sequence[bytes], mask: Mask) -> Sequence[bytes]:
+def keep_rows(items: Sequence[bytes], mask: Mask) -> Sequence[bytes]:
+    """Return the items of the rows that `mask` keeps."""
     if isinstance(mask, slice):
         return items[mask]
     return [item for item, keep in zip(items, mask.tolist(), strict=True) if keep]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import Rows, SparseRows, concatenate_rows, release_rows, take
+from divgrpc.vectors import BuildRows, Rows, SparseRows, concatenate_rows, release_rows, take
 
 # Rows with at least this many dimensions are sketched. Embeddings have fewer dimensions.
 SKETCH_DIMS_MIN: Final = 8_193
@@ -69,7 +69,7 @@ class CountSketch:
             return SparseRows.of(sparse.csr_array(elements, shape=shape))
         return self.of_dense(rows)
 
-    def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
+    def of_some(self, rows: BuildRows, numbers: IntArray) -> Rows:
         """Return the sketch of the rows with the row numbers `numbers`, copying few rows at a time.
 
         `numbers` must be ascending.

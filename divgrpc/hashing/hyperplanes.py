@@ -31,7 +31,7 @@ from divgrpc.hashing.count_sketch import CountSketch, dims_after
 from divgrpc.kernels.projection import WORD_BITS
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width
+from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, mean_width
 
 # The default number of principal components is at most this.
 COMPONENTS_MAX: Final = 200
@@ -112,7 +112,7 @@ def code_depth(parameters: BuildParameters) -> int:
 
 def draw_hyperplanes(
     parameters: BuildParameters,
-    vectors: Rows,
+    vectors: BuildRows,
     centre: FloatArray,
     count: int,
     sketch: CountSketch | None = None,
@@ -200,15 +200,19 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _components(
-    vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator, sketch: CountSketch
+    vectors: BuildRows,
+    centre: FloatArray,
+    count: int,
+    rng: np.random.Generator,
+    sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
     """Return the principal components of the sketched rows, or of a sample of many rows."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
-        vectors = sketch.of_some(vectors, draw_numbers(len(vectors), sample, rng))
+        sketched = sketch.of_some(vectors, draw_numbers(len(vectors), sample, rng))
     else:
-        vectors = sketch(vectors)
-    return principal_components(vectors, sketch.of_dense(centre), count, rng)
+        sketched = sketch(vectors[:])
+    return principal_components(sketched, sketch.of_dense(centre), count, rng)
 
 
 def principal_components(
@@ -238,7 +242,7 @@ def principal_components(
     return _leading(_image(vectors, centre, narrow), narrow, count)
 
 
-def _sample_rows(vectors: Rows, dims: int) -> int:
+def _sample_rows(vectors: BuildRows, dims: int) -> int:
     """Return the number of rows to compute components from, for `dims` hashed dimensions.
 
     A sample of sparse rows has fewer values, because each stored value takes many times longer.

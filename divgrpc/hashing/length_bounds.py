@@ -2,17 +2,18 @@
 
 import numpy as np
 
+from divgrpc.divided_rows import DividedRows
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, block_rows, release_rows
+from divgrpc.vectors import BuildRows, block_rows, release_rows
 
 
-def bounded_rows(points: Rows) -> int:
+def bounded_rows(points: BuildRows) -> int:
     """Return how many of `points` to read at once, a multiple of `BOUND_ROWS`."""
     return max(1, block_rows(points) // BOUND_ROWS) * BOUND_ROWS
 
 
-def length_bounds(points: FloatArray) -> FloatArray:
+def length_bounds(points: FloatArray | DividedRows) -> FloatArray:
     """Return an upper bound on the lengths of each block of points and all points after it.
 
     points: (n, d). A block has `BOUND_ROWS` points.

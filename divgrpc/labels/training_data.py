@@ -9,7 +9,7 @@ from divgrpc.labels.model import as_documents
 from divgrpc.search.point_arrays import PointArrays
 from divgrpc.storage.writers import ArrayStore
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import Rows, SparseRows, block_rows, release_rows
+from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class TrainingData:
         return _insert_zeros(rows, self.label_ids, self.label_count)
 
 
-def prepare_data(store: ArrayStore, documents: Rows, labels: SparseRows) -> TrainingData:
+def prepare_data(store: ArrayStore, documents: BuildRows, labels: SparseRows) -> TrainingData:
     """Write the data of a training to a store, a block of rows at a time.
 
     documents: (n, d), which may be mapped from files. labels: (n, L), whose values are all 1.

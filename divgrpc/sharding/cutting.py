@@ -62,12 +62,10 @@ def cut(
     Points keep their codes. The labels of an index are not divided.
     """
     manifest, arrays = generation.manifest, with_tiles(generation.arrays)
-    if "ids" not in arrays:
-        arrays["ids"] = np.arange(manifest.rows, dtype=np.int64)
     if homes is None:
-        homes = homes_of(arrays, shards)
+        homes = homes_in(arrays, manifest.rows, shards)
     shared = {name: array for name, array in arrays.items() if is_shared(name)}
-    has_order = ascends(arrays["ids"])
+    has_order = rows_follow_ids(arrays)
 
     def parts() -> Iterator[Generation]:
         # One after another, because their arrays are copies.
@@ -81,17 +79,27 @@ def cut(
     return Cut(manifest, shared, parts())
 
 
-def homes_of(arrays: Mapping[str, Array], shards: int) -> IntArray:
-    """Return the shard (n,) of each row, by its id or by the hash of its text id.
+def homes_in(arrays: Mapping[str, Array], rows: int, shards: int) -> IntArray:
+    """Return the shard (n,) of each of the `rows` points of an index with these arrays."""
+    if ID_TEXTS + ENDS in arrays:
+        return homes_of(Texts(arrays, ID_TEXTS).take(np.arange(rows)), shards)
+    return homes_of(arrays["ids"] if "ids" in arrays else np.arange(rows), shards)
+
+
+def homes_of(ids: IntArray | Sequence[bytes], shards: int) -> IntArray:
+    """Return the shard (m,) of each of m ids, or of each text by its hash.
 
     So texts with the same hash are on the same shard, which tells them apart by their texts. Their
     keys are those of the whole index, so no two points of different shards have the same key.
     """
-    if ID_TEXTS + ENDS not in arrays:
-        return shard_of(arrays["ids"], shards)
-    texts = Texts(arrays, ID_TEXTS)
-    hashes = (hash_of(text) for text in texts.take(np.arange(len(texts))))
-    return shard_of(np.fromiter(hashes, np.int64, len(texts)), shards)
+    if not isinstance(ids, np.ndarray):
+        ids = np.fromiter(map(hash_of, ids), np.int64, len(ids))
+    return shard_of(ids, shards)
+
+
+def rows_follow_ids(arrays: Mapping[str, Array]) -> bool:
+    """Return whether the ids of all points ascend, so that they give the order of the rows."""
+    return "ids" not in arrays or ascends(arrays["ids"])
 
 
 def _part(
@@ -103,16 +111,12 @@ def _part(
     with_vectors: bool,
 ) -> Generation:
     """Return the generation of the points in `rows` (m,), in ascending order."""
-    copied = {name: rows for name in BY_ROW if name in arrays}
-    if "vectors" in copied and not with_vectors:
-        copied["vectors"] = rows[:0]
-    part = {name: arrays[name][rows_copied] for name, rows_copied in copied.items()}
-    if not ascends(part["ids"]):
-        part[ID_ORDER] = np.argsort(part["ids"])
-    part |= take(annotations_in(arrays), rows)
-    part |= columns_of_rows(manifest.attributes, arrays, rows)
-    for number in range(len(manifest.attributes)):
-        part[array_name(number, "order")] = order_of(part[array_name(number, "values")])
+    part = without_vectors(manifest.attributes, arrays, rows)
+    if "vectors" in arrays:
+        part["vectors"] = arrays["vectors"][rows if with_vectors else rows[:0]]
+    for name in ("inverse_lengths", "squares"):
+        if name in arrays:
+            part[name] = arrays[name][rows]
     nonzeros = len(rows) * manifest.dims
     points = points_of(arrays, manifest.dims)
     if isinstance(points, SparseRows):
@@ -122,6 +126,23 @@ def _part(
     part |= _codes(manifest, arrays, rows)
     whole = {**shared, **{name: read_only(array) for name, array in part.items()}}
     return Generation(replace(manifest, rows=len(rows), nonzeros=nonzeros), whole)
+
+
+def without_vectors(
+    attributes: Sequence[Attribute], arrays: Mapping[str, Array], rows: IntArray
+) -> dict[str, Array]:
+    """Return the ids, annotations and columns of the points in `rows` (m,), in ascending order.
+
+    Points without stored ids have the numbers of their rows.
+    """
+    part = {"ids": arrays["ids"][rows] if "ids" in arrays else rows.astype(np.int64)}
+    if not ascends(part["ids"]):
+        part[ID_ORDER] = np.argsort(part["ids"])
+    part |= take(annotations_in(arrays), rows)
+    part |= columns_of_rows(attributes, arrays, rows)
+    for number in range(len(attributes)):
+        part[array_name(number, "order")] = order_of(part[array_name(number, "values")])
+    return part
 
 
 def _sparse(points: SparseRows) -> dict[str, Array]:

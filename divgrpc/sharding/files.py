@@ -5,22 +5,24 @@ were divided, which their checksums show. So the new shards have the files that 
 whole generation writes.
 """
 
+import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from divgrpc.arrays import Array, release
 from divgrpc.errors import IndexChangedError, UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.sharding.cutting import cut, homes_of
+from divgrpc.sharding.cutting import ROW_NUMBERS, cut, homes_in
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.joining import join
-from divgrpc.storage.arrays import ArrayFolder, open_array, sync_folder, write_synced
+from divgrpc.storage.arrays import ArrayEntry, ArrayFolder, open_array, sync_folder, write_synced
 from divgrpc.storage.defaults import read_defaults
 from divgrpc.storage.generations import (
     Generation,
@@ -36,6 +38,7 @@ from divgrpc.storage.published import was_written
 from divgrpc.storage.shards import (
     SHARDS,
     SHARED,
+    is_received,
     is_shared,
     open_shard,
     open_shared,
@@ -117,16 +120,17 @@ def _check_and_divide(
 
     Raises `UnsupportedError`.
     """
-    if manifest.arrays != whole.arrays:
-        both = manifest.arrays.keys() | whole.arrays.keys()
-        names = [n for n in sorted(both) if manifest.arrays.get(n) != whole.arrays.get(n)]
+    names = [
+        name
+        for name, entry in sorted(whole.arrays.items())
+        if is_received(name) and manifest.arrays.get(name) != entry
+    ]
+    if names:
         raise UnsupportedError(
             "index",
             f"the shards do not give the arrays {', '.join(names)} that were divided, perhaps by an"
             " earlier version: build the index again",
         )
-    # In the order of a build, which the bytes of the manifest depend on.
-    manifest = replace(manifest, arrays=whole.arrays)
     return manifest if shards == 1 else divide_folder(folder, manifest, shards, on_progress)
 
 
@@ -148,25 +152,82 @@ def divide_folder(
         name: open_array_of(folder, name, entry, verify=False)
         for name, entry in manifest.arrays.items()
     }
-    (folder / SHARED).mkdir()
     (folder / SHARDS).mkdir()
-    homes = homes_of({"ids": np.arange(manifest.rows), **arrays}, shards)
+    homes = homes_in(arrays, manifest.rows, shards)
     pieces = cut(Generation(manifest, arrays), shards, homes, with_vectors=False)
-    entries = []
+    parts = []
     for shard, part in enumerate(pieces.parts):
         vectors = _vectors(arrays, np.flatnonzero(homes == shard))
-        entries.append(_write(folder / SHARDS / str(shard), part, manifest, vectors))
+        entries = _write(folder / SHARDS / str(shard), part, vectors)
+        parts.append(ShardPart(part.manifest.rows, part.manifest.nonzeros, entries))
         if on_progress is not None:
             on_progress(Progress("dividing", shard + 1, shards, None))
+    return finish_shards(folder, manifest, parts)
+
+
+class ShardPart(NamedTuple):
+    """A shard whose arrays are written: its numbers of points and values, and their entries."""
+
+    rows: int
+    nonzeros: int
+    entries: Mapping[str, ArrayEntry]
+
+
+def finish_shards(folder: Path, manifest: Manifest, parts: Sequence[ShardPart]) -> Manifest:
+    """Write the manifests of shards, and remove the arrays that no server of an index reads.
+
+    folder: has the arrays of `manifest`, and the folders of the shards. The manifest describes all
+        arrays that the generation would have if it were whole, or only those that are not made of
+        codes.
+
+    All files are synced to the disk. Returns the manifest with an entry for each shard.
+    """
+    (folder / SHARED).mkdir()
     for name in manifest.arrays:
         path = folder / f"{name}.npy"
         if is_shared(name):
             os.rename(path, folder / SHARED / path.name)
         else:
-            path.unlink()
+            # Vectors may have been divided as they were received.
+            path.unlink(missing_ok=True)
+    shards = []
+    for shard, part in enumerate(parts):
+        # What all shards have in common is in the manifest of the whole generation.
+        entries = dict(sorted(part.entries.items()))
+        text = replace(
+            manifest, rows=part.rows, nonzeros=part.nonzeros, arrays=entries, search_costs=(),
+            search_costs_dense=(), choices=(), warnings=(), labels=None,
+        ).to_json()  # fmt: skip
+        home = folder / SHARDS / str(shard)
+        write_synced(home / MANIFEST, text)
+        sync_folder(home)
+        size = sum(entry.bytes for entry in part.entries.values())
+        shards.append(ShardEntry(part.rows, size, zlib.crc32(text.encode())))
     for name in (SHARED, SHARDS):
         sync_folder(folder / name)
-    return replace(manifest, shards=tuple(entries))
+    arrays = _described(manifest.arrays, [part.entries for part in parts])
+    return replace(manifest, arrays=arrays, shards=tuple(shards))
+
+
+def _described(
+    whole: Mapping[str, ArrayEntry], parts: Sequence[Mapping[str, ArrayEntry]]
+) -> dict[str, ArrayEntry]:
+    """Return the entries of the arrays of a divided generation, in the order of their names.
+
+    An array that a build receives or that shards share is described as it was when it was whole.
+    Any other is described as the arrays of all shards one after another, without a checksum.
+    """
+    arrays = {name: e for name, e in whole.items() if is_shared(name) or is_received(name)}
+    names = {name for part in parts for name in part if not is_received(name)}
+    for name in names - arrays.keys() - {ROW_NUMBERS}:
+        entries = [part[name] for part in parts if name in part]
+        dtype, shape = entries[0].dtype, entries[0].shape
+        if len({entry.shape[1:] for entry in entries}) == 1:
+            shape = (sum(entry.shape[0] for entry in entries), *shape[1:])
+        else:
+            shape = (sum(math.prod(entry.shape) for entry in entries),)
+        arrays[name] = ArrayEntry(dtype, shape, 0)
+    return dict(sorted(arrays.items()))
 
 
 def _vectors(arrays: Mapping[str, Array], rows: IntArray) -> Iterator[Array]:
@@ -180,8 +241,8 @@ def _vectors(arrays: Mapping[str, Array], rows: IntArray) -> Iterator[Array]:
         release(vectors)
 
 
-def _write(folder: Path, part: Generation, whole: Manifest, vectors: Iterator[Array]) -> ShardEntry:
-    """Write the manifest and the arrays of a shard, whose dense vectors come in blocks."""
+def _write(folder: Path, part: Generation, vectors: Iterator[Array]) -> dict[str, ArrayEntry]:
+    """Write the arrays of a shard, whose dense vectors come in blocks; return their entries."""
     store = ArrayFolder(folder)
     for name, array in part.arrays.items():
         # Shards have points of their own in each cell.
@@ -189,17 +250,7 @@ def _write(folder: Path, part: Generation, whole: Manifest, vectors: Iterator[Ar
             store.begin(name, array.dtype, array.shape[1:])
             for block in vectors if name == "vectors" else (array,):
                 store.append(name, block)
-    entries = store.close()
-    # What all shards have in common is in the manifest of the whole generation.
-    manifest = replace(
-        part.manifest, arrays=entries, search_costs=(), search_costs_dense=(), choices=(),
-        warnings=(), labels=None, generation=whole.generation,
-    )  # fmt: skip
-    text = manifest.to_json()
-    write_synced(folder / MANIFEST, text)
-    sync_folder(folder)
-    size = sum(entry.bytes for entry in entries.values())
-    return ShardEntry(manifest.rows, size, zlib.crc32(text.encode()))
+    return store.close()
 
 
 def open_router_part(folder: Path, *, verify: bool = True) -> Generation:

@@ -45,6 +45,8 @@ _ROOM_VALUES: Final = 1 << 16
 _KEPT_QUERIES: Final = 32
 _NO_DISTANCES: Final = np.empty(0, np.float32)
 _NO_CELLS: Final = np.empty(0, np.int32)
+# The greatest number in the statistics of a query; all shards together may have more points.
+_COUNT_MAX: Final = 2**32 - 1
 
 
 class Buffers:
@@ -308,7 +310,7 @@ class GatheringSearcher(Searcher):
         memory = self._own_memory(plan)
         shards.select_gathered(
             self._register, memory.register, plan.fields, row, candidates.distances[:count],
-            candidates.n_hashed, answers.results,
+            min(candidates.n_hashed, _COUNT_MAX), answers.results,
         )  # fmt: skip
         answers.stats[records.BUCKETS_PROBED, row] = candidates.n_probes
         answers.stats[records.POINTS_SCORED, row] = candidates.n_scored

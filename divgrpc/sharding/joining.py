@@ -94,7 +94,7 @@ class _Joint:
     def join_points(self) -> None:
         """Write sparse points and their lists, and the bounds of the lengths of dense points."""
         if "indptr" not in self._names:
-            if "length_bounds" in self._names:
+            if self._manifest.parameters.metric == "inner_product":
                 self._put("length_bounds", length_bounds(self._store.read("vectors")))
             return
         self._join_ragged("indices", "indptr", leads_with_zero=True, also="values")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from divgrpc.sharding.messages import divide, join
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
-from divgrpc.vectors import Rows, SparseRows, block_rows, concatenate_rows, release_rows
+from divgrpc.vectors import BuildRows, Rows, SparseRows, release_rows
 
 # Names of the arrays that kernels read.
 _KERNEL_ARRAYS: Final = frozenset(slot.name for slot in slots_of(records.Index))
@@ -74,7 +74,7 @@ class ShardedSearcher:
 
     def __init__(
         self,
-        points: Rows,
+        points: BuildRows,
         parts: Sequence[Mapping[str, Array]],
         numbers: Sequence[IntArray],
         shared: Mapping[str, Array],
@@ -98,7 +98,7 @@ class ShardedSearcher:
         self._n_cells = len(self._index.cells.centres)
         self._has_terms = any("scan_terms" in part for part in parts)
         self._nonzeros: int | None = None
-        if isinstance(points[:0], SparseRows):
+        if isinstance(points, SparseRows):
             self._nonzeros = sum(len(part["values"]) for part in parts)
         arrays = (*self._shared.values(), *numbers, *(a for part in parts for a in part.values()))
         # A part may have the shared arrays, too.
@@ -106,7 +106,7 @@ class ShardedSearcher:
         self._local = threading.local()
 
     @property
-    def points(self) -> Rows:
+    def points(self) -> BuildRows:
         """All points (n, d), in the order of the upload."""
         return self._points
 
@@ -245,9 +245,9 @@ class ShardedSearcher:
     @cached_property
     def _length_bounds(self) -> FloatArray:
         """Bounds of the lengths of dense points under inner_product, as `records.Index` has."""
-        if self.metric != "inner_product" or self.nonzeros is not None:
+        if self.metric != "inner_product" or isinstance(self._points, SparseRows):
             return _NO_CODES
-        return length_bounds(cast("FloatArray", self._points))
+        return length_bounds(self._points)
 
     @cached_property
     def _listed(self) -> Searcher | None:
@@ -266,10 +266,6 @@ class ShardedSearcher:
             return arrays[name]
 
         points = self._points
-        if not isinstance(points, SparseRows):
-            step = block_rows(points)
-            starts = range(0, self._rows, step)
-            points = concatenate_rows([points[start : start + step] for start in starts])
         assert isinstance(points, SparseRows)  # noqa: S101  # they have nonzeros
         squares = create("squares", np.float64, (self._rows,))
         normalise.squares_sparse(read_only(points.indptr), read_only(points.values), squares)

@@ -83,13 +83,10 @@ def plan(
     for name, value in (("rows", rows), ("dims", dims), ("replicas", replicas)):
         if value < 1:
             raise invalid(name, f"must be 1 or more, got {value:,}")
-    if rows > LIMITS["rows_max"]:
-        # A build makes a whole index before it divides it.
-        raise invalid("rows", f"must be at most {LIMITS['rows_max']:,}, got {rows:,}")
     point_bytes = _FLOAT32_BYTES * dims + POINT_BYTES + payload_bytes
     cells = cell_count(rows, dims) * (_FLOAT32_BYTES * dims + CELL_BYTES)
     usable = math.floor(USED_SHARE * machine_bytes) - SERVER_BYTES - GENERATIONS * cells
-    points_max = usable // (GENERATIONS * point_bytes)
+    points_max = min(usable // (GENERATIONS * point_bytes), LIMITS["rows_max"])
     if points_max < 1:
         rule = "must have room for a server and the cells of the index"
         raise invalid("machine_bytes", f"{rule}, got {machine_bytes:,} bytes")

@@ -10,6 +10,7 @@ file that another machine has removed ends the process.
 import errno
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -41,22 +42,20 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 def offered(
     folder: Path,
     file_name: str,
-    arrays: Mapping[str, tuple[ArrayFolder, str]],
+    arrays: Mapping[str, tuple[Path, ArrayEntry]],
     document: Mapping[str, object],
 ) -> Iterator[None]:
     """In the block, let others read arrays.
 
     folder, file_name: the staging folder, and the file that describes the offer.
-    arrays: by the name that the offer gives them, the store of each and its name there.
+    arrays: by the name that the offer gives them, the file of each, which is synced, and its entry.
     document: what else others must know.
 
     Raises `StorageFullError`.
     """
     entries = {}
-    for name, (store, stored_name) in arrays.items():
-        path = (store.folder / f"{stored_name}.npy").relative_to(folder)
-        entries[name] = {"path": str(path), **asdict(store.sync(stored_name))}
-        sync_folder(store.folder)
+    for name, (path, entry) in arrays.items():
+        entries[name] = {"path": os.path.relpath(path, folder), **asdict(entry)}
     description = folder / file_name
     write_synced(description, json.dumps({"version": VERSION, **document, "arrays": entries}))
     sync_folder(folder)
@@ -64,6 +63,13 @@ def offered(
         yield
     finally:
         description.unlink(missing_ok=True)
+
+
+def sync(store: ArrayFolder, name: str) -> tuple[Path, ArrayEntry]:
+    """Let other machines see an array that is being written; return its file and its entry."""
+    entry = store.sync(name)
+    sync_folder(store.folder)
+    return store.folder / f"{name}.npy", entry
 
 
 def is_offered(folder: Path, file_name: str) -> bool:

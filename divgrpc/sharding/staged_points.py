@@ -1,8 +1,8 @@
 """Encodes points of a build that is under way, on any machine that has its staging folder.
 
-A builder offers the hash functions and the points in its staging folder (`staged_arrays`). Whoever
-has the folder then encodes the rows that the builder asks for, with the same bytes as the builder
-itself. The offer ends when all points are encoded.
+A builder offers the hash functions and the points of one shard after another (`staged_arrays`).
+Whoever has the folder of a shard then encodes the rows that the builder asks for, with the same
+bytes as the builder itself. The offer ends when all points of the shard are encoded.
 """
 
 from contextlib import AbstractContextManager
@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.builder.encoder import EncodedRows, rows_per_block
-from divgrpc.builder.hash_functions import REACHES, HashFunctions
+from divgrpc.builder.hash_functions import HashFunctions
 from divgrpc.builder.row_encoder import RowEncoder
 from divgrpc.parameters import BuildParameters
+from divgrpc.search.arrays import with_points
 from divgrpc.sharding import staged_arrays
 from divgrpc.sharding.layouts import ENCODE_REPLY, STAGED_REQUEST
 from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.staged_arrays import StagedArrays, check_rows, columns_of
-from divgrpc.storage.arrays import ArrayFolder
+from divgrpc.storage.arrays import ArrayEntry, ArrayFolder
 from divgrpc.storage.writers import MemoryStore
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows
 
 # The operation of `StagedBuild` that these points answer.
 ENCODE: Final = "encode"
@@ -29,29 +30,31 @@ OFFER: Final = "encoding.json"
 
 
 def offered(
-    stage: ArrayFolder, functions: HashFunctions, points: Rows
+    folder: Path, stage: ArrayFolder, functions: HashFunctions, points: Rows
 ) -> AbstractContextManager[None]:
-    """In the block, let others encode the points in a staging folder.
+    """In the block, let others encode points.
 
-    stage: has the arrays of `functions` and `points`.
+    folder: has the files of the points, which are finished. stage: has the arrays of `functions`.
 
     Raises `StorageFullError`.
     """
-    is_sparse = isinstance(points, SparseRows)
-    names = ["indptr", "indices", "values"] if is_sparse else ["vectors"]
-    of_functions = [name for name in functions.arrays if name != REACHES]
-    arrays = {name: (stage, name) for name in (*names, *of_functions)}
+    arrays = {name: staged_arrays.sync(stage, name) for name in functions.arrays}
+    for name, array in with_points({}, points).items():
+        arrays[name] = folder / f"{name}.npy", ArrayEntry(array.dtype.name, array.shape, 0)
     document = {
         "shape": points.shape,
         "rows_max": rows_per_block(points, functions.arrays["hyperplanes"].shape[1]),
         "parameters": asdict(functions.parameters),
-        "functions": of_functions,
+        "functions": [*functions.arrays],
     }
-    return staged_arrays.offered(stage.folder, OFFER, arrays, document)
+    return staged_arrays.offered(folder, OFFER, arrays, document)
 
 
 def pack_block(folder: str, block: range) -> bytes:
-    """Return the message that asks for the rows of a block; `folder` is a staging folder's name."""
+    """Return the message that asks for the rows of a block.
+
+    folder: the name of the staging folder and, within it, that of the folder with the points.
+    """
     return STAGED_REQUEST.pack(columns_of(folder, block))
 
 
@@ -62,7 +65,7 @@ def unpack_encoded(reply: Buffer) -> EncodedRows:
 
 
 class StagedPoints:
-    """The points in a staging folder, for one thread."""
+    """The points of a shard that is being built, for one thread."""
 
     def __init__(self, folder: Path) -> None:
         """Open the points; raises `IndexNotFoundError` as `StagedArrays` does."""

@@ -95,7 +95,7 @@ def offered(
         "shape": [*data.documents.shape, data.labels.dims],
         "rows_max": rows_max,
     }
-    arrays = {name: (scratch, name) for name in names}
+    arrays = {name: staged_arrays.sync(scratch, name) for name in names}
     with staged_arrays.offered(folder, OFFER, arrays, document):
         yield OfferedTraining(folder)
 

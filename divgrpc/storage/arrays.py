@@ -227,6 +227,11 @@ class ArrayFolder:
         self._files: dict[str, ArrayFile] = {}
         folder.mkdir()
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the arrays that are being written."""
+        return [*self._files]
+
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
@@ -320,9 +325,12 @@ def open_array(
     return array
 
 
-def checksum_of(array: Array) -> int:
-    """Return the CRC-32 of a C-contiguous array's bytes; drop the pages of a mapping meanwhile."""
-    view, crc = _bytes_of(array), 0
+def checksum_of(array: Array, crc: int = 0) -> int:
+    """Return the CRC-32 of a C-contiguous array's bytes; drop the pages of a mapping meanwhile.
+
+    crc: the checksum of the bytes before it.
+    """
+    view = _bytes_of(array)
     for start in range(0, len(view), _CHECKSUM_BLOCK_BYTES):
         crc = zlib.crc32(view[start : start + _CHECKSUM_BLOCK_BYTES], crc)
         release(array)

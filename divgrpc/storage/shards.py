@@ -41,6 +41,13 @@ def is_shared(name: str) -> bool:
     return name in _SHARED_ARRAYS or is_words or is_labels or is_model
 
 
+def is_received(name: str) -> bool:
+    """Return whether a build receives the array of this name, or its values in another order."""
+    kinds = ("vectors", "indptr", "indices", "values", "categories", "subtopics")
+    has_prefix = name.startswith(("attribute.", "id_texts.", "payload.", "label_sets."))
+    return name in {*kinds, "ids", "id_order"} or (has_prefix and not is_shared(name))
+
+
 def check_whole(manifest: Manifest) -> None:
     """Raise `UnsupportedError` for a generation that is divided among shards."""
     if manifest.shards:

@@ -104,6 +104,12 @@ Store: TypeAlias = MemoryStore | Staging
 ArrayStore: TypeAlias = MemoryStore | ArrayFolder
 
 
+def put(store: ArrayStore, name: str, array: Array) -> None:
+    """Write an array into a store."""
+    store.begin(name, array.dtype, array.shape[1:], len(array))
+    store.append(name, array)
+
+
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array of zeros aligned to a cache line.
 

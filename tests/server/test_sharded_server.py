@@ -458,7 +458,7 @@ def test_shard_servers_multiply_the_data_of_a_training(
             "trained", points, labels=labels, label_model="leml", hash_family="lsh_div",
             progress=count, **training,
         )  # fmt: skip
-    assert calls["writing"] >= calls["tables"] + 4
+    assert calls["writing"] >= calls["tuning"] + 4
     assert read_manifest(tmp_path / "data" / "trained" / "1") == expected
 
 

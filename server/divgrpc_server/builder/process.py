@@ -17,12 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.builder.builder import IndexBuilder
-from divgrpc.builder.encoder import EncodeBlocks
 from divgrpc.builder.label_model import TrainLabels
+from divgrpc.builder.point_writer import PointWriter
 from divgrpc.errors import UnsupportedError, invalid
 from divgrpc.parameters import check_index_name
 from divgrpc.platforms import count_cores
-from divgrpc.sharding.files import divide_folder
+from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.types import IndexInfo
 from divgrpc.types.records import Attribute
@@ -37,7 +37,6 @@ from divgrpc_server.builder.shard_work import ShardWork
 from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, requests, results
 from divgrpc_server.codec.statuses import OutOfMemoryError, expected, explain
-from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.logging import logs
@@ -62,16 +61,19 @@ def build(link: socket.socket, process: control.Process, log: logs.Logger) -> In
         counting_stages(process.page, upload.report) as report,
     ):
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
-        if process.config.shards > 1:
-            stage.divide = partial(divide_folder, shards=process.config.shards)
         upload.accept()
         with closing(LabelUpload(header, stage.folder)) as label_upload:
             for label_chunk in upload.label_chunks():
                 label_upload.add(label_chunk)
             label_inputs = label_upload.inputs()
+        division: _Division = {}
+        if process.config.shards > 1:
+            places = process.config.far_places
+            work = ShardWork(link, name, places, log) if places else None
+            division = _divide(stage, DividedBuild(stage, process.config.shards, declared), work)
         builder = IndexBuilder(
             stage, parameters, expected_rows=expected_rows, on_progress=report, labels=label_inputs,
-            attributes=declared, **_far_work(link, stage, name, process.config, log),
+            attributes=declared, **division,
         )  # fmt: skip
         vectorless = VectorlessPoints(stage, parameters, declared)
         rows, layout = 0, None
@@ -86,22 +88,19 @@ def build(link: socket.socket, process: control.Process, log: logs.Logger) -> In
         return IndexFolder(process.root / name).read_info() if vectorless.has_any else info
 
 
-class _FarWork(TypedDict, total=False):
-    """The arguments of `IndexBuilder` for work that others may do."""
+class _Division(TypedDict, total=False):
+    """The arguments of `IndexBuilder` for an index that is divided among shards."""
 
-    encode_blocks: EncodeBlocks
+    points: PointWriter
     train_labels: TrainLabels
 
 
-def _far_work(
-    link: socket.socket, stage: Staging, index: str, config: Config, log: logs.Logger
-) -> _FarWork:
-    """Let shard servers encode points and train labels with this process if they are elsewhere."""
-    places = config.far_places
-    if not places:
-        return {}
-    work = ShardWork(link, index, places, log)
-    return {"encode_blocks": ShardEncoder(work, stage), "train_labels": ShardTrainer(work, stage)}
+def _divide(stage: Staging, division: DividedBuild, work: ShardWork | None) -> _Division:
+    """Divide an index among shards, and let shard servers work on it if they are elsewhere."""
+    if work is None:
+        return {"points": division}
+    division.encode_in = partial(ShardEncoder, work, stage)
+    return {"points": division, "train_labels": ShardTrainer(work, stage)}
 
 
 class _Layout(NamedTuple):

@@ -1,6 +1,7 @@
 """Encodes the points of a build on shard servers, and on the cores of this machine."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from divgrpc.builder.encoder import EncodedRows, encode_on_all_cores
@@ -17,11 +18,11 @@ _BLOCKS_MIN: Final = 4
 
 
 class ShardEncoder:
-    """Encodes blocks for `IndexBuilder`; see `divgrpc.builder.encoder.EncodeBlocks`."""
+    """Encodes blocks for `DividedBuild`; see `divgrpc.builder.encoder.EncodeBlocks`."""
 
-    def __init__(self, work: ShardWork, stage: ArrayFolder) -> None:
-        """Take what divides the work, and the staging folder of the build."""
-        self._work, self._stage = work, stage
+    def __init__(self, work: ShardWork, stage: ArrayFolder, folder: Path) -> None:
+        """Take what divides the work, the staging folder of the build, and that of the points."""
+        self._work, self._stage, self._folder = work, stage, folder
 
     def __call__(
         self, functions: HashFunctions, points: Rows, blocks: Sequence[range]
@@ -34,10 +35,9 @@ class ShardEncoder:
     def _encode(
         self, functions: HashFunctions, points: Rows, blocks: Sequence[range]
     ) -> Iterator[tuple[range, EncodedRows]]:
-        with offered(self._stage, functions, points):
-            yield from self._work.run(
-                _EncodingTask(self._stage.folder.name, functions, points), blocks
-            )
+        name = str(self._folder.relative_to(self._stage.folder.parent))
+        with offered(self._folder, self._stage, functions, points):
+            yield from self._work.run(_EncodingTask(name, functions, points), blocks)
 
 
 class _EncodingTask:

@@ -1,5 +1,6 @@
 """The builds that a shard server works on for builders (`divgrpc.sharding.staged_build`)."""
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.staged_arrays import folder_of
 from divgrpc.sharding.staged_build import StagedBuild
 from divgrpc.storage.generations import staging_path
+from divgrpc.storage.shards import SHARDS
 
 _LOOK_SECONDS: Final = 1.0
 # A few builds may be under way at once. Each of them may have hash functions in memory.
@@ -17,14 +19,13 @@ _BUILDS_MAX: Final = 4
 
 
 def staged_folder(index: str, message: Buffer) -> str:
-    """Return the name of the staging folder in a message, which must be one of the index.
+    """Return the staging folder in a message, or the folder of a shard in it.
 
-    So it leads to no other folder. Raises `InvalidArgumentError`.
+    It must be one of the index, so that it leads to no other folder. Raises `InvalidArgumentError`.
     """
     folder = folder_of(message)
-    prefix = staging_path(Path(index), "").name
-    suffix = folder.removeprefix(prefix)
-    if not folder.startswith(prefix) or not (suffix.isascii() and suffix.isalnum()):
+    prefix = re.escape(staging_path(Path(index), "").name)
+    if not re.fullmatch(rf"{prefix}[0-9A-Za-z]+(/{SHARDS}/[0-9]+)?", folder):
         raise invalid("folder", f"must be a staging folder of index {index!r}, got {folder!r:.80}")
     return folder
 

@@ -17,21 +17,19 @@ _MEBIBYTE: Final = 2**20
 # Builds a small index first, which loads everything that a build needs.
 _PROGRAM: Final = """
 import sys, time
-from functools import partial
 from pathlib import Path
 import numpy as np
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.parameters import BuildParameters
-from divgrpc.sharding.files import divide_folder
+from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.storage.generations import staging
 
 folder, file, shards = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 def build(name, points):
     with staging(folder / name, replace=False) as stage:
-        if shards > 1:
-            stage.divide = partial(divide_folder, shards=shards)
-        builder = IndexBuilder(stage, BuildParameters())
+        options = {"points": DividedBuild(stage, shards)} if shards > 1 else {}
+        builder = IndexBuilder(stage, BuildParameters(), **options)
         builder.append_all(points)
         builder.build()
 

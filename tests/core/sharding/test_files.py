@@ -12,14 +12,14 @@ from divgrpc.doctor import check_folder
 from divgrpc.errors import IndexDamagedError, UnsupportedError
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.sharding.core import ShardCore
-from divgrpc.sharding.cutting import cut
-from divgrpc.sharding.files import divide_folder, open_router_part, open_shard_part
+from divgrpc.sharding.divided_build import DividedBuild
+from divgrpc.sharding.files import open_router_part, open_shard_part
 from divgrpc.sharding.router import Request, Router
-from divgrpc.storage.generations import Generation, IndexFolder, staging
+from divgrpc.storage.generations import IndexFolder, staging
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.shards import array_files
 from divgrpc.types import HashFamily, QueryResult
-from support.data.divided_indexes import differences
+from support.data.divided_indexes import differences, differing_arrays
 from support.data.served_index import random_points
 
 POINTS = random_points(300, dims=8, seed=4)
@@ -31,9 +31,9 @@ def build(path: Path, shards: int, family: HashFamily = "cells") -> Path:
     """Build an index on shards, and return the folder of its generation."""
     columns = columns_of({"colour": COLOURS}, len(POINTS), {})
     with staging(path, replace=False) as stage:
-        stage.divide = lambda folder, manifest: divide_folder(folder, manifest, shards)
+        division = DividedBuild(stage, shards, [*columns])
         parameters = BuildParameters(hash_family=family)
-        builder = IndexBuilder(stage, parameters, attributes=columns)
+        builder = IndexBuilder(stage, parameters, attributes=columns, points=division)
         builder.append(POINTS, columns=columns)
         builder.build()
     return path / "1"
@@ -68,14 +68,7 @@ def test_a_build_on_shards_has_the_arrays_of_an_index_that_is_cut(
 ) -> None:
     folder = build(tmp_path / "points", 3, family)
     index = Index.build(POINTS, hash_family=family, attributes={"colour": COLOURS})
-    pieces = cut(Generation(index.engine.manifest, index.engine.arrays), 3)
-    for shard, part in enumerate(pieces.parts):
-        stored = open_shard_part(folder, shard)
-        assert stored.arrays.keys() >= part.arrays.keys()
-        for name, array in part.arrays.items():
-            same = stored.arrays[name]
-            assert (same.dtype, same.shape) == (array.dtype, array.shape)
-            assert same.tobytes() == array.tobytes()
+    assert differing_arrays(folder, index.engine) == []
 
 
 def test_two_builds_of_the_same_points_write_the_same_bytes(tmp_path: Path) -> None:

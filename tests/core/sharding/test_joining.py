@@ -1,48 +1,15 @@
 """Another number of shards: files and answers are those of a division of the whole index."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from scipy import sparse
 
 from divgrpc import Collection, Index
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnsupportedError
 from divgrpc.sharding import cutting, joining
 from divgrpc.sharding.files import divide_index
 from divgrpc.types import Progress
-from support.data.served_index import random_points
-
-ROWS = 700
-POINTS = random_points(ROWS, dims=12, seed=4)
-RNG = np.random.default_rng(5)
-IDS = RNG.permutation(10 * ROWS)[:ROWS]
-TEXTS = [f"point {number}" for number in IDS]
-WORDS = ["red", "green", "blue", ""]
-ATTRIBUTES = {
-    "colour": [WORDS[number % 4] for number in IDS],
-    "tags": [[WORDS[n % 3] for n in range(number % 4)] for number in IDS],
-    "price": RNG.random(ROWS),
-    "year": IDS % 50,
-}
-PAYLOADS = [b"x" * (number % 7) for number in IDS]
-LABELS = sparse.csr_array(RNG.random((ROWS, 15)) < 0.2)
-SPARSE = sparse.random_array((ROWS, 80), density=0.1, format="csr", dtype=np.float32, rng=RNG)
-
-KINDS: dict[str, dict[str, Any]] = {
-    "tables": {"hash_family": "lsh_div"},
-    "cells": {"hash_family": "cells", "ids": IDS},
-    "lengths": {"hash_family": "lsh_sdiv", "metric": "inner_product", "ids": np.sort(IDS)},
-    "cells of lengths": {"hash_family": "cells", "metric": "inner_product", "ids": IDS},
-    "distances": {"hash_family": "cells", "metric": "euclidean"},
-    "texts": {"ids": TEXTS, "attributes": ATTRIBUTES, "payloads": PAYLOADS},
-    "topics": {"ids": IDS, "categories": IDS % 5, "subtopics": IDS % 11},
-    "labels": {"ids": IDS, "labels": LABELS, "label_model": "leml"},
-    "sparse": {"vectors": SPARSE, "ids": IDS, "attributes": ATTRIBUTES},
-    "sparse cells": {"vectors": SPARSE, "hash_family": "cells", "metric": "euclidean"},
-    "few": {"vectors": POINTS[:3]},
-}
+from support.data.index_kinds import KINDS, POINTS
 
 
 def build(path: Path, kind: str) -> None:
@@ -87,7 +54,7 @@ def test_answers_are_those_of_the_index_before(tmp_path: Path) -> None:
     before = Index.open(tmp_path / "points").query(POINTS[:9] + 0.1, k=7, with_attributes=True)
     for shards in (4, 3, 1):
         info = divide_index(tmp_path / "points", shards)
-        assert (info.rows, len(info.shards)) == (ROWS, 0 if shards == 1 else shards)
+        assert (info.rows, len(info.shards)) == (len(POINTS), 0 if shards == 1 else shards)
     after = Index.open(tmp_path / "points").query(POINTS[:9] + 0.1, k=7, with_attributes=True)
     assert after.generation == 4
     assert after.ids.tolist() == before.ids.tolist()

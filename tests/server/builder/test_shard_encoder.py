@@ -1,6 +1,7 @@
 """Blocks of a build that shard servers encode, as the builder asks for them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,14 +15,16 @@ from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import BuildParameters
 from divgrpc.platforms import count_cores
+from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import ENCODE_REPLY
-from divgrpc.storage.generations import Staging, staging
+from divgrpc.storage.generations import IndexFolder, Staging, staging
 from divgrpc.types import HashFamily
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.builder import shard_work as shard_work_module
 from divgrpc_server.builder.shard_encoder import ShardEncoder
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.job_frames import Frame
+from support.data.divided_indexes import differing_arrays
 from support.data.served_index import random_points
 from support.processes.builder_front import Answer, Shards, shard_work
 
@@ -43,13 +46,13 @@ def build(
         staging(folder / "points", replace=False) as stage,
         shard_work(answer(stage), PLACES, log, first) as (work, places),
     ):
-        encode_blocks = ShardEncoder(work, stage)
-        builder = IndexBuilder(stage, parameters, encode_blocks=encode_blocks)
+        division = DividedBuild(stage, PLACES)
+        division.encode_in = partial(ShardEncoder, work, stage)
+        builder = IndexBuilder(stage, parameters, points=division)
         builder.append(POINTS)
-        generation = builder.build()
+        builder.build()
     whole = Index.build(POINTS, hash_family=hash_family).engine
-    for name, array in generation.arrays.items():
-        assert array.tobytes() == whole.arrays[name].tobytes(), name
+    assert differing_arrays(folder / "points" / "1", whole) == []
     return places
 
 
@@ -93,7 +96,8 @@ def test_places_are_asked_again_after_a_while(
 
     log = Mock()
     places = build(tmp_path, log, answer)
-    assert len(places) == len(POINTS) // ROWS_PER_BLOCK + 5
+    shards = IndexFolder(tmp_path / "points").read_info().shards
+    assert len(places) == sum(-(-shard.rows // ROWS_PER_BLOCK) for shard in shards) + 5
     assert log.warning.call_count == 1
 
 

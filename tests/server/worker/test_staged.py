@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from divgrpc.labels.training import TrainedLabels, train_on
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.sharding import staged_arrays
+from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import STAGED_REQUEST
 from divgrpc.sharding.staged_arrays import columns_of
 from divgrpc.sharding.staged_points import (
@@ -35,7 +37,7 @@ from divgrpc.sharding.staged_points import (
 from divgrpc.sharding.staged_training import MULTIPLY, unpack_product
 from divgrpc.sharding.staged_training import offered as offered_training
 from divgrpc.storage.arrays import ArrayFolder
-from divgrpc.storage.generations import Staging, staging
+from divgrpc.storage.generations import staging
 from divgrpc.storage.writers import ArrayStore
 from divgrpc.vectors import Rows
 from divgrpc_protos.v1 import shard_index_pb2
@@ -50,18 +52,23 @@ POINTS = random_points(60, dims=8, seed=1)
 BLOCK = range(32)
 
 
-def build(root: Path, check: Callable[[Staging, HashFunctions, Rows], None]) -> None:
-    """Build an index, and call `check` while its points are offered."""
+def build(root: Path, check: Callable[[str, Path, HashFunctions, Rows], None]) -> None:
+    """Build an index on a shard, and call `check` while its points are offered.
+
+    `check` takes the name of the folder in messages, and the folder.
+    """
 
     def encode(
-        functions: HashFunctions, points: Rows, blocks: Sequence[range]
+        folder: Path, functions: HashFunctions, points: Rows, blocks: Sequence[range]
     ) -> Iterator[tuple[range, EncodedRows]]:
-        with offered(stage, functions, points):
-            check(stage, functions, points)
+        with offered(folder, stage, functions, points):
+            check(str(folder.relative_to(root)), folder, functions, points)
         yield from encode_on_all_cores(functions, points, blocks)
 
     with staging(root / "points", replace=True) as stage:
-        builder = IndexBuilder(stage, BuildParameters(), encode_blocks=encode)
+        division = DividedBuild(stage, 1)
+        division.encode_in = lambda folder: partial(encode, folder)
+        builder = IndexBuilder(stage, BuildParameters(), points=division)
         builder.append(POINTS)
         builder.build()
 
@@ -93,9 +100,9 @@ def test_blocks_of_a_build_are_encoded_while_it_offers_them(
     cache = ShardCache(tmp_path, Mock(), Mock())
     folders = []
 
-    def check(stage: Staging, functions: HashFunctions, points: Rows) -> None:
-        folders.append(stage.folder.name)
-        reply = ask(cache, pack_block(stage.folder.name, BLOCK))
+    def check(name: str, _folder: Path, functions: HashFunctions, points: Rows) -> None:
+        folders.append(name)
+        reply = ask(cache, pack_block(name, BLOCK))
         assert isinstance(reply, bytes)
         ((_, expected),) = encode_on_all_cores(functions, points, [BLOCK])
         for array, other in zip(unpack_encoded(reply), expected, strict=True):
@@ -114,13 +121,16 @@ def test_what_fits_no_build_is_refused_with_its_status(
     monkeypatch.setattr(encoder, "_BLOCK_NUMBERS", 32 * POINTS.shape[1])
     cache = ShardCache(tmp_path, Mock(), Mock())
 
-    def check(stage: Staging, *_: object) -> None:
-        name = stage.folder.name
+    def check(name: str, *_: object) -> None:
         bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
         for folder, code in (
             (".points.staging-0", absent),
             (".points.staging-", bad),
             (".points.staging-0/../points", bad),
+            (".points.staging-0/shards/0", absent),
+            (".points.staging-0/shards/", bad),
+            (".points.staging-0/shards/../..", bad),
+            (name + "/", bad),
             (f"../{tmp_path.name}/{name}", bad),
             (name.replace("points", "others"), bad),
             ("points", bad),
@@ -143,11 +153,11 @@ def test_what_fits_no_build_is_refused_with_its_status(
 def test_points_of_a_builder_of_another_version_are_not_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(stage: Staging, *_: object) -> None:
+    def check(_name: str, folder: Path, *_: object) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(staged_arrays, "VERSION", "0.0.9")
             with pytest.raises(IndexNotFoundError, match=r"a build of version .* this is 0\.0\.9"):
-                StagedPoints(stage.folder)
+                StagedPoints(folder)
 
     build(tmp_path, check)
 

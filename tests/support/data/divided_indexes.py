@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError
 from divgrpc.index import Index
 from divgrpc.sharding.core import ShardCore
-from divgrpc.sharding.cutting import cut, homes_of
+from divgrpc.sharding.cutting import cut, homes_in
+from divgrpc.sharding.files import open_shard_part
 from divgrpc.sharding.router import Call, ResultT, Router
-from divgrpc.storage.generations import Generation
+from divgrpc.storage.generations import Generation, read_manifest
 from divgrpc.types import IntArray, QueryResult, QueryStats
 from divgrpc.types.records import Records
 from divgrpc.vectors import SparseRows
@@ -23,7 +25,7 @@ _SKEWED_SHARE = 0.97
 
 
 def _by_hash(engine: Engine, shards: int) -> IntArray:
-    return homes_of({"ids": np.arange(engine.rows), **engine.arrays}, shards)
+    return homes_in(engine.arrays, engine.rows, shards)
 
 
 def _in_runs(engine: Engine, shards: int) -> IntArray:
@@ -58,6 +60,21 @@ DIVISIONS: dict[str, Callable[[Engine, int], IntArray]] = {
     "skewed": _skewed,
     "on two": _on_two,
 }
+
+
+def differing_arrays(folder: Path, whole: Engine) -> list[str]:
+    """Return the arrays of the generation in `folder` that are not those of a divided index."""
+    shards = len(read_manifest(folder).shards)
+    names = []
+    for shard, part in enumerate(cut(Generation(whole.manifest, whole.arrays), shards).parts):
+        stored = open_shard_part(folder, shard).arrays
+        for name, array in part.arrays.items():
+            same = stored[name]
+            if (same.dtype, same.shape, same.tobytes()) != (
+                array.dtype, array.shape, array.tobytes(),
+            ):  # fmt: skip
+                names.append(f"{shard}/{name}")
+    return names
 
 
 class DividedIndex:

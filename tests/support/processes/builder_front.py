@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from divgrpc.sharding.staged_arrays import folder_of
 from divgrpc.sharding.staged_build import StagedBuild
 from divgrpc.storage.generations import Staging
 from divgrpc_protos.v1 import shard_index_pb2
@@ -59,16 +60,17 @@ class Shards:
 
     def __init__(self, stage: Staging, *reasons: str) -> None:
         self._stage, self._reasons = stage, reasons
-        self._build: StagedBuild | None = None
+        self._builds: dict[str, StagedBuild] = {}
 
     def __call__(self, place: int, request: shard_index_pb2.AskRequest) -> bytes:
         """Return the packed replies."""
         if place < len(self._reasons) and self._reasons[place]:
             return rounds.pack_refusal(self._reasons[place])
         assert (request.index, request.shard) == ("points", place)
-        if self._build is None:
-            self._build = StagedBuild(self._stage.folder)
-        reply = self._build.ask(request.operation, request.messages)
+        folder = folder_of(request.messages)
+        if folder not in self._builds:
+            self._builds[folder] = StagedBuild(self._stage.folder.parent / folder)
+        reply = self._builds[folder].ask(request.operation, request.messages)
         return rounds.pack_round(
             {place: shard_index_pb2.AskResponse(replies=reply).SerializeToString()}
         )

@@ -1,0 +1,264 @@
+"""Builds an index whose points are divided among shards; no array has the codes of all points.
+
+Dense vectors are written to the folders of their shards as they arrive. Ids, labels, columns and
+sparse points are copied there when the upload is complete. The hash functions are fitted to a
+sample of all rows. Then each shard is encoded apart: it gets codes, and tables or cells, for its
+points alone. So the limit of the number of rows holds for a shard.
+
+    <staging>/*.npy                 ids, labels and columns of all rows; what all shards share
+    <staging>/shards/<shard>/       the arrays of a shard
+    <staging>/rows/<shard>.npy      the numbers of its rows in the order of the upload
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from divgrpc.arrays import Array, read_only, release
+from divgrpc.builder.encoder import (
+    EncodeBlocks,
+    Encoding,
+    PointEncoder,
+    encode_on_all_cores,
+    hash_points,
+)
+from divgrpc.builder.hash_functions import HashFunctions, fit
+from divgrpc.builder.progress import Report
+from divgrpc.divided_rows import DividedRows
+from divgrpc.errors import LimitExceededError
+from divgrpc.hashing.hyperplanes import fill_defaults
+from divgrpc.parameters import LIMITS, BuildParameters
+from divgrpc.search.arrays import points_of
+from divgrpc.search.point_arrays import PointArrays
+from divgrpc.sharding.cutting import ROW_NUMBERS, homes_of, rows_follow_ids, without_vectors
+from divgrpc.sharding.files import ShardPart, finish_shards
+from divgrpc.sharding.measuring import ShardedSearcher
+from divgrpc.storage.arrays import (
+    ArrayEntry,
+    ArrayFolder,
+    checksum_of,
+    full_disk_errors,
+    open_array,
+)
+from divgrpc.storage.generations import Staging
+from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.shards import SHARDS
+from divgrpc.storage.writers import put
+from divgrpc.types import IntArray
+from divgrpc.types.records import Attribute
+from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_rows
+
+# Returns what encodes the points whose arrays are in a folder.
+EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
+_ROWS: Final = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class DividedEncoding(Encoding):
+    """Encoded points that are divided among shards; `arrays` are those that all shards share.
+
+    parts: the arrays of each shard.
+    rows: the numbers of the rows of each shard, which ascend.
+    """
+
+    parts: Sequence[Mapping[str, Array]] = ()
+    rows: Sequence[IntArray] = ()
+
+    def searcher(self, points: BuildRows, *, longest_first: bool = False) -> ShardedSearcher:
+        """Return what searches the shards for tuning; `points` (n, d) are those of all shards."""
+        assert not longest_first  # noqa: S101  # only label factors are sorted by length
+        return ShardedSearcher(points, self.parts, self.rows, self.arrays, self.parameters)
+
+
+class _Part:
+    """The files of a shard; `rows` (m,) are the numbers of its rows."""
+
+    def __init__(self, store: ArrayFolder) -> None:
+        self.store = store
+        self.rows: IntArray = np.empty(0, np.int64)
+        self.points: PointArrays | None = None
+        self._entries: dict[str, ArrayEntry] = {}
+
+    def finish(self) -> None:
+        """Close the arrays that were written; a build has more arrays than open files."""
+        self._entries |= self.store.close()
+
+    def arrays(self) -> dict[str, Array]:
+        """Map the arrays that are closed."""
+        folder = self.store.folder
+        return {
+            name: open_array(folder / f"{name}.npy", entry, verify=False)
+            for name, entry in self._entries.items()
+        }
+
+    def described(self, dims: int) -> ShardPart:
+        """Return the description of the shard."""
+        rows, entries = len(self.rows), self._entries
+        nonzeros = entries["indices"].shape[0] if "indices" in entries else rows * dims
+        return ShardPart(rows, nonzeros, entries)
+
+
+class DividedBuild:
+    """Divides the points of one build among shards; see `divgrpc.builder.point_writer.PointWriter`.
+
+    encode_in: encodes the points of a shard.
+    """
+
+    def __init__(self, stage: Staging, shards: int, attributes: Sequence[Attribute] = ()) -> None:
+        """Take the staging folder, and the declarations of the attributes of the points."""
+        self.encode_in: EncodeIn = lambda _folder: encode_on_all_cores
+        self.rows_max = shards * LIMITS["rows_max"]
+        self._stage, self._attributes = stage, attributes
+        self._row_count = self._checksum = 0
+        with full_disk_errors():
+            (stage.folder / SHARDS).mkdir()
+            self._numbers = stage.scratch(_ROWS)
+            self._parts = [_Part(stage.scratch(f"{SHARDS}/{shard}")) for shard in range(shards)]
+        for shard in range(shards):
+            self._numbers.begin(str(shard), np.int64, ())
+        stage.divide = self._finish
+
+    def begin(self, dims: int, rows: int, *, sparse: bool) -> None:
+        """See `PointWriter`."""
+        self._dims = dims
+        # The rows of all shards must fit.
+        self._sparse = PointArrays(self._stage, dims, rows, sparse=True) if sparse else None
+        for part in self._parts if not sparse else ():
+            part.points = PointArrays(part.store, dims, rows // len(self._parts), sparse=False)
+
+    def append(self, block: Rows, ids: IntArray | Sequence[bytes] | None) -> None:
+        """See `PointWriter`."""
+        numbers = np.arange(self._row_count, self._row_count + len(block))
+        homes = homes_of(numbers if ids is None else ids, len(self._parts))
+        for shard, part in enumerate(self._parts):
+            here = np.flatnonzero(homes == shard)
+            self._numbers.append(str(shard), numbers[here])
+            if part.points is not None:
+                part.points.append(block[here])
+        if self._sparse is not None:
+            self._sparse.append(block)
+        else:
+            self._checksum = checksum_of(np.ascontiguousarray(block), self._checksum)
+        self._row_count += len(block)
+
+    def read(self) -> BuildRows:
+        """See `PointWriter`."""
+        for shard, part in enumerate(self._parts):
+            part.rows = self._numbers.read(str(shard))
+        if self._sparse is not None:
+            return self._sparse.read()
+        vectors = [part.store.read("vectors") for part in self._parts]
+        return DividedRows(vectors, [part.rows for part in self._parts])
+
+    def encode(
+        self,
+        _store: object,
+        request: BuildParameters,
+        points: BuildRows,
+        report: Report,
+        _prefix: str,
+    ) -> DividedEncoding:
+        """Encode the points of each shard; see `PointWriter`.
+
+        Raises `LimitExceededError` for too many points of one shard.
+        """
+        # Refuse parameters that do not fit before the long work begins.
+        fill_defaults(request, *points.shape)
+        self._divide(points, report)
+        functions = fit(points, request, report)
+        shared = {name: read_only(array) for name, array in functions.arrays.items()}
+        for name, array in shared.items():
+            put(self._stage, name, array)
+        report("hashing", 0, len(points))
+        rows_done = 0
+        for part in self._parts:
+            self._encode_part(part, functions, _report_after(rows_done, len(points), report))
+            rows_done += len(part.rows)
+        parts = [part.arrays() for part in self._parts]
+        if functions.has_cells:
+            shared["cell_starts"] = np.sum([arrays["cell_starts"] for arrays in parts], axis=0)
+            put(self._stage, "cell_starts", shared["cell_starts"])
+        rows = [part.rows for part in self._parts]
+        return DividedEncoding(shared, functions.parameters, functions.code_bits, parts, rows)
+
+    def _divide(self, points: BuildRows, report: Report) -> None:
+        """Copy everything but dense vectors to the folders of the shards."""
+        report("dividing", 0, len(points))
+        arrays = {name: self._stage.read(name) for name in self._stage.names}
+        dtype = np.int32 if len(points) <= LIMITS["rows_max"] else np.int64
+        has_order, rows_done = rows_follow_ids(arrays), 0
+        for shard, part in enumerate(self._parts):
+            rows = part.rows
+            if len(rows) > LIMITS["rows_max"]:
+                raise LimitExceededError(
+                    f"shard {shard} has {len(rows)} rows, and may have {LIMITS['rows_max']}: divide"
+                    " the index among more shards"
+                )
+            columns = without_vectors(self._attributes, arrays, rows)
+            if not has_order:
+                columns[ROW_NUMBERS] = rows.astype(dtype)
+            for name, column in columns.items():
+                part.store.begin(name, column.dtype, column.shape[1:])
+                part.store.append(name, column)
+            if isinstance(points, SparseRows):
+                part.points = _copy_rows(part.store, points, rows)
+            part.finish()
+            for array in arrays.values():
+                release(array)
+            rows_done += len(rows)
+            report("dividing", rows_done, len(points))
+
+    def _encode_part(
+        self,
+        part: _Part,
+        functions: HashFunctions,
+        report: Report,
+    ) -> None:
+        """Write the codes of a shard, and the tables or cells that hold them."""
+        points = points_of(part.arrays(), self._dims)
+        encoder = PointEncoder(part.store, functions.parameters.metric, points, report)
+        encoder.measure()
+        encoder.begin_codes(functions)
+        encode_blocks = self.encode_in(part.store.folder)
+        for block, encoded in hash_points(
+            points, functions, encode_blocks, encoder.release, report
+        ):
+            encoder.put_codes(block.start, encoded)
+        encoder.finish_codes()
+        part.finish()
+
+    def _finish(self, folder: Path, manifest: Manifest) -> Manifest:
+        """Write the manifests of the shards, and remove the arrays of all rows."""
+        parts = [part.described(self._dims) for part in self._parts]
+        if self._sparse is None:
+            shape = (self._row_count, self._dims)
+            vectors = {"vectors": ArrayEntry("float32", shape, self._checksum)}
+            manifest = replace(manifest, arrays=manifest.arrays | vectors)
+        self._parts = []
+        self._numbers.discard()
+        return finish_shards(folder, manifest, parts)
+
+
+def _report_after(rows_before: int, rows_total: int, report: Report) -> Report:
+    """Return what reports the encoding of a shard as that of all rows."""
+
+    def report_part(stage: str, rows_done: int, rows: int) -> None:
+        rows_done = rows_before + (rows_done if stage == "hashing" else rows)
+        # A count of 0 would begin the stage again.
+        if rows_done:
+            report("hashing", rows_done, rows_total)
+
+    return report_part
+
+
+def _copy_rows(store: ArrayFolder, points: SparseRows, rows: IntArray) -> PointArrays:
+    """Write the points with the numbers `rows` (m,) to a store."""
+    copies = PointArrays(store, points.dims, len(rows), sparse=True)
+    step = block_rows(points)
+    for start in range(0, len(rows), step):
+        copies.append(points[rows[start : start + step]])
+        release_rows(points)
+    return copies
