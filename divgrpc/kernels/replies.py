@@ -22,6 +22,9 @@ BY_DISTANCE = 0  # the nearest points
 BY_ESTIMATE = 1  # the nearest of the points with the smallest codes; ties go to the smaller id
 BY_SCORE = 2  # the same, but codes are integers, and the plan says which of the tied points to take
 BY_PROBE = 3  # the nearest of the points of the first probes; replies have tags
+# The same, but a reply has tags only if its shard has probed more buckets than it was asked for:
+# the search probes all of those.
+BY_EXTRA_PROBE = 4
 
 # What may be wrong with a reply.
 NO_FAULT = 0
@@ -96,7 +99,7 @@ def join_replies(replies, merge, rule, dims, is_sparse, has_inverse_lengths, siz
 
     replies: (S, C, 3) int64, registers of `FindReply`.
     merge: the register of a `Merge`.
-    rule: BY_DISTANCE to BY_PROBE.
+    rule: BY_DISTANCE to BY_EXTRA_PROBE.
     dims, is_sparse, has_inverse_lengths: what the vectors of the points must have.
     sizes: (S, SIZES) int64; ROWS_ASKED and VECTORS_ASKED are read, POINTS to PROBED are written.
 
@@ -124,8 +127,9 @@ def join_replies(replies, merge, rule, dims, is_sparse, has_inverse_lengths, siz
             merge.ids[start + i], merge.distances[start + i] = reply.ids[i], reply.distances[i]
         for i in range(reply.codes.shape[0]):
             merge.codes[start + i] = reply.codes[i]
-        for i in range(reply.tags.shape[0]):
-            merge.tags[start + i] = reply.tags[i]
+        tags = reply.tags.shape[0]
+        for i in range(reply.ids.shape[0]):
+            merge.tags[start + i] = reply.tags[i] if tags else 0
         start += reply.ids.shape[0]
     return points, NO_FAULT
 
@@ -141,11 +145,12 @@ def _check_counts(reply, rule, sizes):
             return BAD_NUMBERS
     sizes[POINTS] = count
     sizes[TOTAL], sizes[SCORED], sizes[PROBED] = numbers[0], numbers[1], numbers[2]
-    most = sizes[TOTAL] if rule == BY_PROBE else min(sizes[TOTAL], sizes[ROWS_ASKED])
+    by_probe = rule in (BY_PROBE, BY_EXTRA_PROBE)
+    most = sizes[TOTAL] if by_probe else min(sizes[TOTAL], sizes[ROWS_ASKED])
     if count != most or reply.nearest.shape[0] != min(count, sizes[VECTORS_ASKED]):
         return BAD_COUNT
     codes = count if rule in (BY_ESTIMATE, BY_SCORE) else 0
-    tags = count if rule == BY_PROBE else 0
+    tags = count if rule == BY_PROBE or (by_probe and reply.tags.shape[0]) else 0
     lengths = reply.distances.shape[0], reply.codes.shape[0], reply.tags.shape[0]
     return NO_FAULT if lengths == (count, codes, tags) else BAD_COLUMNS
 
@@ -253,8 +258,8 @@ def select_candidates(merge, size, plan, rule, stop, limit, most, vectors, sizes
 
     merge: the register of a `Merge` with `size` points, as `join_replies` has written it.
     plan: the fields of a `Plan`; `hash_limit` is the maximum number of hashed points.
-    rule: BY_DISTANCE to BY_PROBE.
-    stop: number of probes of the search; only with BY_PROBE.
+    rule: BY_DISTANCE to BY_EXTRA_PROBE.
+    stop: number of probes of the search; only with BY_PROBE and BY_EXTRA_PROBE.
     limit: maximum number of points of all shards that are kept.
     vectors: number of candidates whose vectors are wanted. Only these are sorted, nearest first.
     sizes: (S, SIZES) int64, as in `join_replies`; KEPT is written, the number of points of a shard
@@ -290,7 +295,7 @@ def select_candidates(merge, size, plan, rule, stop, limit, most, vectors, sizes
 def _hash_points(merge, plan, rule, stop, size):
     """Write the places and the distances of the points that are hashed; return their number."""
     places, keys = merge.places, merge.keys
-    if rule == BY_PROBE:
+    if rule in (BY_PROBE, BY_EXTRA_PROBE):
         count = _take_probes(merge, plan, stop, size)
     else:
         count = size

@@ -12,6 +12,7 @@ if all that it sent are within the limit, it is asked again for as many as the l
 import functools
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ from divgrpc.types.filters import Filter
 from divgrpc.vectors import SparseRows
 
 _SIGNED: Final = 2**63
+# Share of the queries in which a shard is asked again for points.
+_AGAIN_SHARE: Final = 0.003
 # Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
 _COUNT_BYTES_MAX: Final = 4 << 20
 # About what Python takes for one of them beside its bytes.
@@ -165,11 +168,15 @@ class _Inquiry(NamedTuple):
 def share_of(limit: int, shards: int) -> int:
     """Return how many of the `limit` best points one of several shards is asked for at first.
 
-    If points are placed at random, the number of them on a shard has a binomial distribution. Four
-    standard deviations above its mean are exceeded once in thousands of queries.
+    If points are placed at random, the number of them on a shard has a binomial distribution. The
+    share is its quantile, by the expansion of Cornish and Fisher, which some shard reaches in
+    `_AGAIN_SHARE` of the queries.
     """
-    mean = limit / shards
-    return min(limit, math.ceil(mean + 4 * math.sqrt(mean * (1 - 1 / shards))))
+    if shards == 1:
+        return limit
+    mean, quantile = limit / shards, NormalDist().inv_cdf(1 - _AGAIN_SHARE / shards)
+    skew = (quantile**2 - 1) * (1 - 2 / shards) / 6
+    return min(limit, math.ceil(mean + quantile * math.sqrt(mean * (1 - 1 / shards)) + skew))
 
 
 class TooManyRowsError(LimitExceededError):
@@ -382,8 +389,9 @@ class Finder:
 
         If all buckets hold too few points, candidates are found among all points.
         """
-        plan, rule = self._plan, replies.BY_PROBE
+        plan = self._plan
         enough = 0 if plan.uniform else plan.hash_limit
+        rule = replies.BY_PROBE if enough else replies.BY_EXTRA_PROBE
         most = self._widest(min(plan.hash_limit or self._open, self._open))
         amounts = _Amounts(most, min(most, self.first_vectors), plan.min_points, enough)
         inquiry = _Inquiry(query, TABLES, rule, amounts)

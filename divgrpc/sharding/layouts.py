@@ -74,7 +74,7 @@ FIND_REQUEST: Final = Layout(
 # The columns are in the order of `kernels.records.FindReply`. The points are all that the search
 # finds, or the best ROWS of them. With TABLES they are in the order of the probes.
 FIND_REPLY: Final = Layout(
-    3,
+    24,
     (
         Column.of("vectors", np.float32, 2),
         Column.of("indptr", np.int64),
@@ -86,7 +86,9 @@ FIND_REPLY: Final = Layout(
         Column.of("ids", np.int64),
         Column.of("codes", np.float32),  # distances by code; empty with ALL, CELLS and TABLES
         Column.of("distances", np.float32),
-        Column.of("tags", np.int32),  # number of the probe that found each point; only with TABLES
+        # The number of the probe that found each point. Only with TABLES, and then empty if ENOUGH
+        # is 0 and at most PROBES buckets were probed.
+        Column.of("tags", np.int32),
         Column.of("nearest", np.int32),  # places of the points whose vectors are returned
     ),
 )

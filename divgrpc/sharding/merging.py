@@ -153,7 +153,7 @@ class Question(NamedTuple):
     """How candidates are selected from the replies to a question.
 
     plan: the plan of the query.
-    rule: `kernels.replies.BY_DISTANCE` to `BY_PROBE`.
+    rule: `kernels.replies.BY_DISTANCE` to `BY_EXTRA_PROBE`.
     limit: maximum number of points that are kept of all shards.
     most: maximum number of candidates.
     vectors: number of candidates whose vectors are wanted, the nearest ones.
@@ -220,7 +220,7 @@ class Merger:
     def select(self, received: Replies, question: Question, stop: int = 0) -> Selection:
         """Select candidates from the replies that were joined last.
 
-        stop: number of probes, with BY_PROBE.
+        stop: number of probes, with BY_PROBE and BY_EXTRA_PROBE.
         """
         plan, rule, limit, most, vectors = question
         sources, points, sizes = received

@@ -40,7 +40,8 @@ class ShardHits(NamedTuple):
     rows: (m,) int32 rows.
     distances: (m,) float32 distances from the query.
     codes: (m,) float32 distances by code; empty if the search did not compare codes.
-    tags: (m,) int32 numbers of the probes that found the points; empty without tables.
+    tags: (m,) int32 numbers of the probes that found the points; empty without tables, and if the
+        router needs none of them.
     total: number of points that the search finds. It returns only the best of them.
     n_probes: number of buckets that were probed.
     """
@@ -202,7 +203,9 @@ class ShardSearcher(Searcher):
             self._register, memory.register, plan.fields, query.margins, enough
         )
         hits = self._scored(query.row, plan, count, count, count)
-        tags = memory.scratch.probes.tags[:count]
+        # The search probes at least these buckets, unless it ends before them at `enough` points.
+        needs_tags = enough > 0 or n_probes > max(1, probes)
+        tags = memory.scratch.probes.tags[:count] if needs_tags else _NO_TAGS
         return hits._replace(codes=_NO_CODES, tags=tags, n_probes=int(n_probes))
 
     def hash_points(

@@ -156,6 +156,25 @@ def test_columns_of_a_sparse_query_must_ascend(columns: list[int]) -> None:
         a_shard(kind="sparse").ask("find", request(values=np.ones(2, np.float32), **sparse))
 
 
+def test_points_have_tags_if_the_search_may_end_before_them() -> None:
+    """It may if a shard probes more buckets than asked for, or ends at a number of points."""
+    shard = a_shard()
+
+    def tags(least: int, enough: int) -> int:
+        numbers = np.full(layouts.REQUEST_NUMBERS, 5)
+        numbers[layouts.HOW], numbers[layouts.PROBES] = layouts.TABLES, 20
+        numbers[layouts.MIN_POINTS], numbers[layouts.ENOUGH] = least, enough
+        (reply,) = divide(shard.ask("find", request(numbers=numbers)))
+        columns = layouts.FIND_REPLY.unpack(reply)
+        assert len(columns["ids"]) > 0
+        assert len(columns["tags"]) in {0, len(columns["ids"])}
+        return len(columns["tags"])
+
+    assert tags(least=0, enough=0) == 0
+    assert tags(least=0, enough=shard.rows) > 0
+    assert tags(least=shard.rows, enough=0) > 0
+
+
 def test_an_empty_shard_finds_nothing() -> None:
     for family in ("lsh_div", "cells"):
         engine = an_index(family, "cosine", "dense").engine

@@ -18,7 +18,9 @@ from divgrpc.sharding.placement import priorities
 from divgrpc.sharding.rounds import ShardFaultError
 from support.data.mixed_indexes import an_index
 
-_RULES = (replies.BY_DISTANCE, replies.BY_ESTIMATE, replies.BY_SCORE, replies.BY_PROBE)
+_BY_PROBES = (replies.BY_PROBE, replies.BY_EXTRA_PROBE)
+_RULES = (replies.BY_DISTANCE, replies.BY_ESTIMATE, replies.BY_SCORE, *_BY_PROBES)
+_STOP = 3
 _DIMS = 3
 _DENSE = Form(_DIMS, False, False)
 
@@ -58,7 +60,10 @@ def vector_of(point: Point) -> list[float]:
 
 def message_of(points: list[Point], rule: int, total: int, form: Form) -> bytes:
     """Return the reply of a shard that has these points, of `total`."""
-    by_code, by_probe = rule in (replies.BY_ESTIMATE, replies.BY_SCORE), rule == replies.BY_PROBE
+    by_code = rule in (replies.BY_ESTIMATE, replies.BY_SCORE)
+    # A shard whose points are all of the first probes need not say so.
+    is_extra = any(point.tag >= _STOP for point in points)
+    by_probe = rule == replies.BY_PROBE or (rule == replies.BY_EXTRA_PROBE and is_extra)
     nearest = [place for place, point in enumerate(points) if point.has_vector]
     vectors = np.array([vector_of(points[place]) for place in nearest], np.float32)
     columns: dict[str, Any] = {
@@ -100,7 +105,7 @@ def joined(
     messages: dict[int, bytes | memoryview] = {}
     amounts = np.zeros((len(shards), 2), np.int64)
     for shard, points in enumerate(shards):
-        total = len(points) + (0 if rule == replies.BY_PROBE else more)
+        total = len(points) + (0 if rule in _BY_PROBES else more)
         messages[shard] = message_of(points, rule, total, form)
         vectors = sum(point.has_vector for point in points)
         amounts[shard] = len(points), vectors if vectors < len(points) else len(points) + 1
@@ -147,9 +152,10 @@ def test_candidates_are_those_of_a_slow_twin(
     seed: int,
 ) -> None:
     limit, most, vectors, more = numbers
+    uniform = uniform or rule == replies.BY_EXTRA_PROBE
     plan = plan_of(hash_limit=limit, uniform=uniform, seed=np.uint64(seed))
     points = [point for shard in shards for point in shard]
-    stop = 3
+    stop = _STOP
     if not uniform:
         # A search stops before a bucket that begins beyond the limit.
         while sum(point.tag < stop - 1 for point in points) >= limit:
@@ -171,13 +177,24 @@ def test_candidates_are_those_of_a_slow_twin(
     members = expected if rule == replies.BY_DISTANCE else hashed
     counts = [sum(point.shard == shard for point in members) for shard in range(len(shards))]
     assert received.sizes[:, replies.KEPT].tolist() == counts
-    total = 0 if rule == replies.BY_PROBE else more
+    total = 0 if rule in _BY_PROBES else more
     short = [
         number
         for number, size in enumerate(map(len, shards))
         if counts[number] == size < min(kept_at_most, size + total)
     ]
     assert (received.short, n_short) == (short, len(short))
+
+
+@pytest.mark.parametrize("rule", [replies.BY_DISTANCE, replies.BY_PROBE])
+def test_only_some_searches_need_no_tags(rule: int) -> None:
+    message = message_of([Point(5, 1, 0.5, 0, 0, False)], replies.BY_EXTRA_PROBE, 1, _DENSE)
+    sources = Sources.of(layouts.FIND_REPLY, {3: message})
+    assert Merger(_DENSE).join(sources, replies.BY_EXTRA_PROBE, (1, 0)).points == 1
+    with_tags = message_of([Point(5, 1, 0.5, 4, 0, False)], replies.BY_EXTRA_PROBE, 1, _DENSE)
+    wrong = message if rule == replies.BY_PROBE else with_tags
+    with pytest.raises(ShardFaultError, match="lacks a number"):
+        Merger(_DENSE).join(Sources.of(layouts.FIND_REPLY, {3: wrong}), rule, (1, 0))
 
 
 @given(

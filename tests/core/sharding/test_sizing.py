@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
@@ -43,6 +44,23 @@ def test_replies_have_the_expected_size(shards: int) -> None:
     replies = sizing.query_bytes(64, shards) - shards * (1_200 + 4 * 64)
     replies += shards * 16 * (share_of(hashed, shards) - share_of(sizing.HASH_LIMIT, shards))
     assert replies == pytest.approx(pieces.reply_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("shards", [2, 4, 16, 64, 256])
+def test_few_queries_exceed_the_share_of_a_shard(shards: int) -> None:
+    """Fewer than one in two hundred find so many of their best points on some shard."""
+    for limit in (20, 200, 1_200, 100_000):
+        share = share_of(limit, shards)
+        # The number of shards times the chance that one of them has so many.
+        assert shards * binom.sf(share - 1, limit, 1 / shards) < 0.005
+        if limit / shards > 10:
+            assert shards * binom.sf(share - 1, limit, 1 / shards) > 0.001
+
+
+@pytest.mark.parametrize("limit", [1, 7, 10**9])
+def test_one_shard_is_asked_for_all(limit: int) -> None:
+    assert share_of(limit, 1) == limit
+    assert 1 <= share_of(1, 256) <= 1
 
 
 def test_shards_fit_their_machines() -> None:
