@@ -74,7 +74,7 @@ FIND_REQUEST: Final = Layout(
 # The columns are in the order of `kernels.records.FindReply`. The points are all that the search
 # finds, or the best ROWS of them. With TABLES they are in the order of the probes.
 FIND_REPLY: Final = Layout(
-    24,
+    26,
     (
         Column.of("vectors", np.float32, 2),
         Column.of("indptr", np.int64),
