@@ -106,6 +106,23 @@ def test_the_limit_of_rows_holds_for_a_shard(
     assert [path.name for path in tmp_path.iterdir() if "others" in path.name] == []
 
 
+def test_nothing_but_ids_is_written_for_all_points(tmp_path: Path) -> None:
+    """Vectors, codes and tables are in the folders of shards alone."""
+    files: set[str] = set()
+
+    def look(progress: Progress) -> None:
+        if progress.stage == "tuning":
+            (folder,) = tmp_path.glob(".points.staging-*")
+            files.update(path.stem for path in folder.glob("*.npy"))
+
+    with staging(tmp_path / "points", replace=False) as stage:
+        points = DividedBuild(stage, 2)
+        builder = IndexBuilder(stage, BuildParameters(), points=points, on_progress=look)
+        builder.append_all(POINTS, ids=IDS)
+        builder.build()
+    assert files == {"hyperplanes", "thresholds", "ids", "id_order"}
+
+
 def test_progress_counts_the_rows_of_all_shards(tmp_path: Path) -> None:
     steps = build(tmp_path / "points", 3)
     stages = [*dict.fromkeys(step.stage for step in steps)]
