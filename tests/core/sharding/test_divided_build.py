@@ -66,9 +66,9 @@ def test_shards_that_are_built_apart_have_the_files_of_a_division(
         options = {"vectors": POINTS, **KINDS[kind]}
         with pytest.raises(_BuiltError):
             Index.build(options.pop("vectors"), path=tmp_path / name, **options)
-    divided, built = (files_of(tmp_path / name) for name in ("divided", "built"))
-    assert built.keys() == divided.keys()
-    assert [name for name in divided if built[name] != divided[name]] == []
+    expected, files = (files_of(tmp_path / name) for name in ("divided", "built"))
+    assert files.keys() == expected.keys()
+    assert [name for name in expected if files[name] != expected[name]] == []
 
 
 def build(path: Path, shards: int, **options: Any) -> list[Progress]:  # noqa: ANN401  # of `IndexBuilder`
