@@ -69,6 +69,8 @@ class PointHasher:
             raise invalid("message", "has a number that is negative, or asks for no point")
         questions.check_probes(numbers[layouts.PROBES])
         margins, cells, ends = (request[name] for name in ("margins", "cells", "ends"))
+        if not 1 <= len(margins) <= layouts.MEASURED_QUERIES_MAX:
+            raise invalid("message", f"must have 1 to {layouts.MEASURED_QUERIES_MAX} queries")
         questions.check_search(self._arrays, self._rows, how, margins.shape[1])
         starts = np.concatenate(([0], ends))
         fits = len(ends) == (len(margins) if how in {CELLS, CELLS_BY_CODE} else 0)

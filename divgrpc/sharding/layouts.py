@@ -46,6 +46,8 @@ REPLY_NUMBERS: Final = 3
 LIMIT = 3  # the maximum number of points for each query; 0 for no limit
 MEASURE_SEED = 4  # the seed of the priorities, as a signed number
 MEASURE_NUMBERS: Final = 5
+# Maximum number of queries of a `MEASURE_REQUEST`, each of which may hash all points of a shard.
+MEASURED_QUERIES_MAX: Final = 16
 
 # Places of the numbers of a matrix in `STAGED_REQUEST`.
 OPERATION = 0  # the place of the operation in `staged_training.OPERATIONS`

@@ -147,9 +147,11 @@ class ShardedSearcher:
         results = [_NO_IDS] * len(rows)
         for how in {query.how for query in rows}:
             places = [place for place, query in enumerate(rows) if query.how == how]
-            ids_of_group = self._find(plan, how, [rows[place] for place in places])
-            for place, ids in zip(places, ids_of_group, strict=True):
-                results[place] = ids
+            for first in range(0, len(places), layouts.MEASURED_QUERIES_MAX):
+                group = places[first : first + layouts.MEASURED_QUERIES_MAX]
+                ids_of_group = self._find(plan, how, [rows[place] for place in group])
+                for place, ids in zip(group, ids_of_group, strict=True):
+                    results[place] = ids
         return results
 
     @property

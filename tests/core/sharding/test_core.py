@@ -115,7 +115,8 @@ def test_hashed_points_have_ids_and_distances_by_code_alone(family: HashFamily) 
     [
         ("lsh_div", {"margins": np.ones((2, 255), np.float32)}, "margin for each hyperplane"),
         ("lsh_div", {"margins": np.full((1, 256), np.inf, np.float32)}, "margins that are not"),
-        ("lsh_div", {"margins": np.empty((0, 256), np.float32)}, "margin for each hyperplane"),
+        ("lsh_div", {"margins": np.empty((0, 256), np.float32)}, "1 to 16 queries"),
+        ("lsh_div", {"margins": np.ones((17, 256), np.float32)}, "1 to 16 queries"),
         ("lsh_div", {"numbers": np.zeros(4, np.int64)}, "must have 5 numbers"),
         ("lsh_div", {"numbers": np.array([layouts.SCAN, 0, 0, 0, 0])}, "asks for no point"),
         ("lsh_div", {"numbers": np.array([layouts.SCAN, -1, 0, 5, 0])}, "negative"),

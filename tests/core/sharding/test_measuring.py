@@ -19,6 +19,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.sharding.best_points import BestPoints, FoundPoints
 from divgrpc.sharding.cutting import cut
+from divgrpc.sharding.layouts import MEASURED_QUERIES_MAX
 from divgrpc.sharding.measuring import ShardedSearcher
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, Metric, Points, Search
@@ -131,7 +132,8 @@ def test_dense_queries_tune_sparse_points_on_shards(family: HashFamily) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_limit_hashes_the_same_points(family: HashFamily, search: Search) -> None:
     whole, divided = searchers(built(family, "euclidean", "dense"), 7, "skewed")
-    queries = drawn(5, 20, 9, "euclidean")
+    # One more than a message may have.
+    queries = drawn(MEASURED_QUERIES_MAX + 1, 20, 9, "euclidean")
     for limit, probes, seed in itertools.product((0, 1, 7, 300, ROWS), (1, 40), (0, 2**64 - 5)):
         query = QueryParameters(
             k=1, search=search, hash_limit=limit, n_probes=min(probes, whole.max_probes), seed=seed
