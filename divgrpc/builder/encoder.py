@@ -115,15 +115,12 @@ def encode_points(
     points: BuildRows,
     report: Report,
     prefix: str = "",
-    *,
-    encode_blocks: EncodeBlocks = encode_on_all_cores,
 ) -> Encoding:
     """Compute all arrays that searches of `points` (n, d) use, and write them to `store`.
 
     `points` are float32, dense or sparse, already checked and scaled for the metric. `report` is
     called with the stage, the number of rows done, and n. Names of arrays in the store begin with
-    `prefix`. `encode_blocks` encodes the points; it may read the hash functions and the points in
-    the store. Raises `InvalidArgumentError` for parameters that do not fit the points.
+    `prefix`. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     assert not isinstance(points, DividedRows)  # noqa: S101  # `DividedBuild` encodes those
     # Refuse parameters that do not fit before the long work begins.
@@ -135,7 +132,8 @@ def encode_points(
     encoder.store_functions(functions)
     encoder.begin_codes(functions)
     encoder.store_reaches(functions)
-    for block, encoded in hash_points(points, functions, encode_blocks, encoder.release, report):
+    blocks = hash_points(points, functions, encode_on_all_cores, encoder.release, report)
+    for block, encoded in blocks:
         encoder.put_codes(block.start, encoded)
     encoder.finish_codes()
     return Encoding(encoder.arrays, functions.parameters, functions.code_bits)

@@ -56,7 +56,7 @@ def cut(
 ) -> Cut:
     """Divide a generation among shards.
 
-    homes: (n,) the shard of each row. Default: as `homes_of` returns.
+    homes: (n,) the shard of each row. Default: as `homes_in` returns.
     with_vectors: whether parts have their dense vectors. Otherwise `vectors` has no rows.
 
     Points keep their codes. The labels of an index are not divided.

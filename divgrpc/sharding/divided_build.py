@@ -39,6 +39,7 @@ from divgrpc.sharding.measuring import ShardedSearcher
 from divgrpc.storage.arrays import (
     ArrayEntry,
     ArrayFolder,
+    check_room,
     checksum_of,
     full_disk_errors,
     open_array,
@@ -124,9 +125,11 @@ class DividedBuild:
     def begin(self, dims: int, rows: int, *, sparse: bool) -> None:
         """See `PointWriter`."""
         self._dims = dims
-        # The rows of all shards must fit.
         self._sparse = PointArrays(self._stage, dims, rows, sparse=True) if sparse else None
-        for part in self._parts if not sparse else ():
+        if sparse:
+            return
+        check_room(self._stage.folder, rows * dims * np.dtype(np.float32).itemsize)
+        for part in self._parts:
             part.points = PointArrays(part.store, dims, rows // len(self._parts), sparse=False)
 
     def append(self, block: Rows, ids: IntArray | Sequence[bytes] | None) -> None:
@@ -211,21 +214,15 @@ class DividedBuild:
             rows_done += len(rows)
             report("dividing", rows_done, len(points))
 
-    def _encode_part(
-        self,
-        part: _Part,
-        functions: HashFunctions,
-        report: Report,
-    ) -> None:
+    def _encode_part(self, part: _Part, functions: HashFunctions, report: Report) -> None:
         """Write the codes of a shard, and the tables or cells that hold them."""
         points = points_of(part.arrays(), self._dims)
         encoder = PointEncoder(part.store, functions.parameters.metric, points, report)
         encoder.measure()
         encoder.begin_codes(functions)
         encode_blocks = self.encode_in(part.store.folder)
-        for block, encoded in hash_points(
-            points, functions, encode_blocks, encoder.release, report
-        ):
+        blocks = hash_points(points, functions, encode_blocks, encoder.release, report)
+        for block, encoded in blocks:
             encoder.put_codes(block.start, encoded)
         encoder.finish_codes()
         part.finish()

@@ -81,6 +81,13 @@ def damage_errors(subject: str) -> Iterator[None]:
         raise IndexDamagedError(f"{subject} cannot be read") from error
 
 
+def check_room(path: Path, size: int) -> None:
+    """Raise `StorageFullError` if the file system of `path` lacks room for `size` bytes."""
+    file_system = os.statvfs(path)
+    if size > file_system.f_bavail * file_system.f_frsize:
+        raise StorageFullError("no room left to store the index")
+
+
 def write_synced(path: Path, text: str) -> None:
     """Write a file and sync it to the disk; raises `StorageFullError`."""
     with full_disk_errors(), path.open("w", encoding="utf-8") as file:
@@ -136,9 +143,7 @@ class ArrayFile:
         Space is reserved step by step as rows arrive, at most `_RESERVE_AHEAD_BYTES` ahead. So
         rows that never arrive take little space.
         """
-        file_system = os.fstatvfs(self._file.fileno())
-        if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
-            raise StorageFullError("no room left to store the index")
+        check_room(self._path, self._bytes(rows))
         self._expected_bytes = HEADER_BYTES + self._bytes(rows)
 
     def append(self, block: Array) -> None:

@@ -1,5 +1,6 @@
 """An index that is built on shards has the files of a whole index that is divided."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,6 +105,17 @@ def test_the_limit_of_rows_holds_for_a_shard(
     with pytest.raises(LimitExceededError, match="an index holds at most 350 rows"):
         build(tmp_path / "others", 1)
     assert [path.name for path in tmp_path.iterdir() if "others" in path.name] == []
+
+
+def test_rows_that_cannot_fit_are_refused_at_the_first_one(tmp_path: Path) -> None:
+    """All shards together must fit."""
+    with staging(tmp_path / "points", replace=False) as stage:
+        points = DividedBuild(stage, 200)
+        free = shutil.disk_usage(tmp_path).free
+        rows = free // POINTS[0].nbytes + 10**6
+        builder = IndexBuilder(stage, BuildParameters(), points=points, expected_rows=rows)
+        with pytest.raises(StorageFullError):
+            builder.append(POINTS[:1])
 
 
 def test_nothing_but_ids_is_written_for_all_points(tmp_path: Path) -> None:
