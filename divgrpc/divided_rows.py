@@ -40,7 +40,6 @@ class DividedRows:
         return copy
 
     def release(self) -> None:
-        """Drop the pages of mapped rows from memory."""
-        for part, numbers in zip(self._parts, self._numbers, strict=True):
+        """Drop the pages of mapped rows from memory, but not those of their numbers."""
+        for part in self._parts:
             release(part)
-            release(numbers)

@@ -60,7 +60,7 @@ EncodeBlocks: TypeAlias = Callable[
 class EncodePoints(Protocol):
     """Encodes points as `encode_points` does."""
 
-    def __call__(  # one argument per part of a build
+    def __call__(
         self,
         store: Store,
         request: BuildParameters,

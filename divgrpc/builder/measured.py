@@ -40,7 +40,8 @@ class MeasuredSearcher(Protocol):
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
         """Return the row numbers of the hashed points of each query, unsorted.
 
-        At most `hash_limit` numbers are returned for each query; 0 means no limit.
+        At most `hash_limit` numbers are returned for each query; 0 means no limit. `sampling` must
+        be `uniform`.
         """
 
     def exact_work(self, queries: Rows, n_nearest: int) -> tuple[IntArray, IntArray]:

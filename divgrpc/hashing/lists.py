@@ -125,8 +125,8 @@ def entries_listed(
 
     `rows` and `nonzeros` are the numbers of points and of their values, and `n_nearest` is the
     number of points to find. A column without lists counts as many entries as take the same time.
-    If `inverted_lists.lists_pay` decides that a query does not use the lists, its number of entries
-    is 0.
+    If a query does not use the lists, by the rule of `inverted_lists.lists_pay`, its number of
+    entries is 0.
     """
     finds_small_share = LISTS_MIN_RATIO * min(n_nearest, rows) <= rows
     if not isinstance(queries, SparseRows) or not len(lists.starts) or not finds_small_share:

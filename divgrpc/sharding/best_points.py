@@ -13,6 +13,8 @@ from divgrpc.types import FloatArray, IntArray
 
 # Number of points that `BestPoints` has room for at first.
 _ROOM_POINTS: Final = 1 << 12
+# Room for more points (36 MiB) is not kept.
+_ROOM_POINTS_MAX: Final = 1 << 20
 
 
 class FoundPoints(NamedTuple):
@@ -44,7 +46,7 @@ class BestPoints:
 
         rule: BY_ESTIMATE, BY_SCORE or BY_PROBE of `kernels.replies`. With BY_PROBE, parts have no
             codes.
-        most: a part of so many points may lack points.
+        most: the number of points that each part was asked for. A part with so many may have more.
 
         Also returns the numbers of the parts that may lack some of the best points.
         """
@@ -71,4 +73,6 @@ class BestPoints:
             self._register, count, plan.fields, rule, 1, limit, limit, 0, sizes,
             (best_ids, *scratch),
         )  # fmt: skip
+        if len(self._merge.ids) > _ROOM_POINTS_MAX:
+            self._fit(_ROOM_POINTS)
         return best_ids, np.flatnonzero(sizes[:, replies.IS_SHORT]).tolist()

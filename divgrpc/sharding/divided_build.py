@@ -10,8 +10,10 @@ points alone. So the limit of the number of rows holds for a shard.
     <staging>/rows/<shard>.npy      the numbers of its rows in the order of the upload
 """
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -46,15 +48,19 @@ from divgrpc.storage.arrays import (
 )
 from divgrpc.storage.generations import Staging
 from divgrpc.storage.manifest import Manifest
-from divgrpc.storage.shards import SHARDS
+from divgrpc.storage.shards import SHARDS, is_received
 from divgrpc.storage.writers import put
-from divgrpc.types import IntArray
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.types.records import Attribute
 from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_rows
 
 # Returns what encodes the points whose arrays are in a folder.
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
 _ROWS: Final = "rows"
+_POINTS: Final = ("vectors", "indptr", "indices", "values")
+# Rows are written when so many are held, or so many numbers of them (4 MiB).
+_HELD_ROWS: Final = 1 << 16
+_HELD_NUMBERS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +86,24 @@ class _Part:
     def __init__(self, store: ArrayFolder) -> None:
         self.store = store
         self.rows: IntArray = np.empty(0, np.int64)
+        self.row_count = 0
         self.points: PointArrays | None = None
         self._entries: dict[str, ArrayEntry] = {}
 
     def finish(self) -> None:
-        """Close the arrays that were written; a build has more arrays than open files."""
+        """Close the arrays that were written."""
         self._entries |= self.store.close()
 
     def arrays(self) -> dict[str, Array]:
-        """Map the arrays that are closed."""
+        """Map the points, and what was made of them, from files.
+
+        A mapping keeps a file open, so ids, labels and columns are left out.
+        """
         folder = self.store.folder
         return {
             name: open_array(folder / f"{name}.npy", entry, verify=False)
             for name, entry in self._entries.items()
+            if name in _POINTS or not is_received(name)
         }
 
     def described(self, dims: int) -> ShardPart:
@@ -120,6 +131,10 @@ class DividedBuild:
             self._parts = [_Part(stage.scratch(f"{SHARDS}/{shard}")) for shard in range(shards)]
         for shard in range(shards):
             self._numbers.begin(str(shard), np.int64, ())
+        # Blocks whose rows are not written yet, because many small writes take long; with their
+        # shards. Of sparse points they have no rows.
+        self._held: list[tuple[FloatArray | None, IntArray]] = []
+        self._rows_held = 0
         stage.divide = self._finish
 
     def begin(self, dims: int, rows: int, *, sparse: bool) -> None:
@@ -133,22 +148,49 @@ class DividedBuild:
             part.points = PointArrays(part.store, dims, rows // len(self._parts), sparse=False)
 
     def append(self, block: Rows, ids: IntArray | Sequence[bytes] | None) -> None:
-        """See `PointWriter`."""
-        numbers = np.arange(self._row_count, self._row_count + len(block))
-        homes = homes_of(numbers if ids is None else ids, len(self._parts))
-        for shard, part in enumerate(self._parts):
-            here = np.flatnonzero(homes == shard)
-            self._numbers.append(str(shard), numbers[here])
-            if part.points is not None:
-                part.points.append(block[here])
-        if self._sparse is not None:
+        """See `PointWriter`.
+
+        Raises `LimitExceededError` for too many points of one shard.
+        """
+        first = self._row_count + self._rows_held
+        if ids is None:
+            ids = np.arange(first, first + len(block))
+        homes = homes_of(ids, len(self._parts))
+        if isinstance(block, SparseRows):
+            assert self._sparse is not None  # noqa: S101  # all blocks are of one kind
             self._sparse.append(block)
+            self._held.append((None, homes))
         else:
             self._checksum = checksum_of(np.ascontiguousarray(block), self._checksum)
-        self._row_count += len(block)
+            self._held.append((block, homes))
+        self._rows_held += len(block)
+        if self._rows_held * self._dims >= _HELD_NUMBERS or self._rows_held >= _HELD_ROWS:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        """Write the rows that are held to their shards."""
+        homes = np.concatenate([np.empty(0, np.int64), *(homes for _, homes in self._held)])
+        blocks = [block for block, _ in self._held if block is not None]
+        rows = np.concatenate(blocks) if blocks else None
+        order = np.argsort(homes, kind="stable")
+        ends = np.cumsum(np.bincount(homes, minlength=len(self._parts))).tolist()
+        for shard, (start, stop) in enumerate(pairwise([0, *ends])):
+            here, part = order[start:stop], self._parts[shard]
+            part.row_count += len(here)
+            if part.row_count > LIMITS["rows_max"]:
+                raise LimitExceededError(
+                    f"shard {shard} has more than {LIMITS['rows_max']} rows: divide the index among"
+                    " more shards"
+                )
+            self._numbers.append(str(shard), self._row_count + here)
+            if rows is not None and part.points is not None:
+                part.points.append(rows[here])
+        self._row_count += len(homes)
+        self._held, self._rows_held = [], 0
 
     def read(self) -> BuildRows:
         """See `PointWriter`."""
+        self._write_held()
         for shard, part in enumerate(self._parts):
             part.rows = self._numbers.read(str(shard))
         if self._sparse is not None:
@@ -164,10 +206,7 @@ class DividedBuild:
         report: Report,
         _prefix: str,
     ) -> DividedEncoding:
-        """Encode the points of each shard; see `PointWriter`.
-
-        Raises `LimitExceededError` for too many points of one shard.
-        """
+        """Encode the points of each shard; see `PointWriter`."""
         # Refuse parameters that do not fit before the long work begins.
         fill_defaults(request, *points.shape)
         self._divide(points, report)
@@ -193,13 +232,8 @@ class DividedBuild:
         arrays = {name: self._stage.read(name) for name in self._stage.names}
         dtype = np.int32 if len(points) <= LIMITS["rows_max"] else np.int64
         has_order, rows_done = rows_follow_ids(arrays), 0
-        for shard, part in enumerate(self._parts):
+        for part in self._parts:
             rows = part.rows
-            if len(rows) > LIMITS["rows_max"]:
-                raise LimitExceededError(
-                    f"shard {shard} has {len(rows)} rows, and may have {LIMITS['rows_max']}: divide"
-                    " the index among more shards"
-                )
             columns = without_vectors(self._attributes, arrays, rows)
             if not has_order:
                 columns[ROW_NUMBERS] = rows.astype(dtype)
@@ -235,6 +269,9 @@ class DividedBuild:
             vectors = {"vectors": ArrayEntry("float32", shape, self._checksum)}
             manifest = replace(manifest, arrays=manifest.arrays | vectors)
         self._parts = []
+        # A network file system keeps files that are mapped. Searchers of the shards, which map the
+        # numbers of rows, are in reference cycles.
+        gc.collect()
         self._numbers.discard()
         return finish_shards(folder, manifest, parts)
 

@@ -1,8 +1,8 @@
 """Writes the files of shards: divides the folder of a complete generation, and opens it again.
 
-To change the number of shards, the generation is made whole again first. Its arrays are those that
-were divided, which their checksums show. So the new shards have the files that a division of the
-whole generation writes.
+To change the number of shards, the generation is made whole again first. Its ids, vectors, labels
+and columns are those that were received, which their checksums show, and its codes those of the
+shards. So the new shards have the files that a division of the whole generation writes.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from divgrpc.arrays import Array, release
-from divgrpc.errors import IndexChangedError, UnsupportedError, invalid
+from divgrpc.errors import IndexChangedError, LimitExceededError, UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import ROW_NUMBERS, cut, homes_in
 from divgrpc.sharding.gathering_engine import GatheringEngine
@@ -57,7 +57,7 @@ def divide_index(
         1 to 256; 1 makes the index whole.
 
     All checksums are compared. Raises `InvalidArgumentError` with the field `shards`,
-    `IndexNotFoundError`, `IndexDamagedError`, `IndexChangedError`,
+    `IndexNotFoundError`, `IndexDamagedError`, `IndexChangedError`, `LimitExceededError`,
     `BuildUnderWayError`, `StorageInUseError`, `StorageFullError`, and `UnsupportedError` if the
     index was written to, has this number of shards already, or was divided by an earlier version.
     """
@@ -99,6 +99,11 @@ def _divide_again(index: IndexFolder, shards: int, on_progress: OnProgress | Non
         if not router_part.manifest.shards:
             raise IndexChangedError("the index was replaced meanwhile: try again")
         whole = replace(router_part.manifest, shards=())
+        if whole.rows > LIMITS["rows_max"]:
+            raise LimitExceededError(
+                f"the index has {whole.rows} points: an index of more than {LIMITS['rows_max']}"
+                " cannot be made whole, and so not divided again: build it again"
+            )
         parts = []
         for shard in range(len(router_part.manifest.shards)):
             parts.append(open_shard_part(folder, shard))
@@ -215,7 +220,8 @@ def _described(
     """Return the entries of the arrays of a divided generation, in the order of their names.
 
     An array that a build receives or that shards share is described as it was when it was whole.
-    Any other is described as the arrays of all shards one after another, without a checksum.
+    Any other is described as the arrays of all shards one after another, without a checksum. If
+    their rows have different shapes, only their total number of entries is.
     """
     arrays = {name: e for name, e in whole.items() if is_shared(name) or is_received(name)}
     names = {name for part in parts for name in part if not is_received(name)}

@@ -168,9 +168,9 @@ class _Inquiry(NamedTuple):
 def share_of(limit: int, shards: int) -> int:
     """Return how many of the `limit` best points one of several shards is asked for at first.
 
-    If points are placed at random, the number of them on a shard has a binomial distribution. The
-    share is its quantile, by the expansion of Cornish and Fisher, which some shard reaches in
-    `_AGAIN_SHARE` of the queries.
+    Points are placed at random, so the number of the best ones on a shard has a binomial
+    distribution. In `_AGAIN_SHARE` of the queries, some shard has at least as many of them as it is
+    asked for. The quantile is computed by the expansion of Cornish and Fisher.
     """
     if shards == 1:
         return limit

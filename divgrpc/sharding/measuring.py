@@ -1,7 +1,7 @@
 """Measures searches of points that are divided among shards, before there is an index of them.
 
 Tuning a `ShardedSearcher` gives the same numbers as tuning a whole index. The queries are hashed
-here. The shards find the points that a search hashes, by the same messages as shard servers, and
+here. The shards find the points that a search hashes, in this process and by messages, and
 the best of them are the hashed points of all shards. What an exact search reads follows from the
 points, which are read block by block.
 """

@@ -31,6 +31,7 @@ from divgrpc.storage.arrays import (
     sync_folder,
     write_synced,
 )
+from divgrpc.storage.shards import SHARDS
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc.version import VERSION
 
@@ -47,7 +48,8 @@ def offered(
 ) -> Iterator[None]:
     """In the block, let others read arrays.
 
-    folder, file_name: the staging folder, and the file that describes the offer.
+    folder, file_name: the staging folder or that of a shard in it, and the file that describes the
+        offer.
     arrays: by the name that the offer gives them, the file of each, which is synced, and its entry.
     document: what else others must know.
 
@@ -120,11 +122,14 @@ class StagedArrays:
         offers the arrays: its arithmetic may be another.
         """
         self._folder = folder
+        # With the name of the staging folder, if it is that of a shard.
+        is_shard = folder.parent.name == SHARDS
+        self._name = "/".join(folder.parts[-3:]) if is_shard else folder.name
         with self.absence_errors():
             self.document: dict[str, Any] = json.loads((folder / file_name).read_bytes())
         if self.document.get("version") != VERSION:
             offer = f"a build of version {self.document.get('version')} offers the points"
-            raise IndexNotFoundError(f"{offer} in {folder.name}, and this is {VERSION}")
+            raise IndexNotFoundError(f"{offer} in {self._name}, and this is {VERSION}")
         self._paths, self._entries = {}, {}
         for name, entry in self.document["arrays"].items():
             self._paths[name] = folder / entry["path"]
@@ -169,7 +174,7 @@ class StagedArrays:
         with self.absence_errors():
             # Before memory is taken, because a message says how many there are.
             if path.stat().st_size < offset + count * np.dtype(dtype).itemsize:
-                name = f"{path.name} in {self._folder.name}"
+                name = f"{path.name} in {self._name}"
                 raise IndexNotFoundError(f"{name} ends before its rows")
             return np.fromfile(path, dtype, count, offset=offset)
 
@@ -181,5 +186,5 @@ class StagedArrays:
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise
-            message = f"no build offers the points in {self._folder.name} here"
+            message = f"no build offers the points in {self._name} here"
             raise IndexNotFoundError(message) from error

@@ -42,7 +42,7 @@ def is_shared(name: str) -> bool:
 
 
 def is_received(name: str) -> bool:
-    """Return whether a build receives the array of this name, or its values in another order."""
+    """Return whether the array of this name follows from what a build receives, without codes."""
     kinds = ("vectors", "indptr", "indices", "values", "categories", "subtopics")
     has_prefix = name.startswith(("attribute.", "id_texts.", "payload.", "label_sets."))
     return name in {*kinds, "ids", "id_order"} or (has_prefix and not is_shared(name))

@@ -116,7 +116,7 @@ def _assumptions() -> list[str]:
         "points are placed by a hash of their ids, so all shards have nearly the same number",
         "times are of one query at a time, measured with all processes on two cores of one machine;"
         " a network between machines adds its own",
-        "a build makes the whole index on the machine that routes, on its disk",
+        "a build runs on the machine that routes, and writes all shards to the data directory",
     ]
 
 

@@ -14,7 +14,8 @@ from divgrpc.storage.generations import staging_path
 from divgrpc.storage.shards import SHARDS
 
 _LOOK_SECONDS: Final = 1.0
-# A few builds may be under way at once. Each of them may have hash functions in memory.
+# A few builds may be under way at once. Each of them offers the points of one shard after another.
+# What is offered has hash functions in memory.
 _BUILDS_MAX: Final = 4
 
 

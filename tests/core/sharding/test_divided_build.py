@@ -15,6 +15,7 @@ from divgrpc.builder import builder as builder_module
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import LimitExceededError, StorageFullError
 from divgrpc.parameters import LIMITS, BuildParameters
+from divgrpc.sharding import divided_build
 from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.files import divide_folder, open_shard_part
 from divgrpc.storage.arrays import ArrayFile
@@ -62,6 +63,7 @@ def test_shards_that_are_built_apart_have_the_files_of_a_division(
     monkeypatch.setattr(index_module, "IndexBuilder", _Builder)
     monkeypatch.setattr(_Builder, "shards", shards)
     monkeypatch.setattr(builder_module, "_BLOCK_ROWS", 90)
+    monkeypatch.setattr(divided_build, "_HELD_ROWS", 200)
     for name in ("divided", "built"):
         monkeypatch.setattr(_Builder, "is_whole_first", name == "divided")
         options = {"vectors": POINTS, **KINDS[kind]}
@@ -100,7 +102,7 @@ def test_the_limit_of_rows_holds_for_a_shard(
         "1/row_numbers",
     ]
     monkeypatch.setitem(LIMITS, "rows_max", len(POINTS) // 2)
-    with pytest.raises(LimitExceededError, match=r"shard . has .* rows, and may have 350"):
+    with pytest.raises(LimitExceededError, match=r"shard . has more than 350 rows: divide"):
         build(tmp_path / "others", 2)
     with pytest.raises(LimitExceededError, match="an index holds at most 350 rows"):
         build(tmp_path / "others", 1)

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnsupportedError
+from divgrpc.errors import (
+    IndexDamagedError,
+    InvalidArgumentError,
+    LimitExceededError,
+    UnsupportedError,
+)
+from divgrpc.parameters import LIMITS
 from divgrpc.sharding import cutting, joining
 from divgrpc.sharding.files import divide_index
 from divgrpc.types import Progress
@@ -124,6 +130,19 @@ def test_what_is_not_changed_is_refused(path: Path) -> None:
     divide_index(path, 1)
     with pytest.raises(UnsupportedError, match="is whole already"):
         divide_index(path, 1)
+
+
+def test_an_index_that_cannot_be_whole_is_not_divided_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(path)
+    monkeypatch.setitem(LIMITS, "rows_max", len(POINTS) - 1)
+    for shards in (1, 3):
+        with pytest.raises(
+            LimitExceededError, match="an index of more than 699 cannot be made whole"
+        ):
+            divide_index(path, shards)
+    assert files_of(path) == before
 
 
 def test_progress_counts_shards(path: Path) -> None:
