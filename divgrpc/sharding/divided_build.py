@@ -58,9 +58,9 @@ from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_row
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
 _ROWS: Final = "rows"
 _POINTS: Final = ("vectors", "indptr", "indices", "values")
-# Rows are written when so many are held, or so many numbers of them (4 MiB).
+# Rows are written when so many are held, or so many values of dense ones (4 MiB).
 _HELD_ROWS: Final = 1 << 16
-_HELD_NUMBERS: Final = 1 << 20
+_HELD_VALUES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class DividedBuild:
         # Blocks whose rows are not written yet, because many small writes take long; with their
         # shards. Of sparse points they have no rows.
         self._held: list[tuple[FloatArray | None, IntArray]] = []
-        self._rows_held = 0
+        self._rows_held = self._values_held = 0
         stage.divide = self._finish
 
     def begin(self, dims: int, rows: int, *, sparse: bool) -> None:
@@ -163,8 +163,9 @@ class DividedBuild:
         else:
             self._checksum = checksum_of(np.ascontiguousarray(block), self._checksum)
             self._held.append((block, homes))
+            self._values_held += block.size
         self._rows_held += len(block)
-        if self._rows_held * self._dims >= _HELD_NUMBERS or self._rows_held >= _HELD_ROWS:
+        if self._values_held >= _HELD_VALUES or self._rows_held >= _HELD_ROWS:
             self._write_held()
 
     def _write_held(self) -> None:
@@ -186,7 +187,7 @@ class DividedBuild:
             if rows is not None and part.points is not None:
                 part.points.append(rows[here])
         self._row_count += len(homes)
-        self._held, self._rows_held = [], 0
+        self._held, self._rows_held, self._values_held = [], 0, 0
 
     def read(self) -> BuildRows:
         """See `PointWriter`."""
