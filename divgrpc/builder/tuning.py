@@ -314,8 +314,8 @@ class _Measurement:
         effective = query.resolve(self._rows, "exact", 1, self.sought)
         # A thread needs memory for each point, and each query keeps pages of the points in memory.
         large = self._rows > _PARALLEL_ROWS_MAX
-        found = min(hash_limit or self._rows, self._rows)
-        batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_POINTS_MAX // found))
+        points_max = min(hash_limit or self._rows, self._rows)
+        batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_POINTS_MAX // points_max))
 
         def measure(start: int) -> list[tuple[_Shares, int]]:
             part = numbers[start : start + batch]

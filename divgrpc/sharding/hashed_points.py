@@ -39,18 +39,18 @@ class PointHasher:
         request = layouts.MEASURE_REQUEST.unpack(message)
         numbers = request["numbers"].tolist()
         self._check(request, numbers)
-        found = [FoundPoints(_NO_IDS, _NO_NUMBERS)] * len(request["margins"])
+        hits = [FoundPoints(_NO_IDS, _NO_NUMBERS)] * len(request["margins"])
         if self._rows:
             # Kernels need a point.
             how, limit = numbers[layouts.HOW], numbers[layouts.LIMIT]
-            found = [
+            hits = [
                 self._searcher.hash_points(
                     query, how, limit, probes=numbers[layouts.PROBES],
                     hamming=bool(numbers[layouts.HAMMING]), seed=numbers[layouts.MEASURE_SEED],
                 )
                 for query in _queries_of(request)
             ]  # fmt: skip
-        ids, codes = zip(*found, strict=True)
+        ids, codes = zip(*hits, strict=True)
         sizes = [len(part) for part in ids]
         return layouts.MEASURE_REPLY.pack(
             {

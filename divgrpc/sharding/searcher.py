@@ -230,10 +230,8 @@ class ShardSearcher(Searcher):
                 self._register, memory.register, plan.fields, query.margins, 0
             )
             ids = self.keys_of(memory.scratch.candidates.rows[:count])
-            found = FoundPoints(ids, _NO_CODES)
-            return FoundPoints(
-                self._best.keep(plan, replies.BY_PROBE, [found], limit)[0], _NO_CODES
-            )
+            hits = FoundPoints(ids, _NO_CODES)
+            return FoundPoints(self._best.keep(plan, replies.BY_PROBE, [hits], limit)[0], _NO_CODES)
         if how == layouts.SCAN:
             _, _, count = self._find_by_scan(
                 query, NO_FILTER, min(limit, self._n_points), hamming=hamming, uniform=True,
