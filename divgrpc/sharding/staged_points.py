@@ -53,7 +53,7 @@ def offered(
 def pack_block(folder: str, block: range) -> bytes:
     """Return the message that asks for the rows of a block.
 
-    folder: the path of the folder with the points, which begins with the name of the staging folder.
+    folder: path of the folder with the points; it begins with the name of the staging folder.
     """
     return STAGED_REQUEST.pack(columns_of(folder, block))
 
