@@ -121,6 +121,17 @@ def test_shards_without_the_order_of_their_rows_are_refused(
     assert files_of(tmp_path / "points") == before
 
 
+def test_shards_without_arrays_that_were_divided_are_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without those that have no checksum."""
+    before = files_of(path)
+    monkeypatch.setattr(joining._Joint, "join_codes", lambda _: None)
+    with pytest.raises(UnsupportedError, match="arrays cell_rows, codes, scan_terms that were"):
+        divide_index(path, 1)
+    assert files_of(path) == before
+
+
 def test_what_is_not_changed_is_refused(path: Path) -> None:
     for shards in (0, 257):
         with pytest.raises(InvalidArgumentError, match="between 1 and 256"):
