@@ -76,9 +76,9 @@ def assemble(
     entries. The names of arrays in the store begin with `prefix`. `longest_first`: whether the
     points are sorted by length, longest first. `queries` (m, d) are a sample of future queries; if
     None, queries are made from points. `categories` (n,) are the categories of the points.
-    `encode` encodes the points. `report` is called with the stage, the
-    number of rows done, and the total number of rows (0 if unknown). Raises `InvalidArgumentError`
-    for parameters that do not fit the points.
+    `encode` encodes the points. `report` is called with the stage, the number of rows done, and the
+    total number of rows (0 if unknown). Raises `InvalidArgumentError` for parameters that do not
+    fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode(store, replace(request, hash_family=family), points, report, prefix)

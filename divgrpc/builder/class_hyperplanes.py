@@ -43,7 +43,7 @@ _DENSE_COLUMNS_PER_STEP: Final = 2_048
 
 
 def dense_queries(
-    points: Rows, categories: npt.NDArray[np.integer] | None, seed: int
+    points: SparseRows, categories: npt.NDArray[np.integer] | None, seed: int
 ) -> tuple[FloatArray, str]:
     """Return dense queries (m, d) float32 for sparse `points` (n, d), and text describing them.
 
@@ -57,7 +57,9 @@ def dense_queries(
     return group_means(points, seed), "means of points from broad groups"
 
 
-def class_hyperplanes(points: Rows, categories: npt.NDArray[np.integer], seed: int) -> FloatArray:
+def class_hyperplanes(
+    points: SparseRows, categories: npt.NDArray[np.integer], seed: int
+) -> FloatArray:
     """Return unit normals (m, d) float32; each separates one category of `points` from the rest.
 
     `points` are (n, d). `categories` (n,) has -1 for points without a category. At most
@@ -70,7 +72,7 @@ def class_hyperplanes(points: Rows, categories: npt.NDArray[np.integer], seed: i
     classes = categories[rows]
     names, sizes = np.unique(classes[classes >= 0], return_counts=True)
     learnable = names[(sizes >= _CLASS_ROWS_MIN) & (len(rows) - sizes >= _CLASS_ROWS_MIN)]
-    parts = [np.empty((0, points.shape[1]), np.float32)]
+    parts = [np.empty((0, points.dims), np.float32)]
     room = _query_count(points)
     if not len(learnable):
         return parts[0]
@@ -89,7 +91,7 @@ def class_hyperplanes(points: Rows, categories: npt.NDArray[np.integer], seed: i
     return np.concatenate(parts)
 
 
-def group_means(points: Rows, seed: int) -> FloatArray:
+def group_means(points: SparseRows, seed: int) -> FloatArray:
     """Return m means (m, d) float32 of at most 30 `points` (n, d) each, scaled to unit length.
 
     Each draw picks four random points of a sample as leaders. Every nonzero point of the sample
@@ -113,18 +115,18 @@ def group_means(points: Rows, seed: int) -> FloatArray:
             if len(members) >= _CLASS_ROWS_MIN:
                 means.append(np.asarray(sample[members].mean(axis=0)).ravel())
     stack = np.array(means[: _query_count(points)], np.float32)
-    return _unit(stack.reshape(-1, points.shape[1]))
+    return _unit(stack.reshape(-1, points.dims))
 
 
-def _sample_rows(points: Rows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _sample_rows(points: SparseRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Draw the row numbers of a sample of the points, in ascending order."""
     count = min(_SAMPLE_ROWS_MAX, _SAMPLE_NUMBERS_MAX // mean_width(points))
     return draw_numbers(len(points), count, rng)
 
 
-def _query_count(points: Rows) -> int:
+def _query_count(points: SparseRows) -> int:
     """Return the maximum number of queries."""
-    return min(QUERIES_MAX, max(1, _QUERY_NUMBERS_MAX // int(points.shape[1])))
+    return min(QUERIES_MAX, max(1, _QUERY_NUMBERS_MAX // points.dims))
 
 
 def _unit(rows: FloatArray) -> FloatArray:
