@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
+# A suite starts hundreds of processes, each of which would compile all modules if none were stored.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo table1 table2 paper figures test test-fast test-integrations crash soak mutations simulate simulate-mutants test-cluster cluster-demo fuzz dist processors arm image bench bench-large conformance docs lint types imports proto lock sbom audit clean
 
 help:            ## show this list
@@ -66,11 +69,12 @@ figures: .venv/ready  ## its figures, drawn again
 
 # Three processes, each with a server of its own, take one file after another: a third one uses the
 # time in which tests wait. Kernels are compiled first, because a test has no time to wait for them;
-# those for x86-64 too, with which a test compares answers.
+# those for x86-64 too, with which a test compares answers. A second thread of BLAS would wait for work
+# in a loop, and take a quarter of the time of the processor from the other processes.
 test: .venv/ready .venv/node/ready  ## run the whole suite
 	$(BIN)/divgrpc warm
 	test "$$(uname -m)" != x86_64 || $(MAKE) --no-print-directory warm-x86-64
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Unit tests: no server, no build of more than a few hundred points, nothing compiled anew.
 UNITS := $(addprefix tests/,core/kernels core/hashing core/metrics core/parameters core/test_hits.py \
