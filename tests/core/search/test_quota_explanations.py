@@ -135,7 +135,7 @@ def stepwise(
 def test_refusals_are_those_of_enumeration(selector: Selector) -> None:
     rng = np.random.default_rng(SELECTORS.index(selector))
     rules: Counter[str] = Counter()
-    for _ in range(100):
+    for _ in range(60):
         instance = draw(rng)
         points = rng.standard_normal((instance.points, 2)).astype(np.float32)
         query = np.full(2, 0.3, np.float32)
@@ -161,7 +161,7 @@ def test_refusals_are_those_of_enumeration(selector: Selector) -> None:
                 assert twin.holds(int(first), int(point), refusal), instance
                 rules[refusal.rule] += 1
             slow.pick(order.index(twin.picks[step]))
-    assert min(rules["max"], rules["min"]) > 10
+    assert min(rules["max"], rules["min"]) > 5
 
 
 def draw(rng: np.random.Generator) -> Instance:
@@ -270,7 +270,7 @@ def test_every_pick_can_be_computed_anew(selector: Selector, limits: str, index:
     number = SELECTORS_AND_RERANK.index(selector) + [*QUOTAS].index(limits) + METRICS.index(metric)
     dial = dials[0] if selector == "nearest" else dials[number % 3]
     options = {"selector": selector, "k": 8, **QUOTAS[limits], **dial}
-    queries = POINTS[:ROWS:400]
+    queries = POINTS[:2]
     result = index.query(queries, explain=True, **options)
     same = index.query(queries, list_collapsed=True, **options)
     for column in ("ids", "scores", "selection_scores", "collapsed_ids", "collapsed_offsets"):

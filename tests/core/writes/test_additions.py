@@ -1,7 +1,6 @@
 """Attributes that a collection gets later change nothing else, whatever is written meanwhile."""
 
 import errno
-import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -47,12 +46,16 @@ ROWS = 200
 POINTS = drawn_points(2 * ROWS, 21)
 QUERIES = np.random.default_rng(22).normal(size=(3, DIMS)).astype(np.float32)
 NAMES = drawn_names(2 * ROWS)
-every_kind = pytest.mark.parametrize(
+# Each pair of a family, a metric and a kind of names occurs.
+every_pair = pytest.mark.parametrize(
     ("family", "metric", "names"),
     [
-        *itertools.product(
-            ["cells", "lsh_div"], ["cosine", "euclidean", "inner_product"], ["integers", "texts"]
-        )
+        ("cells", "cosine", "texts"),
+        ("cells", "euclidean", "integers"),
+        ("cells", "inner_product", "texts"),
+        ("lsh_div", "cosine", "integers"),
+        ("lsh_div", "euclidean", "texts"),
+        ("lsh_div", "inner_product", "integers"),
     ],
 )
 
@@ -98,7 +101,7 @@ def with_values(model: Model, values: dict[Id, int | None]) -> Model:
     return {n: replace(p, added=(*p.added, values.get(n))) for n, p in model.items()}
 
 
-@every_kind
+@every_pair
 def test_answers_and_points_stay_the_same(
     family: HashFamily, metric: Metric, names: str, tmp_path: Path
 ) -> None:

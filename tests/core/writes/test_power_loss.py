@@ -40,9 +40,9 @@ from support.data.written_points import kind_of
 from support.processes.crashing_writer import SMALL
 
 # Lives of a collection, each of which ends with a loss of power. `make crash` runs many.
-LIVES: Final = 4
+LIVES: Final = 3
 BLOCKS: Final = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", "1")) // 100)
-ACTIONS, FOLDERS = 25, 16
+ACTIONS, FOLDERS = 25, 12
 
 
 SHARED: Final = Path("/dev/shm")  # noqa: S108  # a folder below it has mode 0700

@@ -1,6 +1,5 @@
 """Points without a vector are kept, and searches see nothing of them."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -54,15 +53,16 @@ LABELLED = [
 POINTS = [replace(point, labels=None) for point in LABELLED]
 QUERIES = np.random.default_rng(32).normal(size=(3, DIMS)).astype(np.float32)
 NAMES = drawn_names(2 * ROWS)
-every_kind = pytest.mark.parametrize(
+# Each pair of a family, a metric, a kind of names and a kind of points occurs.
+every_pair = pytest.mark.parametrize(
     ("family", "metric", "names", "points"),
     [
-        *itertools.product(
-            ["cells", "lsh_div"],
-            ["cosine", "euclidean", "inner_product"],
-            ["integers", "texts"],
-            ["dense", "sparse"],
-        )
+        ("cells", "cosine", "integers", "sparse"),
+        ("cells", "euclidean", "integers", "dense"),
+        ("cells", "inner_product", "texts", "sparse"),
+        ("lsh_div", "cosine", "texts", "dense"),
+        ("lsh_div", "euclidean", "texts", "sparse"),
+        ("lsh_div", "inner_product", "integers", "dense"),
     ],
 )
 
@@ -159,7 +159,7 @@ def write_and_check(whole: Collection, plain: Collection, model: Model, later: M
     check_both(whole, plain, model)
 
 
-@every_kind
+@every_pair
 def test_answers_are_those_of_an_index_without_these_points(
     family: HashFamily, metric: Metric, names: str, points: Points, tmp_path: Path
 ) -> None:
