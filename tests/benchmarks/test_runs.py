@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 import benchmarks.__main__  # noqa: F401  # registers all runs
-from benchmarks.harness import libraries
+from benchmarks.harness import libraries, load
 from benchmarks.harness.runner import RUNS, Table
-from benchmarks.runs import large, peers
+from benchmarks.runs import large, overload, peers, writes
 from benchmarks.runs.selectors import BATCH_SIZES
 
 Check = Callable[[list[Table]], object]
@@ -70,7 +70,7 @@ def _writes(tables: list[Table]) -> None:
     assert column(by_lists, "state") == ["1 % written", "10 % written"] * 2
     assert column(by_lists, "points") == [606, 660] * 2
     assert (merge.rows[0]["rows"], len(rates.rows), len(start.rows)) == (7_096, 4, 3)
-    assert column(merges, "merges") == [0, 20, 20]
+    assert column(merges, "merges") == [0, 4, 4]
     assert min(column(merges, "writes")) > 0
     assert column(renewals, "work") == ["build", "vacuum", "retraining"]
     assert min(renewals.rows[row]["writes"] for row in (1, 2)) > 0
@@ -274,19 +274,19 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
-    "wire-filters": ("--points 20000 --passing 0.1 --queries 10", _wire_filters),
+    "wire-filters": ("--points 20000 --passing 0.1 --queries 5", _wire_filters),
     "sharded": ("--points 2000 --queries 4 --shards 2 --candidates 30", _sharded),
-    "filters": ("--points 40000 --passing 0.5 0.01 --queries 10", _filters),
-    "writes": ("--points 3000 --seconds 0.1", _writes),
-    "write-streams": ("--points 3000 --seconds 0.2 --rounds 1 --in-flight 8", _write_streams),
+    "filters": ("--points 20000 --passing 0.5 0.01 --queries 5", _filters),
+    "writes": ("--points 3000 --seconds 0.05", _writes),
+    "write-streams": ("--points 3000 --seconds 0.1 --rounds 1 --in-flight 8", _write_streams),
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),
     "growth": ("--points 1000 2000 4000 --queries 5", _growth),
     "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
-    "wire": ("--families lsh_div --workers 1 --seconds 0.3 --rounds 1 --in-flight 4", _wire),
-    "metrics": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _metrics),
-    "security": ("--points 2000 --seconds 0.3 --rounds 1 --in-flight 4", _security),
+    "wire": ("--families lsh_div --workers 1 --seconds 0.1 --rounds 1 --in-flight 4", _wire),
+    "metrics": ("--points 2000 --seconds 0.1 --rounds 1 --in-flight 4", _metrics),
+    "security": ("--points 2000 --seconds 0.1 --rounds 1 --in-flight 4", _security),
     "overload": ("--pending 64 --connections 1 --seconds 0.5 --rounds 1", _overload),
     "shard_costs": ("--points 1000 --shards 2 --rounds 1", _shard_costs),
     "served_shards": (
@@ -317,6 +317,9 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(large, "_REFERENCE", 1_000)
     monkeypatch.setattr(peers, "_BUILDS", 1)
+    monkeypatch.setattr(load, "_WARM_UP_SECONDS", 0.1)
+    monkeypatch.setattr(overload, "_CAPACITY_SECONDS", 0.3)
+    monkeypatch.setattr(writes, "_MERGES", 4)
 
 
 def test_every_benchmark_is_tested() -> None:
