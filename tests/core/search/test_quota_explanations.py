@@ -240,7 +240,12 @@ def brand_data() -> tuple[FloatArray, dict[str, list[Any]]]:
     }
 
 
+def as_lists(column: list[Any]) -> list[list[Any]]:
+    return [value or [None] if isinstance(value, list) else [value] for value in column]
+
+
 POINTS, ATTRIBUTES = brand_data()
+VALUES = {name: as_lists(column) for name, column in ATTRIBUTES.items()}
 QUOTAS: dict[str, dict[str, Any]] = {
     "one attribute": {"quotas": [Quota("brand", max_each=2)]},
     "a rare value": {"quotas": [Quota("source", max_each=6, rules={"own": (3, 4)})]},
@@ -270,7 +275,7 @@ def test_every_pick_can_be_computed_anew(selector: Selector, limits: str, index:
     number = SELECTORS_AND_RERANK.index(selector) + [*QUOTAS].index(limits) + METRICS.index(metric)
     dial = dials[0] if selector == "nearest" else dials[number % 3]
     options = {"selector": selector, "k": 8, **QUOTAS[limits], **dial}
-    queries = POINTS[:2]
+    queries = POINTS[:ROWS:400]
     result = index.query(queries, explain=True, **options)
     same = index.query(queries, list_collapsed=True, **options)
     for column in ("ids", "scores", "selection_scores", "collapsed_ids", "collapsed_offsets"):
@@ -295,7 +300,7 @@ def check_refusals(explanation: Explanation, ids: IdArray, limits: dict[str, Any
         if refusal.rule == "quotas":
             assert len(quotas) > 1
             continue
-        values = as_lists(ATTRIBUTES[refusal.attribute])
+        values = VALUES[refusal.attribute]
         counts = Counter(value for pick in before for value in values[pick])
         if refusal.rule == "groups":
             assert values[point] == [refusal.value]
@@ -312,10 +317,6 @@ def check_refusals(explanation: Explanation, ids: IdArray, limits: dict[str, Any
             rules = {rule.value: rule.min or 0 for rule in rules_of(quotas[refusal.attribute])}
             assert refusal.value not in values[point]
             assert counts[refusal.value] < rules[refusal.value]
-
-
-def as_lists(column: list[Any]) -> list[list[Any]]:
-    return [value or [None] if isinstance(value, list) else [value] for value in column]
 
 
 def test_a_result_says_which_value_held_a_better_point_back() -> None:
