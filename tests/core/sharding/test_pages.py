@@ -14,9 +14,17 @@ from divgrpc.types import HashFamily, Metric, Points, QueryResult, Search
 from divgrpc.types.filters import Field
 from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import DividedIndex, check_call
-from support.data.mixed_indexes import SELECTIONS, an_index, every_index, queries, stored_as
+from support.data.mixed_indexes import (
+    METRICS,
+    SELECTIONS,
+    an_index,
+    every_index,
+    queries,
+    stored_as,
+)
 
 _SHOWN = 12
+_SEARCHES: list[Search] = ["exact", "scan", "tables"]
 _DIALS: list[dict[str, Any]] = [
     {}, {"diversity": "auto", "explain": True}, {"lose_at_most": 0.05},
 ]  # fmt: skip
@@ -51,14 +59,13 @@ def check_pages(index: Index, pieces: DividedIndex, count: int, **words: Any) ->
 
 
 @every_index
-@pytest.mark.parametrize("search", ["exact", "scan", "tables"])
-def test_pages_of_each_selector(
-    family: HashFamily, metric: Metric, kind: Points, search: Search
-) -> None:
+def test_pages_of_each_selector(family: HashFamily, metric: Metric, kind: Points) -> None:
+    """Searches and dials alternate over metrics and selectors."""
     index, pieces = pair(family, metric, kind)
     for number, (selector, variant) in enumerate(SELECTIONS):
         if selector == "qp_relax":
             continue
+        search = _SEARCHES[(number + METRICS.index(metric)) % 3]
         words: dict[str, Any] = {"k": 5, "search": search, "diversity": 0.35, "seed": number}
         words |= {"selector": selector, "variant": variant}
         words |= _DIALS[number % 3]
@@ -91,10 +98,10 @@ def test_queries_after_points_shown(family: HashFamily, metric: Metric, kind: Po
         if selector == "qp_relax":
             continue
         words: dict[str, Any] = {"k": 6, "selector": selector, "variant": variant}
-        for shown in ([*records.ids.tolist(), 5, 2**61], vectors, []):
-            for search in ("exact", "scan"):
-                call = dict(words, search=search, already_shown=shown, diversity=0.5)
-                check_call(index, pieces, lambda index: index.query(rows, **call))  # noqa: B023  # called at once
+        for number, shown in enumerate(([*records.ids.tolist(), 5, 2**61], vectors, [])):
+            search = _SEARCHES[(number + METRICS.index(metric)) % 3]
+            call = dict(words, search=search, already_shown=shown, diversity=0.5)
+            check_call(index, pieces, lambda index: index.query(rows, **call))  # noqa: B023  # called at once
 
 
 def test_tokens_of_others_are_refused() -> None:

@@ -107,7 +107,7 @@ _OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     place=st.tuples(*(st.sampled_from(names) for names in (FAMILIES, METRICS, KINDS))),
     division=st.tuples(st.sampled_from(COUNTS), st.sampled_from(sorted(DIVISIONS))),
