@@ -51,6 +51,8 @@ class Plan:
     point_bytes: of a point on its shard.
     points_per_shard: the number of points of a shard.
     shard_bytes: the memory of a server that has a shard, with room for a new generation.
+    router_bytes: the memory of the server that routes; 0 if one machine holds the index.
+    disk_bytes: of the data directory, while a build replaces the index.
     shards: 1 if one machine holds the index.
     machines: those of shard servers, and one for the server that routes.
     query_bytes: sent and received by the router for a query.
@@ -64,6 +66,8 @@ class Plan:
     point_bytes: int
     points_per_shard: int
     shard_bytes: int
+    router_bytes: int
+    disk_bytes: int
     shards: int
     machines: int
     query_bytes: int
@@ -102,7 +106,9 @@ def plan(
     p50 += SEARCH_MS * ((points / TIMED_POINTS_PER_SHARD) ** _TIME_EXPONENT - 1)
     return Plan(
         rows=rows, dims=dims, replicas=replicas, machine_bytes=machine_bytes,
-        point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes, shards=shards,
+        point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes,
+        router_bytes=SERVER_BYTES + GENERATIONS * cells if shards > 1 else 0,
+        disk_bytes=GENERATIONS * (rows * point_bytes + cells), shards=shards,
         machines=replicas if shards == 1 else shards * replicas + 1,
         query_bytes=query_bytes(dims, shards),
         p50_ms=p50 if shards > 1 else None, p99_ms=P99_FACTOR * p50 if shards > 1 else None,

@@ -55,7 +55,8 @@ def check_whole(manifest: Manifest) -> None:
             "index",
             f"the index is divided among {len(manifest.shards)} shards, and this call needs an"
             " index that is whole: send queries and evaluations to a server with --shards; for"
-            " writes and Diagnose, make the index whole with divgrpc reshard --shards 1",
+            " writes and Diagnose, make the index whole with divgrpc reshard --shards 1 (an index"
+            " that was written to cannot be divided again)",
         )
 
 

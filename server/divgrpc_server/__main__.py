@@ -27,6 +27,7 @@ _METAVARS: Final = {
     "recall_sample": "SHARE",
     "hedge_ms": "MILLISECONDS",
     "shard_servers": "ADDRESSES",
+    "cluster_name": "NAME",
 }
 
 _DESCRIPTION = """\

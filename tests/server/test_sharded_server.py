@@ -352,6 +352,8 @@ def test_a_server_without_shards_says_what_to_start(tmp_path: Path) -> None:
         with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="--shards"):
             client.query("points", QUERIES)
         assert len(client.get_index("points").shards) == 2
+        (line,) = [line for line in server.log.splitlines() if "divided among shards" in line]
+        assert "points" in line
 
 
 @pytest.fixture
@@ -494,7 +496,7 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
                 queries = None if "like" in named else QUERIES[0]
                 client.query("points", queries, k=3, allow_partial=True, **named)
         shard_server.stop()
-        with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0, 1 of"):
+        with failing(CODES.UNAVAILABLE, UnavailableError, match="shards 0 and 1 of"):
             client.query("points", QUERIES, **question, allow_partial=True)
 
 

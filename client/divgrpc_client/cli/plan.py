@@ -68,7 +68,7 @@ def plan(arguments: argparse.Namespace) -> None:
         if error.field != "machine_bytes":
             raise
         raise invalid("nodes", str(error).removeprefix("machine_bytes ")) from None
-    assumptions = list(_assumptions())
+    assumptions = list(_assumptions(outcome))
     if arguments.json:
         json_output.show(asdict(outcome) | {"assumptions": assumptions})
         return
@@ -80,42 +80,60 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
     """Return what an index needs, by subject."""
     total = plan.rows * plan.point_bytes
     lines = [
-        ("points", f"{plan.rows:,} of {plan.dims:,} dimensions, {plan.replicas} replicas"),
+        ("points", f"{plan.rows:,} of {plan.dims:,} dimensions"),
         ("memory", f"{plan.point_bytes:,} bytes a point, {total / _GB:,.1f} GB in all"),
+        ("disk", f"{plan.disk_bytes / _GB:,.1f} GB while a build replaces the index"),
     ]
     if plan.shards == 1:
+        others = f", and {_counted(plan.replicas - 1, 'read-only replica')}"
+        servers = "the server" + (f" that writes{others}" if plan.replicas > 1 else "")
         return [
             *lines,
             ("shards", "none: one machine holds the index, and answers faster than shards"),
-            ("machines", f"{plan.machines}: a server that writes, and read-only replicas"),
+            ("machines", f"{plan.machines}: {servers}"),
             ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
         ]
-    servers = plan.shards * plan.replicas
+    count = plan.shards * plan.replicas
+    addresses = f"{count:,} addresses, {plan.replicas} for each shard"
     return [
         *lines,
         ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
-        ("machines", f"{plan.machines:,}: {servers:,} shard servers and one that routes"),
+        ("machines", f"{plan.machines:,}: {count:,} shard servers and one that routes"),
         ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
+        ("a router", f"{plan.router_bytes / _GB:,.1f} GB"),
         ("network", f"{plan.query_bytes / _KB:,.0f} kB a query between router and shards"),
         ("time", f"p50 about {plan.p50_ms:,.0f} ms, p99 about {plan.p99_ms:,.0f} ms a query"),
         (
             "options",
-            f"--shards {plan.shards} --shard-servers with {plan.replicas} addresses for each",
+            f"--shards {plan.shards} --shard-servers ADDRESSES --cluster-token FILE, with"
+            f" {addresses}",
         ),
     ]
 
 
-def _assumptions() -> list[str]:
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count > 1 else ''}"
+
+
+def _assumptions(plan: "Plan") -> list[str]:
+    from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN
     from divgrpc.sharding import sizing
 
-    return [
-        f"float32 vectors, and {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
+    sizes = [
+        f"float32 vectors in cells, as Build stores {CELLS_ROWS_MIN:,} points or more by default,"
+        f" with {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
         f"{sizing.USED_SHARE:.0%} of the memory of a machine is used, and all points are in memory",
         f"{sizing.GENERATIONS} generations are open while one replaces the other",
+    ]
+    if plan.shards == 1:
+        return sizes
+    return [
+        *sizes,
         f"a query has {sizing.CANDIDATES} candidates and hashes {sizing.HASH_LIMIT:,} points",
         "points are placed by a hash of their ids, so all shards have nearly the same number",
-        "times are of one query at a time, measured with all processes on two cores of one machine;"
-        " a network between machines adds its own",
+        "times are of one query at a time, measured with all processes on two cores of one machine"
+        f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for more points; a"
+        " network between machines adds its own",
         "a build runs on the machine that routes, and writes all shards to the data directory",
     ]
 

@@ -85,7 +85,8 @@ class ReplicaBehindError(errors.UnavailableError):
     def __init__(self, least: int, sequence: int) -> None:
         super().__init__(
             f"min_sequence is {least}, and this read-only server has seen merged writes up to"
-            f" {sequence}; try again later, or ask the server that writes"
+            f" {sequence}; later ones follow when they are merged, which `divgrpc compact` does at"
+            " once; or ask the server that writes"
         )
         self.metadata = {"sequence": str(sequence)}
 
@@ -97,7 +98,8 @@ class ShardsMissingError(errors.UnavailableError):
 
     def __init__(self, shards: Sequence[int]) -> None:
         self.shards = shards
-        super().__init__(f"no server with shard {_names(shards)} of the index is running; retry")
+        noun = "shards" if len(shards) > 1 else "shard"
+        super().__init__(f"no server with {noun} {_names(shards)} of the index is running; retry")
 
 
 class PlacesMissingError(errors.DivgrpcError):
@@ -105,10 +107,13 @@ class PlacesMissingError(errors.DivgrpcError):
 
     reason = "PLACES_MISSING"
 
-    def __init__(self, places: Sequence[int], place_count: int) -> None:
+    def __init__(self, places: Sequence[int], place_count: int, faults: Sequence[str] = ()) -> None:
+        """Take the numbers of the places, and what is known of the servers there."""
+        nouns = "places" if len(places) > 1 else "place"
+        known = f" ({'; '.join(faults[:_NAMES_MAX])})" if faults else ""
         super().__init__(
-            f"no shard server runs at place {_names(places)} of {place_count}, so no query on the"
-            " index would be answered: start shard servers or nodes, and build again"
+            f"no shard server serves at {nouns} {_names(places)} of {place_count}{known}, so no"
+            " query on the index would be answered: start shard servers or nodes, and build again"
         )
 
 
@@ -318,9 +323,11 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
 
 def _names(numbers: Sequence[int]) -> str:
     """Return the first of some numbers as a text, and how many more there are."""
-    names = ", ".join(map(str, numbers[:_NAMES_MAX]))
-    more = len(numbers) - _NAMES_MAX
-    return f"{names} and {more} more" if more > 0 else names
+    names = [*map(str, numbers[:_NAMES_MAX])]
+    if len(numbers) > _NAMES_MAX:
+        names.append(f"{len(numbers) - _NAMES_MAX} more")
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _add(status: status_pb2.Status, detail: object) -> None:

@@ -22,7 +22,12 @@ from grpc import aio
 from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.codec import subjects
-from divgrpc_server.codec.statuses import MessageTooLargeError, ReplicaBehindError, explain
+from divgrpc_server.codec.statuses import (
+    MessageTooLargeError,
+    ReplicaBehindError,
+    ShardsMissingError,
+    explain,
+)
 from divgrpc_server.codec.subjects import IncomingMessage, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front import audit
@@ -68,7 +73,8 @@ _REQUEST_ID_KEY: Final = "x-request-id"
 _TRACE_KEY: Final = "traceparent"
 # Tells gRPC's clients after how many milliseconds to try again; a negative number forbids it.
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
-_BEHIND: Final = ReplicaBehindError.reason
+# A call that fails for one of these reasons has waited.
+_AFTER_WAIT: Final = (ReplicaBehindError.reason, ShardsMissingError.reason)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -368,7 +374,9 @@ class Service:
             self._record(call, code.name, status, logged_subject)
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
-            await context.abort(code, status.message, _trailers(status))
+            left = context.time_remaining()
+            may_repeat = left is None or left > time.monotonic() - start
+            await context.abort(code, status.message, _trailers(status, may_repeat=may_repeat))
             raise AssertionError("abort raises") from error
         finally:
             call.admission.leave()
@@ -419,14 +427,20 @@ class Service:
         return request_id or f"{self._prefix}-{next(self._numbers)}", trace
 
 
-def _trailers(status: status_pb2.Status) -> tuple[tuple[str, bytes | str], ...]:
-    """Return the trailing metadata of a call that fails with a status."""
+def _trailers(
+    status: status_pb2.Status, *, may_repeat: bool
+) -> tuple[tuple[str, bytes | str], ...]:
+    """Return the trailing metadata of a call that fails with a status.
+
+    may_repeat: whether its deadline leaves as much time as the call has taken.
+    """
     details = (DETAILS_KEY, status.SerializeToString())
     info = error_details_pb2.ErrorInfo()
     is_unavailable = status.code == code_pb2.UNAVAILABLE and bool(status.details)
-    if is_unavailable and status.details[0].Unpack(info) and info.reason == _BEHIND:
-        # The call has waited almost until its deadline. Another attempt would pass it, and its
-        # caller would not learn the reason.
+    if may_repeat or not is_unavailable:
+        return (details,)
+    if status.details[0].Unpack(info) and info.reason in _AFTER_WAIT:
+        # Another attempt would pass the deadline, and the caller would not learn the reason.
         return details, (_PUSHBACK_KEY, "-1")
     return (details,)
 

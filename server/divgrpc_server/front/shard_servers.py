@@ -191,10 +191,11 @@ class ShardServers:
             if left <= 0:
                 if not self._is_started:
                     raise UnavailableError("the engine is starting shard servers; retry")
-                servers = chain.from_iterable(map(self._topology.replicas, missing))
+                servers = [*chain.from_iterable(map(self._topology.replicas, missing))]
                 if any(map(self._states.is_unknown, servers)):
                     raise UnavailableError("shard servers are being checked; retry")
-                raise PlacesMissingError(missing, self._place_count)
+                faults = [*map(self._states.describe_fault, servers)]
+                raise PlacesMissingError(missing, self._place_count, faults)
             await self._await_change(self._changed, left)
 
     def _has_server(self, place: int) -> bool:
@@ -238,9 +239,13 @@ class ShardServers:
         wait_end = min(terms.end_time, time.monotonic() + wait_seconds)
         while True:
             changed, version = self._changed, self._topology.version
-            outcome = await self._ask_replicas(shard, message, terms)
+            outcome = await self._ask_replicas(shard, message, terms, wait_end)
             if isinstance(outcome, bytes):
                 return outcome
+            if outcome is not None and isinstance(outcome.error, LateError):
+                if waits and self._may_reply(shard):
+                    raise LateError(f"shard {shard} has not replied in time")
+                raise ShardsMissingError([shard])
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
             if outcome is not None and not is_lost and (waits or not _cannot_answer(outcome.error)):
                 raise outcome.error
@@ -251,10 +256,16 @@ class ShardServers:
                 # A server that was killed is replaced in a moment.
                 await self._await_change(changed, left)
 
+    def _may_reply(self, shard: int) -> bool:
+        return any(map(self._states.may_reply, self._topology.replicas(shard)))
+
     async def _ask_replicas(
-        self, shard: int, message: bytes, terms: _Terms
+        self, shard: int, message: bytes, terms: _Terms, wait_end: float
     ) -> bytes | _Failure | None:
-        """Ask one replica after another; return a reply, or the last failure, None without any."""
+        """Ask one replica after another; return a reply, or the last failure, None without any.
+
+        wait_end: the time until which to wait for replicas that fail their health checks.
+        """
         addresses = self._states.ordered(self._topology.replicas(shard))
         if not terms.waits:
             addresses = [*filter(self._states.may_reply, addresses)]
@@ -272,7 +283,10 @@ class ShardServers:
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                if terms.waits and not (completions or addresses):
+                is_silent = not (completions or addresses)
+                if is_silent and time.monotonic() >= wait_end and not self._may_reply(shard):
+                    return _Failure(UnavailableError("no replica replies to health checks"), True)
+                if is_silent and terms.waits:
                     # While one is silent, another one that was down may have come back.
                     waiting = {*calls.values()}
                     addresses = [a for a in self._topology.replicas(shard) if a not in waiting]

@@ -138,7 +138,19 @@ class ShardStates:
             self._faults[address] = _Fault("faulty", refusal.reason)
             return
         del self._faults[address]
-        self._logged.discard(address)
+        self._note_end(address)
+
+    def _note_end(self, address: str) -> None:
+        """Log that a server replies again, if its fault was logged."""
+        if address in self._logged:
+            self._logged.discard(address)
+            place = self._place_of(address)
+            self._log.info("a shard server replies again", place=place, address=address)
+
+    def _place_of(self, address: str) -> int | None:
+        """Return the number of the place of a server, None if it is in no topology any more."""
+        places = enumerate(self._topology.places)
+        return next((number for number, place in places if address in place), None)
 
     async def _retry(self, address: str) -> None:
         """Repeat the call that a server has refused, if that is due and nothing else is wrong."""
@@ -170,7 +182,7 @@ class ShardStates:
         """
         self._faults.pop(address, None)
         self._refusals.pop(address, None)
-        self._logged.discard(address)
+        self._note_end(address)
         if self._damage and message is not None:
             self._damage.pop(_subject(address, message), None)
 
@@ -182,7 +194,7 @@ class ShardStates:
             event = "a shard server cannot be reached"
             if state == "faulty":
                 event = "a shard server refuses this server: have both the same version and token?"
-            self._log.warning(event, address=address, reason=reason)
+            self._log.warning(event, place=self._place_of(address), address=address, reason=reason)
 
     def note_refusal(self, address: str, message: bytes, reason: str) -> None:
         """Note that a server refuses a message."""
@@ -217,6 +229,11 @@ class ShardStates:
     def is_unknown(self, address: str) -> bool:
         """Whether a server was neither checked nor asked since it is in the topology."""
         return self._faults.get(address) is _NOT_CHECKED
+
+    def describe_fault(self, address: str) -> str:
+        """Return the state of a server and the reason in words."""
+        replica = self._describe(address, is_alone=True)
+        return f"{address} is {replica.state}: {replica.reason}"
 
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""

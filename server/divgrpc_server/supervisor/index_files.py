@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
-from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.generations import IndexFolder, list_indexes, read_manifest
 from divgrpc.storage.layouts import read_merged
 from divgrpc.storage.published import bytes_below, read_writes
 from divgrpc.types import IndexInfo
@@ -50,6 +50,17 @@ class IndexFiles:
         if now - self._size_time >= _SIZE_SECONDS:
             self._size, self._size_time = bytes_below(self._root), now
         return self._size
+
+
+def divided_indexes(root: Path) -> list[str]:
+    """Return the names of the indexes that are divided among shards; damaged ones are left out."""
+    names = []
+    for name in list_indexes(root):
+        folder = IndexFolder(root / name)
+        with suppress(DivgrpcError, OSError, ValueError, KeyError, TypeError):
+            if read_manifest(folder.path / str(folder.current())).shards:
+                names.append(name)
+    return names
 
 
 def _sums(info: IndexInfo) -> dict[Key, Values]:

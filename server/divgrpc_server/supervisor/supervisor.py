@@ -45,6 +45,7 @@ from divgrpc_server.logging.logs import Logger, log_faults_of
 from divgrpc_server.security import cluster
 from divgrpc_server.supervisor import retention
 from divgrpc_server.supervisor.child import Child, Role, adopt_orphans, reap_orphans
+from divgrpc_server.supervisor.index_files import divided_indexes
 from divgrpc_server.supervisor.memory_root import memory_root
 from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
 from divgrpc_server.supervisor.tally import Tally
@@ -576,6 +577,12 @@ def run(config: Config, log: Logger) -> int:
         _storage(config, log) as root,
         _reserved_port(with_metrics) as bound,
     ):
+        if config.role != "shard" and config.shards == 1 and (names := divided_indexes(root)):
+            log.warning(
+                "indexes are divided among shards, and queries on them fail: start the server with"
+                " --shards",
+                indexes=names,
+            )
         supervise = _supervise(bound, root, metrics, cluster.secret_of(config), log)
         return asyncio.run(supervise)
 

@@ -16,8 +16,10 @@ from google.rpc import status_pb2
 from grpc import aio
 from structlog.testing import capture_logs
 
+from divgrpc.errors import UnavailableError
 from divgrpc.storage.generations import POINTER
 from divgrpc_protos.v1 import index_pb2
+from divgrpc_server.codec.statuses import ReplicaBehindError, ShardsMissingError
 from divgrpc_server.config import Config
 from divgrpc_server.front.audit import AuditLog
 from divgrpc_server.front.catalog import Catalog
@@ -51,6 +53,7 @@ class Context:
     ) -> None:
         self._messages: list[object] = [message, aio.EOF]
         self.error_details: Details | None = None
+        self.trailers: dict[str, Any] = {}
         self.invocation_metadata = lambda: metadata
         self.time_remaining = lambda: remaining
         self.peer = lambda: "ipv4:127.0.0.1:1"
@@ -63,6 +66,7 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
         """End the call."""
+        self.trailers = dict(trailers)
         self.error_details = details_of_status(code, status_pb2.Status.FromString(trailers[0][1]))
         raise aio.AbortError
 
@@ -175,6 +179,30 @@ def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
     assert event["error_id"] == details.metadata["error_id"]
     assert event["error_id"] in details.message
     assert isinstance(event["exc_info"], KeyError)
+
+
+@pytest.mark.parametrize(
+    ("error", "remaining", "is_final"),
+    [
+        (ShardsMissingError([1]), 0.0, True),
+        (ShardsMissingError([1]), 10.0, False),
+        (ReplicaBehindError(2, 1), 0.0, True),
+        (UnavailableError("no worker"), 0.0, False),
+    ],
+)
+def test_a_call_that_has_waited_is_not_repeated_without_time(
+    error: Exception, remaining: float, is_final: bool
+) -> None:
+    """Otherwise gRPC repeats it, and reports the deadline instead of the error."""
+
+    async def scene() -> dict[str, Any]:
+        parts, context = Parts(), Context(remaining=remaining)
+        parts.pool.answer = AsyncMock(side_effect=error)  # type: ignore[method-assign]
+        with pytest.raises(aio.AbortError):
+            await parts.call("Query", context)
+        return context.trailers
+
+    assert asyncio.run(scene()).get("grpc-retry-pushback-ms") == ("-1" if is_final else None)
 
 
 @pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])

@@ -306,7 +306,7 @@ async def test_a_late_reply_is_not_awaited(servers: Servers) -> None:
     address = await servers.start("slow", hang)
     servers.front.follow(Topology(1, ((address,),)))
     start = time.monotonic()
-    with pytest.raises(LateError):
+    with pytest.raises(LateError, match="shard 0"):
         await servers.front.ask({0: b"ab"}, 0.2)
     assert time.monotonic() - start < 9
     call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 20))
@@ -319,7 +319,47 @@ async def test_a_late_reply_is_not_awaited(servers: Servers) -> None:
 
 
 @with_servers()
+async def test_who_may_lack_a_silent_shard_does_without_it_when_time_ends(servers: Servers) -> None:
+    silent, there = await servers.start("silent", hang), await servers.start("there", reply)
+    servers.front.follow(Topology(1, ((silent,), (there,))))
+    with pytest.raises(ShardsMissingError) as error:
+        await servers.front.ask({0: b"ab", 1: b"cd"}, 0.3, waits=False)
+    assert error.value.shards == [0]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_silent_server_that_fails_its_checks_is_missing(waits: bool) -> None:
+    """Who waits for a server does so for a second here, and not until the deadline."""
+
+    @with_servers()
+    async def scene(servers: Servers) -> None:
+        silent = await servers.start("silent", hang)
+        servers.front.follow(Topology(1, ((silent,),)))
+        call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 25, waits=waits))
+        while not servers.calls:
+            await asyncio.sleep(0.01)
+        start = time.monotonic()
+        servers.front._states.note_fault(silent, "unreachable", "it does not reply")
+        with pytest.raises(ShardsMissingError) as error:
+            await call
+        assert error.value.shards == [0]
+        assert time.monotonic() - start < 15
+
+    scene()
+
+
+@with_servers()
+async def test_a_late_server_that_fails_its_checks_is_missing(servers: Servers) -> None:
+    silent = await servers.start("silent", hang)
+    servers.front.follow(Topology(1, ((silent,),)))
+    servers.front._states.note_fault(silent, "unreachable", "it does not reply")
+    with pytest.raises(ShardsMissingError):
+        await servers.front.ask({0: b"ab"}, 0.3)
+
+
+@with_servers()
 async def test_a_fault_is_logged_once_until_the_next_reply(servers: Servers) -> None:
+    """The reply is logged too."""
     behaviours = [fail(UnsupportedError("operation", "unknown"))]
 
     async def behave(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
@@ -332,12 +372,15 @@ async def test_a_fault_is_logged_once_until_the_next_reply(servers: Servers) -> 
             with pytest.raises(ShardsMissingError):
                 await servers.front.ask({0: b"ab"}, 10)
         assert ["UNIMPLEMENTED" in line["reason"] for line in lines] == [True]
+        assert (lines[0]["place"], lines[0]["address"]) == (0, address)
         behaviours.append(reply)
-        await servers.front.ask({0: b"ab"}, 10)
+        for _ in range(2):
+            await servers.front.ask({0: b"ab"}, 10)
+        assert [line["event"] for line in lines[1:]] == ["a shard server replies again"]
         behaviours.pop()
         with pytest.raises(ShardsMissingError):
             await servers.front.ask({0: b"ab"}, 10)
-        assert len(lines) == 2
+        assert len(lines) == 3
 
 
 def request(index: str, shard: int) -> bytes:
@@ -475,7 +518,10 @@ async def test_a_build_may_come_again_until_servers_are_checked(servers: Servers
     keeper = asyncio.ensure_future(servers.front.keep())
     while servers.meter.states != {"unreachable": 2}:
         await asyncio.sleep(0.01)
-    with pytest.raises(PlacesMissingError, match="place 0, 1 of 2"):
+    with pytest.raises(
+        PlacesMissingError,
+        match=r"places 0 and 1 of 2 \(127.0.0.1:1 is unreachable: .*127.0.0.1:2 is",
+    ):
         await servers.front.await_places()
     keeper.cancel()
 
