@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from divgrpc.errors import LimitExceededError, invalid
+from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN
 from divgrpc.hashing.partition import cell_count
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.finding import share_of
 
+# Sizes are those of an index in cells, which Build makes of so many points or more.
+CELL_POINTS_MIN: Final = CELLS_ROWS_MIN
 # Bytes of a point beside its vector: code 32, id 8, scan term 4, row number in its cell 4.
 POINT_BYTES: Final = 48
 # Bytes of a cell beside its centre, in every server.

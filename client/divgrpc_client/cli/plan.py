@@ -116,11 +116,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _assumptions(plan: "Plan") -> list[str]:
-    from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN
     from divgrpc.sharding import sizing
 
     sizes = [
-        f"float32 vectors in cells, as Build stores {CELLS_ROWS_MIN:,} points or more by default,"
+        f"float32 vectors in cells, as Build stores {sizing.CELL_POINTS_MIN:,} points or more by default,"
         f" with {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
         f"{sizing.USED_SHARE:.0%} of the memory of a machine is used, and all points are in memory",
         f"{sizing.GENERATIONS} generations are open while one replaces the other",
