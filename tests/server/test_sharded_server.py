@@ -387,7 +387,7 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
             eventually(lambda: readiness(server) == "ok\n")
             shard_server.stop()
             eventually(lambda: "no server of some shards" in readiness(server))
-            with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 0"):
+            with failing(CODES.UNAVAILABLE, UnavailableError, match="shards? 0"):
                 client.query("points", QUERIES)
         assert server.pids("engine") == []
 

@@ -85,8 +85,8 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
         ("disk", f"{plan.disk_bytes / _GB:,.1f} GB while a build replaces the index"),
     ]
     if plan.shards == 1:
-        others = f", and {_counted(plan.replicas - 1, 'read-only replica')}"
-        servers = "the server" + (f" that writes{others}" if plan.replicas > 1 else "")
+        replicas = _counted(plan.replicas - 1, "read-only replica")
+        servers = f"the server that writes, and {replicas}" if plan.replicas > 1 else "the server"
         return [
             *lines,
             ("shards", "none: one machine holds the index, and answers faster than shards"),
@@ -119,8 +119,8 @@ def _assumptions(plan: "Plan") -> list[str]:
     from divgrpc.sharding import sizing
 
     sizes = [
-        f"float32 vectors in cells, as Build stores {sizing.CELL_POINTS_MIN:,} points or more by default,"
-        f" with {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
+        f"float32 vectors in cells, as Build stores {sizing.CELL_POINTS_MIN:,} points or more by"
+        f" default, with {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
         f"{sizing.USED_SHARE:.0%} of the memory of a machine is used, and all points are in memory",
         f"{sizing.GENERATIONS} generations are open while one replaces the other",
     ]

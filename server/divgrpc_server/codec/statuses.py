@@ -326,8 +326,7 @@ def _names(numbers: Sequence[int]) -> str:
     names = [*map(str, numbers[:_NAMES_MAX])]
     if len(numbers) > _NAMES_MAX:
         names.append(f"{len(numbers) - _NAMES_MAX} more")
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _add(status: status_pb2.Status, detail: object) -> None:

@@ -87,6 +87,9 @@ class _Failure(NamedTuple):
     is_local: bool
 
 
+_SILENT: Final = _Failure(UnavailableError("no replica replies to health checks"), is_local=True)
+
+
 class _Terms(NamedTuple):
     """How to ask: until when, and what `sharded_pool.Shards.ask` says of `waits` and `is_job`."""
 
@@ -266,9 +269,7 @@ class ShardServers:
 
         wait_end: the time until which to wait for replicas that fail their health checks.
         """
-        addresses = self._states.ordered(self._topology.replicas(shard))
-        if not terms.waits:
-            addresses = [*filter(self._states.may_reply, addresses)]
+        addresses = self._ordered(shard, terms)
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
         is_due = True
@@ -283,13 +284,11 @@ class ShardServers:
                 completions, _ = await asyncio.wait(
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                is_silent = not (completions or addresses)
-                if is_silent and time.monotonic() >= wait_end and not self._may_reply(shard):
-                    return _Failure(UnavailableError("no replica replies to health checks"), True)
-                if is_silent and terms.waits:
-                    # While one is silent, another one that was down may have come back.
-                    waiting = {*calls.values()}
-                    addresses = [a for a in self._topology.replicas(shard) if a not in waiting]
+                if not (completions or addresses):
+                    if time.monotonic() >= wait_end and not self._may_reply(shard):
+                        return _SILENT
+                    if terms.waits:
+                        addresses = self._others(shard, calls.values())
                 is_due = bool(completions) or (bool(addresses) and self._take_hedge(calls.values()))
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
@@ -304,6 +303,15 @@ class ShardServers:
             for task in calls:
                 task.cancel()
         return failure
+
+    def _ordered(self, shard: int, terms: _Terms) -> list[str]:
+        """Return the replicas to ask, one after another."""
+        addresses = self._states.ordered(self._topology.replicas(shard))
+        return addresses if terms.waits else [*filter(self._states.may_reply, addresses)]
+
+    def _others(self, shard: int, waiting: Iterable[str]) -> list[str]:
+        """Return the replicas that are not asked yet; while one is silent, others may come back."""
+        return [*filterfalse({*waiting}.__contains__, self._topology.replicas(shard))]
 
     @property
     def _hedge_timeout(self) -> float:
