@@ -547,6 +547,13 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
         ):
             assert failure(ask, **options).code is code
         queries: Callable[..., bytes] = channel.unary_unary("/divgrpc.v1.DiverseIndex/Query")
-        with pytest.raises(grpc.RpcError) as error:
-            queries(query_pb2.QueryRequest(index="points").SerializeToString(), timeout=30)
-        assert error.value.code() is CODES.UNIMPLEMENTED
+        details = failure(queries, query_pb2.QueryRequest(index="points").SerializeToString())
+        assert (details.code, details.reason) == (CODES.UNIMPLEMENTED, "UNSUPPORTED")
+        assert "call the server that asks it" in details.message
+
+
+def test_a_shard_server_says_whom_to_call(shard_server: RunningServer) -> None:
+    with Client(shard_server.target) as client:
+        for call in (client.list_indexes, lambda: client.build("points", POINTS)):
+            with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="is a shard server"):
+                call()

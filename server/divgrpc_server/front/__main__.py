@@ -16,6 +16,7 @@ from typing import Final, Literal
 from grpc import aio
 from grpc_health.v1 import health, health_pb2
 
+from divgrpc.errors import UnsupportedError
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_server.front.audit import AuditLog
@@ -34,7 +35,12 @@ from divgrpc_server.front.service import SERVICE, Service
 from divgrpc_server.front.shard_servers import SERVICE as SHARD_SERVICE
 from divgrpc_server.front.shard_servers import ShardServers
 from divgrpc_server.front.sharded_pool import ShardedPool
-from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
+from divgrpc_server.front.standard_services import (
+    HEALTH,
+    RefusingHandler,
+    health_handler,
+    reflection_handlers,
+)
 from divgrpc_server.front.tls import Reloader
 from divgrpc_server.front.tracing import Tracer, tracer_of
 from divgrpc_server.front.writer import Writer
@@ -44,6 +50,7 @@ from divgrpc_server.logging.logs import AccessLog, Logger
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
+_NOT_HERE: Final = "this is a shard server: call the server that asks it, which has --shards"
 # Maximum number of bytes that a router may send to a shard server at once.
 _ASK_BYTES_MAX: Final = 64 << 20
 _OPTIONS: Final = (
@@ -157,6 +164,7 @@ class Front:
         handlers = [health_handler(self._health, lambda: self._kernels)]
         if self._is_shard:
             methods = self._service.shard_methods()
+            handlers.append(RefusingHandler(SERVICE, UnsupportedError("target", _NOT_HERE)))
         else:
             methods = self._service.registered_methods()
             handlers.append(self._service.handler())

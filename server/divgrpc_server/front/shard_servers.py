@@ -117,7 +117,7 @@ class ShardServers:
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
-        self._states = ShardStates(replicas, self._channel, self._repeat, meter, log)
+        self._states = ShardStates(replicas, self._channel, self._probe, meter, log)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
@@ -355,21 +355,18 @@ class ShardServers:
             self._measure(time.monotonic() - start)
         return reply
 
-    async def _repeat(self, address: str, message: bytes) -> bool:
-        """Send a message that a server has refused again; return whether it answers.
-
-        It may answer that the index was replaced or deleted meanwhile.
-        """
+    async def _probe(self, address: str, message: bytes) -> str | None:
+        """Send a message to a server; see `ShardStates`."""
         ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(_METHOD)
         try:
             await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
         except aio.AioRpcError as error:
-            return _is_answer(_status_of(error))
+            return _refusal_in(error)
         except asyncio.CancelledError:
             if not is_channel_closed():
                 raise
-            return False
-        return True
+            return None
+        return ""
 
     def _channel(self, address: str) -> aio.Channel:
         channel = self._channels.get(address)
@@ -420,8 +417,7 @@ class ShardServers:
         if _is_answer(status):
             self._states.note_reply(address, None)
             return _Failure(RefusedError(status.SerializeToString()), False)
-        reason = f"{error.code().name}: {status.message}"
-        self._states.note_refusal(address, message, reason)
+        self._states.note_refusal(address, message, _refusal_in(error) or "")
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
 
 
@@ -435,6 +431,16 @@ def _is_answer(status: status_pb2.Status) -> bool:
         return False
     is_malformed = RefusedError(status.SerializeToString()).field == MESSAGE_FIELD
     return status.code != code_pb2.INVALID_ARGUMENT or not is_malformed
+
+
+def _refusal_in(error: aio.AioRpcError) -> str | None:
+    """Return why a server refuses a call, "" if it answers, None if it is silent or has no room."""
+    status = _status_of(error)
+    if _is_answer(status):
+        return ""
+    if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED, *_ELSEWHERE):
+        return None
+    return f"{error.code().name}: {status.message}"
 
 
 def _outcome_of(error: Exception) -> str:

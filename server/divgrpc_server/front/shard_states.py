@@ -1,9 +1,10 @@
 """What a front knows of the state of shard servers.
 
 Theory of operation. Each server is asked for its health once a second, so its state is known before
-a call meets it, and without calls. What calls meet is noted too: a server that refuses calls is at
-fault, whatever it says about its health, until it replies to one. The call that it has refused is
-repeated now and then, because others may wait for that.
+a call meets it, and without calls. Health says nothing about the token and the version, so a server
+that becomes healthy is asked about no index, once. What calls meet is noted too: a server that
+refuses calls is at fault, whatever it says about its health, until it replies to one. The call that
+it has refused is repeated now and then, because others may wait for that.
 """
 
 import asyncio
@@ -49,6 +50,8 @@ class _Refusal(NamedTuple):
     pause_seconds: float
 
 
+# A message about no index, which a server that lets this one in answers with an error.
+_NO_INDEX: Final = shard_index_pb2.AskRequest().SerializeToString()
 _NOT_CHECKED: Final = _Fault("starting", "its health is not known yet")
 _NO_WORKER: Final = _Fault("starting", "its health service says that it does not serve")
 _NOT_STARTED: Final = ReplicaInfo("", "starting", "the server is being started")
@@ -61,16 +64,17 @@ class ShardStates:
         self,
         replicas: int,
         channel: Callable[[str], aio.Channel],
-        repeat: Callable[[str, bytes], Awaitable[bool]],
+        probe: Callable[[str, bytes], Awaitable[str | None]],
         meter: ShardMeter,
         log: Logger,
     ) -> None:
         """Take how many servers each place should have, 0 for those of the topology.
 
         channel: returns the connection to an address.
-        repeat: sends a message that a server has refused again, and returns whether it answers.
+        probe: sends a message to an address, and returns why the server refuses it, "" if it
+            answers, None if it is silent or has no room. It may answer that there is no such index.
         """
-        self._replicas, self._channel, self._repeat = replicas, channel, repeat
+        self._replicas, self._channel, self._probe = replicas, channel, probe
         self._meter, self._log = meter, log
         self._topology = Topology(0, ())
         self._faults: dict[str, _Fault] = {}
@@ -129,16 +133,22 @@ class ShardStates:
             if status != health_pb2.HealthCheckResponse.SERVING:
                 self._faults[address] = _NO_WORKER
             elif fault is not None and fault.state != "faulty":
-                self._end_fault(address)
+                await self._end_fault(address, fault)
 
-    def _end_fault(self, address: str) -> None:
+    async def _end_fault(self, address: str, fault: _Fault) -> None:
         """Note that a server is healthy, which may still refuse calls."""
         refusal = self._refusals.get(address)
         if refusal is not None:
             self._faults[address] = _Fault("faulty", refusal.reason)
             return
-        del self._faults[address]
-        self._note_end(address)
+        reason = await self._probe(address, _NO_INDEX)
+        if self._faults.get(address) is not fault:
+            return  # a call has met the server meanwhile
+        if reason:
+            self.note_refusal(address, _NO_INDEX, reason)
+        else:
+            del self._faults[address]
+            self._note_end(address)
 
     def _note_end(self, address: str) -> None:
         """Log that a server replies again, if its fault was logged."""
@@ -163,7 +173,8 @@ class ShardStates:
         pause = refusal.pause_seconds
         longer = min(_RETRY_SECONDS_MAX, 2 * pause)
         self._refusals[address] = refusal._replace(due_time=now + pause, pause_seconds=longer)
-        if await self._repeat(address, refusal.message) and self._faults.get(address) is fault:
+        answer = await self._probe(address, refusal.message)
+        if answer == "" and self._faults.get(address) is fault:
             self.note_reply(address, None)
 
     def _count(self) -> None:

@@ -1,4 +1,4 @@
-"""Standard gRPC services: health, and reflection in the versions v1alpha and v1.
+"""Standard gRPC services: health, reflection in the versions v1alpha and v1, and refusals.
 
 Requests are parsed here so that a request that cannot be parsed ends with INVALID_ARGUMENT, whereas
 gRPC itself would return UNKNOWN. grpcio-reflection supports only v1alpha of reflection. The
@@ -61,6 +61,26 @@ def health_handler(
         ),
     }
     return grpc.method_handlers_generic_handler(HEALTH, handlers)
+
+
+class RefusingHandler(grpc.GenericRpcHandler):
+    """Refuses all calls of a service with an error that says whom to call."""
+
+    def __init__(self, service: str, error: DivgrpcError) -> None:
+        """Take the full name of the service."""
+        self._prefix, self._error = f"/{service}/", error
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return what refuses a call of any kind, None for a call of another service."""
+
+        async def refuse(_: AsyncIterator[bytes], context: _Context[Any]) -> None:
+            await _abort(self._error, context)
+
+        if not handler_call_details.method.startswith(self._prefix):
+            return None
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def reflection_handlers(

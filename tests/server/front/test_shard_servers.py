@@ -2,16 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import grpc
 import pytest
 from google.rpc import code_pb2
-from grpc import aio
-from grpc_health.v1 import health_pb2
-from grpc_health.v1.health import aio as health_aio
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from structlog.testing import capture_logs
 
 from divgrpc.errors import (
@@ -23,130 +17,21 @@ from divgrpc.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from divgrpc.types.shards import ReplicaInfo
-from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
     LateError,
-    PlacesMissingError,
     QueueFullError,
     ShardsMissingError,
-    status_of,
 )
-from divgrpc_server.config import Config
-from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
-from divgrpc_server.front.shard_servers import SERVICE, ShardServers
-from divgrpc_server.front.standard_services import DETAILS_KEY
-from divgrpc_server.ipc.control import Message
 from divgrpc_server.ipc.topology import Topology
-from divgrpc_server.logging import logs
-
-SECRET = "sixteen characters"  # noqa: S105  # of these tests alone
-# What a server does with a message: it returns the reply.
-Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
-
-
-class Meter(ShardMeter):
-    """Collects what a front counts."""
-
-    def __init__(self) -> None:
-        super().__init__(None, 1)
-        self.calls: list[str] = []
-        self.hedges = 0
-        self.states: dict[str, int] = {}
-        self.missing = 0
-
-    def add_call(self, outcome: str) -> None:
-        """Note the outcome."""
-        self.calls.append(outcome)
-
-    def add_hedge(self) -> None:
-        """Count it."""
-        self.hedges += 1
-
-    def set_states(self, counts: Mapping[str, int], missing: int) -> None:
-        """Note how many servers have each state."""
-        self.states = {state: count for state, count in counts.items() if count}
-        self.missing = missing
-
-
-class Servers:
-    """Shard servers in this process, and a front's view of them."""
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
-        config = Config(shards=2, worker_wait=1.0, **options)
-        self.meter = Meter()
-        self.front = ShardServers(config, SECRET, logs.configure(config, "test"), self.meter)
-        self.calls: list[str] = []
-        self._servers: list[aio.Server] = []
-
-    async def start(self, name: str, behave: Behaviour) -> str:
-        """Start a server, and return its address."""
-
-        async def ask(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
-            assert ("authorization", f"Bearer {SECRET}") in context.invocation_metadata()
-            self.calls.append(name)
-            return await behave(request, context)
-
-        server = aio.server()
-        methods: dict[str, Any] = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
-        handler = grpc.method_handlers_generic_handler(SERVICE, methods)
-        health = health_aio.HealthServicer()
-        await health.set("", health_pb2.HealthCheckResponse.SERVING)
-        add_HealthServicer_to_server(health, server)
-        server.add_generic_rpc_handlers([handler])
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        self._servers.append(server)
-        return f"127.0.0.1:{port}"
-
-    async def stop(self) -> None:
-        """Close all connections and servers."""
-        await self.front.close()
-        for server in self._servers:
-            await server.stop(0)
-
-
-async def reply(request: bytes, _: object) -> bytes:
-    return request[::-1]
-
-
-async def hang(_: bytes, __: object) -> bytes:
-    await asyncio.sleep(60)
-    return b""
-
-
-def fail(error: DivgrpcError) -> Behaviour:
-    """Return what a server does that ends each call with an error."""
-
-    async def behave(_: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
-        status = status_of(error, "")
-        trailers = ((DETAILS_KEY, status.SerializeToString()),)
-        await context.abort(_CODES[status.code], status.message, trailers)
-        return b""
-
-    return behave
-
-
-def with_servers(**options: Any) -> Callable[[Any], Callable[[], None]]:  # noqa: ANN401
-    """Return a decorator that runs an asynchronous test with `Servers` in a new event loop."""
-
-    def decorate(test: Callable[[Servers], Awaitable[None]]) -> Callable[[], None]:
-        async def scene() -> None:
-            servers = Servers(**options)
-            try:
-                await asyncio.wait_for(test(servers), 30)
-            finally:
-                await servers.stop()
-
-        def run() -> None:
-            asyncio.run(scene())
-
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        return run
-
-    return decorate
+from support.processes.scripted_shard_servers import (
+    Servers,
+    fail,
+    hang,
+    reply,
+    request,
+    with_servers,
+)
 
 
 @with_servers()
@@ -383,64 +268,6 @@ async def test_a_fault_is_logged_once_until_the_next_reply(servers: Servers) -> 
         assert len(lines) == 3
 
 
-def request(index: str, shard: int) -> bytes:
-    """Return a message about a shard of an index."""
-    return shard_index_pb2.AskRequest(index=index, shard=shard).SerializeToString()
-
-
-@with_servers()
-async def test_the_states_of_replicas_are_known_without_calls(servers: Servers) -> None:
-    there, gone = await servers.start("there", reply), "127.0.0.1:1"
-    servers.front.follow(Topology(1, ((there, gone), (gone,))))
-    assert [one.state for one in servers.front.replicas("points", 0)] == ["starting"] * 2
-    keeper = asyncio.ensure_future(servers.front.keep())
-    # A check that is late is made again; the test as a whole has a limit.
-    while servers.meter.states != {"serving": 1, "unreachable": 2}:
-        await asyncio.sleep(0.01)
-    assert servers.meter.missing == 1
-    first, second = servers.front.replicas("points", 2)
-    assert first == ReplicaInfo(there, "serving")
-    assert (second.address, second.state) == (gone, "unreachable")
-    assert "UNAVAILABLE" in second.reason
-    servers.front.follow(Topology(2, ((there,), (there,))))
-    while servers.meter.states != {"serving": 2}:
-        await asyncio.sleep(0.01)
-    assert servers.meter.missing == 0
-    keeper.cancel()
-
-
-@with_servers(replicas=3)
-async def test_a_server_that_is_not_there_is_being_started(servers: Servers) -> None:
-    servers.front.follow(Topology(1, (("127.0.0.1:1", "127.0.0.1:2"), ())))
-    states = [[one.address for one in servers.front.replicas("points", n)] for n in range(2)]
-    assert states == [["127.0.0.1:1", "127.0.0.1:2", ""], ["", "", ""]]
-
-
-@with_servers(hedge_ms=10_000.0)
-async def test_damage_concerns_one_shard(servers: Servers) -> None:
-    """A reply to another call says nothing about it, and one about the shard ends it."""
-    behaviours = [fail(IndexDamagedError("bad bytes"))]
-
-    async def behave(message: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
-        is_damaged = message == request("points", 0)
-        return await (behaviours[-1] if is_damaged else reply)(message, context)
-
-    address = await servers.start("bad", behave)
-    servers.front.follow(Topology(1, ((address,),)))
-    with pytest.raises(RefusedError):
-        await servers.front.ask({0: request("points", 0)}, 10)
-    await servers.front.ask({0: request("others", 0)}, 10)
-    assert servers.front.replicas("points", 0) == [ReplicaInfo(address, "faulty", "bad bytes")]
-    assert servers.front.replicas("others", 0)[0].state != "faulty"
-    assert servers.meter.calls == ["failed", "replied"]
-    behaviours.append(reply)
-    # The points of a build are in no shard.
-    await servers.front.ask({0: request("points", 0)}, 10, waits=False, is_job=True)
-    assert servers.front.replicas("points", 0) == [ReplicaInfo(address, "faulty", "bad bytes")]
-    await servers.front.ask({0: request("points", 0)}, 10)
-    assert servers.front.replicas("points", 0)[0].state != "faulty"
-
-
 @with_servers(hedge_ms=20.0)
 async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers: Servers) -> None:
     """Calls that may not ask another replica at once do so after a while, one each second."""
@@ -478,112 +305,3 @@ async def test_who_does_not_wait_tries_each_replica_once(servers: Servers) -> No
         await servers.front.ask({0: b"ab", 1: b"cd"}, 25, waits=False)
     assert error.value.shards == [0, 1]
     assert time.monotonic() - start < 15
-
-
-@with_servers()
-async def test_a_build_waits_for_a_server_at_each_place(servers: Servers) -> None:
-    """One replica is enough. The error says whether somebody is about to start the others."""
-    there, gone = await servers.start("there", reply), "127.0.0.1:1"
-    servers.front.follow(Topology(1, ((there, gone), (gone,))))
-    keeper = asyncio.ensure_future(servers.front.keep())
-    while servers.meter.states != {"serving": 1, "unreachable": 2}:
-        await asyncio.sleep(0.01)
-    servers.front._wait_seconds = 0.1
-    with pytest.raises(UnavailableError, match="engine is starting"):
-        await servers.front.await_places()
-    servers.front.handle(Message("engine", 1))
-    with pytest.raises(PlacesMissingError, match="place 1 of 2"):
-        await servers.front.await_places()
-    servers.front._wait_seconds = 20.0
-    build = asyncio.ensure_future(servers.front.await_places())
-    await asyncio.sleep(0)
-    servers.front.follow(Topology(2, ((there, gone), (there,))))
-    await build
-    keeper.cancel()
-
-
-@with_servers()
-async def test_a_build_waits_for_the_first_topology(servers: Servers) -> None:
-    servers.front._wait_seconds = 0.0
-    with pytest.raises(UnavailableError):
-        await servers.front.await_places()
-
-
-@with_servers(shard_servers="127.0.0.1:1,127.0.0.1:2", cluster_token="token")  # noqa: S106  # a file
-async def test_a_build_may_come_again_until_servers_are_checked(servers: Servers) -> None:
-    """A front that has just started knows nothing about servers that others have started."""
-    servers.front._wait_seconds = 0.0
-    with pytest.raises(UnavailableError, match="are being checked"):
-        await servers.front.await_places()
-    keeper = asyncio.ensure_future(servers.front.keep())
-    while servers.meter.states != {"unreachable": 2}:
-        await asyncio.sleep(0.01)
-    with pytest.raises(
-        PlacesMissingError,
-        match=r"places 0 and 1 of 2 \(127.0.0.1:1 is unreachable: .*127.0.0.1:2 is",
-    ):
-        await servers.front.await_places()
-    keeper.cancel()
-
-
-@with_servers(shard_servers="127.0.0.1:1,127.0.0.1:2", cluster_token="token")  # noqa: S106  # a file
-async def test_a_server_that_refuses_calls_is_missing_for_a_build(servers: Servers) -> None:
-    """Its health says nothing about the token."""
-    address = await servers.start("other", fail(UnsupportedError("token", "is another one")))
-    servers.front.follow(Topology(2, ((address,), (address,))))
-    servers.front._wait_seconds = 0.0
-    with pytest.raises(ShardsMissingError):
-        await servers.front.ask({0: b"ab"}, 10)
-    assert servers.front.replicas("points", 0)[0].state == "faulty"
-    with pytest.raises(PlacesMissingError):
-        await servers.front.await_places()
-
-
-@with_servers()
-async def test_a_server_that_refuses_calls_does_so_after_a_failed_check(servers: Servers) -> None:
-    address = await servers.start("other", fail(UnsupportedError("token", "is another one")))
-    servers.front.follow(Topology(2, ((address,),)))
-    servers.front._wait_seconds = 0.0
-    with pytest.raises(ShardsMissingError):
-        await servers.front.ask({0: b"ab"}, 10)
-    states = servers.front._states
-    states.note_fault(address, "unreachable", "it does not reply to health checks")
-    await states._check(address)
-    assert servers.front.replicas("points", 0)[0].state == "faulty"
-    states.note_reply(address, None)
-    await states._check(address)
-    # It was avoided, but there is no other one.
-    assert servers.front.replicas("points", 0)[0].state == "serving"
-
-
-@pytest.mark.parametrize("answer", [reply, fail(IndexNotFoundError("there is no index"))])
-def test_a_server_that_has_refused_a_call_is_asked_again(answer: Behaviour) -> None:
-    """So builds, which alone would not ask it, need not wait for a query."""
-    behaviours = [fail(UnsupportedError("token", "is another one"))]
-
-    async def behave(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
-        return await behaviours[-1](request, context)
-
-    @with_servers()
-    async def test(servers: Servers) -> None:
-        address = await servers.start("changing", behave)
-        servers.front.follow(Topology(1, ((address,), (address,))))
-        with pytest.raises(ShardsMissingError):
-            await servers.front.ask({0: b"ab"}, 10)
-        keeper = asyncio.ensure_future(servers.front.keep())
-        call_count = len(servers.calls)
-        while len(servers.calls) == call_count:
-            await asyncio.sleep(0.01)
-        assert servers.meter.states == {"faulty": 2}
-        behaviours.append(answer)
-        while servers.meter.states != {"serving": 2}:
-            await asyncio.sleep(0.01)
-        servers.front._wait_seconds = 0.0
-        await servers.front.await_places()
-        # It is not asked when nothing is wrong.
-        call_count = len(servers.calls)
-        await asyncio.sleep(1.5)
-        assert len(servers.calls) == call_count
-        keeper.cancel()
-
-    test()
