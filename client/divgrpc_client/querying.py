@@ -88,7 +88,7 @@ class QueryMethods:
         page_token: the `next_page_token` of the page before, to get the next page of the same
             request. No point is on two pages, even if points are written between them.
         min_sequence: the result must show at least the write of this number.
-        allow_partial: whether to answer without the points of shards that have no live server. The
+        allow_partial: whether to answer without the points of shards whose servers are silent. The
             `coverage` of the result is then below 1, and it names the `missing_shards`. No effect
             on queries that need stored points (`like`, `page_token`, ids in `already_shown`).
 

@@ -549,7 +549,7 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
         queries: Callable[..., bytes] = channel.unary_unary("/divgrpc.v1.DiverseIndex/Query")
         details = failure(queries, query_pb2.QueryRequest(index="points").SerializeToString())
         assert (details.code, details.reason) == (CODES.UNIMPLEMENTED, "UNSUPPORTED")
-        assert "call the server that asks it" in details.message
+        assert "call the server with --shards" in details.message
 
 
 def test_a_shard_server_says_whom_to_call(shard_server: RunningServer) -> None:

@@ -85,8 +85,10 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
         ("disk", f"{plan.disk_bytes / _GB:,.1f} GB while a build replaces the index"),
     ]
     if plan.shards == 1:
-        replicas = _counted(plan.replicas - 1, "read-only replica")
-        servers = f"the server that writes, and {replicas}" if plan.replicas > 1 else "the server"
+        replicas_text = _with_count(plan.replicas - 1, "read-only replica")
+        servers = "the server"
+        if plan.replicas > 1:
+            servers = f"the server that writes, and {replicas_text}"
         return [
             *lines,
             ("shards", "none: one machine holds the index, and answers faster than shards"),
@@ -94,7 +96,7 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
             ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
         ]
     count = plan.shards * plan.replicas
-    addresses = f"{count:,} addresses, {plan.replicas} for each shard"
+    addresses_text = f"{count:,} addresses, {plan.replicas} for each shard"
     return [
         *lines,
         ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
@@ -106,12 +108,12 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
         (
             "options",
             f"--shards {plan.shards} --shard-servers ADDRESSES --cluster-token FILE, with"
-            f" {addresses}",
+            f" {addresses_text}",
         ),
     ]
 
 
-def _counted(count: int, noun: str) -> str:
+def _with_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count > 1 else ''}"
 
 
@@ -131,7 +133,7 @@ def _assumptions(plan: "Plan") -> list[str]:
         f"a query has {sizing.CANDIDATES} candidates and hashes {sizing.HASH_LIMIT:,} points",
         "points are placed by a hash of their ids, so all shards have nearly the same number",
         "times are of one query at a time, measured with all processes on two cores of one machine"
-        f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for more points; a"
+        f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for other numbers; a"
         " network between machines adds its own",
         "a build runs on the machine that routes, and writes all shards to the data directory",
     ]

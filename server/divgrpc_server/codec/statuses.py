@@ -24,6 +24,8 @@ from divgrpc_server.ipc.tags import log_fields, request_id_of
 DOMAIN: Final = "divgrpc"
 # Number of shards or places that an error names.
 _NAMES_MAX: Final = 20
+# The same of what is wrong with servers, because a message has a limit.
+_FAULTS_MAX: Final = 3
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
 
 
@@ -85,8 +87,7 @@ class ReplicaBehindError(errors.UnavailableError):
     def __init__(self, least: int, sequence: int) -> None:
         super().__init__(
             f"min_sequence is {least}, and this read-only server has seen merged writes up to"
-            f" {sequence}; later ones follow when they are merged, which `divgrpc compact` does at"
-            " once; or ask the server that writes"
+            f" {sequence}; run `divgrpc compact` to merge later ones, or ask the server that writes"
         )
         self.metadata = {"sequence": str(sequence)}
 
@@ -99,7 +100,7 @@ class ShardsMissingError(errors.UnavailableError):
     def __init__(self, shards: Sequence[int]) -> None:
         self.shards = shards
         noun = "shards" if len(shards) > 1 else "shard"
-        super().__init__(f"no server with {noun} {_names(shards)} of the index is running; retry")
+        super().__init__(f"no server with {noun} {_names(shards)} of the index replies; retry")
 
 
 class PlacesMissingError(errors.DivgrpcError):
@@ -109,11 +110,14 @@ class PlacesMissingError(errors.DivgrpcError):
 
     def __init__(self, places: Sequence[int], place_count: int, faults: Sequence[str] = ()) -> None:
         """Take the numbers of the places, and what is known of the servers there."""
-        nouns = "places" if len(places) > 1 else "place"
-        known = f" ({'; '.join(faults[:_NAMES_MAX])})" if faults else ""
+        noun = "places" if len(places) > 1 else "place"
+        texts = [*faults[:_FAULTS_MAX]]
+        if len(faults) > _FAULTS_MAX:
+            texts.append(f"and {len(faults) - _FAULTS_MAX} more")
         super().__init__(
-            f"no shard server serves at {nouns} {_names(places)} of {place_count}{known}, so no"
-            " query on the index would be answered: start shard servers or nodes, and build again"
+            f"no shard server serves at {noun} {_names(places)} of {place_count}, so no query on"
+            " the index would be answered: start shard servers or nodes, and build again"
+            + "".join(f"; {text}" for text in texts)
         )
 
 

@@ -50,7 +50,7 @@ from divgrpc_server.logging.logs import AccessLog, Logger
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
-_NOT_HERE: Final = "this is a shard server: call the server that asks it, which has --shards"
+_WRONG_SERVER: Final = "this is a shard server: call the server with --shards that asks this one"
 # Maximum number of bytes that a router may send to a shard server at once.
 _ASK_BYTES_MAX: Final = 64 << 20
 _OPTIONS: Final = (
@@ -164,7 +164,7 @@ class Front:
         handlers = [health_handler(self._health, lambda: self._kernels)]
         if self._is_shard:
             methods = self._service.shard_methods()
-            handlers.append(RefusingHandler(SERVICE, UnsupportedError("target", _NOT_HERE)))
+            handlers.append(RefusingHandler(SERVICE, UnsupportedError("target", _WRONG_SERVER)))
         else:
             methods = self._service.registered_methods()
             handlers.append(self._service.handler())

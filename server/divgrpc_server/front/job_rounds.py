@@ -87,7 +87,7 @@ async def _replies(shards: "Shards", step: rounds.Round) -> dict[int, bytes]:
         try:
             seconds = end_time - time.monotonic()
             return await shards.ask(step.messages, seconds, waits=waits, is_job=True)
-        except RefusedError as error:
+        except (RefusedError, QueueFullError) as error:
             if error.reason != QueueFullError.reason or time.monotonic() > end_time:
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -73,8 +73,8 @@ _REQUEST_ID_KEY: Final = "x-request-id"
 _TRACE_KEY: Final = "traceparent"
 # Tells gRPC's clients after how many milliseconds to try again; a negative number forbids it.
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
-# A call that fails for one of these reasons has waited.
-_AFTER_WAIT: Final = (ReplicaBehindError.reason, ShardsMissingError.reason)
+_BEHIND: Final = ReplicaBehindError.reason
+_MISSING: Final = ShardsMissingError.reason
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -374,8 +374,8 @@ class Service:
             self._record(call, code.name, status, logged_subject)
             if not isinstance(error, Exception):
                 raise  # swallowing a cancellation would leak gRPC's memory of the call
-            left = context.time_remaining()
-            may_repeat = left is None or left > time.monotonic() - start
+            seconds_left = context.time_remaining()
+            may_repeat = seconds_left is None or seconds_left > time.monotonic() - start
             await context.abort(code, status.message, _trailers(status, may_repeat=may_repeat))
             raise AssertionError("abort raises") from error
         finally:
@@ -437,10 +437,11 @@ def _trailers(
     details = (DETAILS_KEY, status.SerializeToString())
     info = error_details_pb2.ErrorInfo()
     is_unavailable = status.code == code_pb2.UNAVAILABLE and bool(status.details)
-    if may_repeat or not is_unavailable:
+    if not (is_unavailable and status.details[0].Unpack(info)):
         return (details,)
-    if status.details[0].Unpack(info) and info.reason in _AFTER_WAIT:
-        # Another attempt would pass the deadline, and the caller would not learn the reason.
+    if info.reason == _BEHIND or (info.reason == _MISSING and not may_repeat):
+        # The call has waited. Another attempt would pass the deadline, and the caller would not
+        # learn the reason.
         return details, (_PUSHBACK_KEY, "-1")
     return (details,)
 

@@ -8,6 +8,7 @@ as queries wait for a worker.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -19,13 +20,14 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
-from divgrpc.errors import IndexChangedError, UnavailableError
+from divgrpc.errors import DivgrpcError, IndexChangedError, UnavailableError
 from divgrpc.sharding.messages import MESSAGE_FIELD
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
     LateError,
     PlacesMissingError,
+    QueueFullError,
     ReplyTooLargeError,
     ShardsMissingError,
     WorkersEndedError,
@@ -87,7 +89,7 @@ class _Failure(NamedTuple):
     is_local: bool
 
 
-_SILENT: Final = _Failure(UnavailableError("no replica replies to health checks"), is_local=True)
+_SILENCE: Final = _Failure(UnavailableError("no replica replies to health checks"), is_local=True)
 
 
 class _Terms(NamedTuple):
@@ -242,11 +244,11 @@ class ShardServers:
         wait_end = min(terms.end_time, time.monotonic() + wait_seconds)
         while True:
             changed, version = self._changed, self._topology.version
-            outcome = await self._ask_replicas(shard, message, terms, wait_end)
+            outcome = await self._ask_replicas(shard, message, terms, wait_seconds)
             if isinstance(outcome, bytes):
                 return outcome
             if outcome is not None and isinstance(outcome.error, LateError):
-                if waits and self._may_reply(shard):
+                if waits:
                     raise LateError(f"shard {shard} has not replied in time")
                 raise ShardsMissingError([shard])
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
@@ -259,20 +261,17 @@ class ShardServers:
                 # A server that was killed is replaced in a moment.
                 await self._await_change(changed, left)
 
-    def _may_reply(self, shard: int) -> bool:
-        return any(map(self._states.may_reply, self._topology.replicas(shard)))
-
     async def _ask_replicas(
-        self, shard: int, message: bytes, terms: _Terms, wait_end: float
+        self, shard: int, message: bytes, terms: _Terms, wait_seconds: float
     ) -> bytes | _Failure | None:
         """Ask one replica after another; return a reply, or the last failure, None without any.
 
-        wait_end: the time until which to wait for replicas that fail their health checks.
+        wait_seconds: how long to wait for silent replicas that fail their health checks.
         """
         addresses = self._ordered(shard, terms)
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
-        is_due = True
+        is_due, loss_time = True, math.inf
         try:
             while addresses or calls:
                 if addresses and is_due:
@@ -285,10 +284,10 @@ class ShardServers:
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not (completions or addresses):
-                    if time.monotonic() >= wait_end and not self._may_reply(shard):
-                        return _SILENT
-                    if terms.waits:
-                        addresses = self._others(shard, calls.values())
+                    loss_time = self._loss_time(calls.values(), loss_time)
+                    if time.monotonic() - loss_time >= wait_seconds:
+                        return _SILENCE
+                    addresses = self._others(shard, calls.values(), terms)
                 is_due = bool(completions) or (bool(addresses) and self._take_hedge(calls.values()))
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
@@ -309,9 +308,16 @@ class ShardServers:
         addresses = self._states.ordered(self._topology.replicas(shard))
         return addresses if terms.waits else [*filter(self._states.may_reply, addresses)]
 
-    def _others(self, shard: int, waiting: Iterable[str]) -> list[str]:
-        """Return the replicas that are not asked yet; while one is silent, others may come back."""
-        return [*filterfalse({*waiting}.__contains__, self._topology.replicas(shard))]
+    def _loss_time(self, busy: Iterable[str], before: float) -> float:
+        """Return since when no server of `busy` may reply, infinity if one may.
+
+        before: what this has returned a moment ago.
+        """
+        return math.inf if any(map(self._states.may_reply, busy)) else min(before, time.monotonic())
+
+    def _others(self, shard: int, busy: Iterable[str], terms: _Terms) -> list[str]:
+        """Return the replicas that are not being asked; others may come back meanwhile."""
+        return [*filterfalse({*busy}.__contains__, self._ordered(shard, terms))]
 
     @property
     def _hedge_timeout(self) -> float:
@@ -361,6 +367,8 @@ class ShardServers:
         try:
             await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
         except aio.AioRpcError as error:
+            if _is_unreachable(error):
+                self._states.note_fault(address, "unreachable", error.details() or "")
             return _refusal_in(error)
         except asyncio.CancelledError:
             if not is_channel_closed():
@@ -388,6 +396,18 @@ class ShardServers:
             self._hedge_seconds = min(seconds, _SILENCE_SECONDS)
             self._durations.clear()
 
+    def _failure_of_grpc(self, status: status_pb2.Status, address: str) -> _Failure:
+        """Return what a status of gRPC itself means, which has no details."""
+        if status.code == code_pb2.CANCELLED:
+            # The server has more calls than it may have, or ends.
+            return _Failure(QueueFullError("a shard server has too much to do; try again"), True)
+        if status.code == code_pb2.RESOURCE_EXHAUSTED:
+            rule = "the messages to a shard are too large; send fewer rows at a time"
+            return _Failure(ReplyTooLargeError(rule), False)
+        # Nothing listens there, or the connection was lost.
+        self._states.note_fault(address, "unreachable", status.message)
+        return _Failure(UnavailableError("a shard server cannot be reached"), True)
+
     def _failure(
         self, error: aio.AioRpcError, address: str, message: bytes, terms: _Terms
     ) -> _Failure:
@@ -398,22 +418,17 @@ class ShardServers:
             return _Failure(RefusedError(status.SerializeToString()), True)
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
             return _Failure(IndexChangedError(_CHANGED), False)
-        if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED):
-            return _Failure(LateError("a shard has not replied before the deadline"), False)
-        if status.code in _ELSEWHERE:
-            if status.details:
-                if status.code == code_pb2.DATA_LOSS:
-                    self._states.note_damage(address, message, status.message)
-                refusal = RefusedError(status.SerializeToString())
-                return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
-            if status.code == code_pb2.RESOURCE_EXHAUSTED:
-                error_of_size = ReplyTooLargeError(
-                    "the messages to a shard are too large; send fewer rows at a time"
-                )
-                return _Failure(error_of_size, False)
-            # It is gRPC that says so: nothing listens there, or the connection was lost.
-            self._states.note_fault(address, "unreachable", status.message)
-            return _Failure(UnavailableError("a shard server cannot be reached"), True)
+        if status.code == code_pb2.DEADLINE_EXCEEDED:
+            late: DivgrpcError = LateError("a shard has not replied in time")
+            missing = UnavailableError("a shard server fails its health checks")
+            return _Failure(late if self._states.may_reply(address) else missing, False)
+        if status.code in _ELSEWHERE and status.details:
+            if status.code == code_pb2.DATA_LOSS:
+                self._states.note_damage(address, message, status.message)
+            refusal = RefusedError(status.SerializeToString())
+            return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
+        if status.code in (code_pb2.CANCELLED, *_ELSEWHERE):
+            return self._failure_of_grpc(status, address)
         if _is_answer(status):
             self._states.note_reply(address, None)
             return _Failure(RefusedError(status.SerializeToString()), False)
@@ -434,13 +449,19 @@ def _is_answer(status: status_pb2.Status) -> bool:
 
 
 def _refusal_in(error: aio.AioRpcError) -> str | None:
-    """Return why a server refuses a call, "" if it answers, None if it is silent or has no room."""
+    """Return why a server refuses a call, "" if it answers, None if that is not known."""
     status = _status_of(error)
     if _is_answer(status):
         return ""
     if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED, *_ELSEWHERE):
         return None
     return f"{error.code().name}: {status.message}"
+
+
+def _is_unreachable(error: aio.AioRpcError) -> bool:
+    """Return whether gRPC says so: nothing listens there, or the connection was lost."""
+    status = _status_of(error)
+    return status.code == code_pb2.UNAVAILABLE and not status.details
 
 
 def _outcome_of(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """What a front knows of the state of shard servers.
 
 Theory of operation. Each server is asked for its health once a second, so its state is known before
-a call meets it, and without calls. Health says nothing about the token and the version, so a server
-that becomes healthy is asked about no index, once. What calls meet is noted too: a server that
+a call meets it, and without calls. Health says nothing about the token, so a server that
+becomes healthy is sent a message that names no index. What calls meet is noted too: a server that
 refuses calls is at fault, whatever it says about its health, until it replies to one. The call that
 it has refused is repeated now and then, because others may wait for that.
 """
@@ -72,7 +72,7 @@ class ShardStates:
 
         channel: returns the connection to an address.
         probe: sends a message to an address, and returns why the server refuses it, "" if it
-            answers, None if it is silent or has no room. It may answer that there is no such index.
+            answers, None if that is not known. It may answer that there is no such index.
         """
         self._replicas, self._channel, self._probe = replicas, channel, probe
         self._meter, self._log = meter, log
@@ -145,9 +145,12 @@ class ShardStates:
         if self._faults.get(address) is not fault:
             return  # a call has met the server meanwhile
         if reason:
+            # The log may have said that it could not be reached, and not yet why it is of no use.
+            self._logged.discard(address)
             self.note_refusal(address, _NO_INDEX, reason)
-        else:
-            del self._faults[address]
+            return
+        del self._faults[address]
+        if reason is not None:
             self._note_end(address)
 
     def _note_end(self, address: str) -> None:
@@ -173,8 +176,8 @@ class ShardStates:
         pause = refusal.pause_seconds
         longer = min(_RETRY_SECONDS_MAX, 2 * pause)
         self._refusals[address] = refusal._replace(due_time=now + pause, pause_seconds=longer)
-        answer = await self._probe(address, refusal.message)
-        if answer == "" and self._faults.get(address) is fault:
+        reason = await self._probe(address, refusal.message)
+        if reason == "" and self._faults.get(address) is fault:
             self.note_reply(address, None)
 
     def _count(self) -> None:

@@ -16,7 +16,13 @@ def test_a_plan_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None
     plan = sizing.plan(10**9, 128, 256 * 10**9)
     assert lines["shards"] == f"{plan.shards} of {plan.points_per_shard:,} points"
     assert lines["machines"].startswith(f"{plan.machines}: ")
-    assert {"points", "memory", "network", "time", "options", "assumed"} <= lines.keys()
+    assert {"points", "memory", "disk", "network", "time", "options", "assumed"} <= lines.keys()
+    assert (plan.shards, plan.replicas, plan.point_bytes) == (6, 2, 4 * 128 + 48)
+    # The vectors and codes of two generations; the cells add less than a hundredth.
+    assert 1_120 * 10**9 < plan.disk_bytes < 1_130 * 10**9
+    assert lines["disk"].startswith(f"{plan.disk_bytes / 10**9:,.1f} GB")
+    assert plan.router_bytes < 0.01 * plan.shard_bytes
+    assert "with 12 addresses, 2 for each shard" in lines["options"]
 
 
 def test_json_has_every_number(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,8 +34,19 @@ def test_json_has_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_machine_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--rows", "1000", "--dims", "8", "--nodes", "1 GiB"]) == 0
-    assert "none: one machine holds the index" in capsys.readouterr().out
+    small = ["plan", "--rows", "1000", "--dims", "8", "--nodes", "1 GiB"]
+    for replicas, machines in (
+        ("1", "1: the server\n"),
+        ("2", "2: the server that writes, and 1 read-only replica\n"),
+        ("3", "3: the server that writes, and 2 read-only replicas\n"),
+    ):
+        assert main([*small, "--replicas", replicas]) == 0
+        output = capsys.readouterr().out
+        assert "none: one machine holds the index" in output
+        assert f"machines  {machines}" in output
+        # Nothing is assumed about what is not there.
+        assert "two cores" not in output
+        assert "a router" not in output
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def check_pages(index: Index, pieces: DividedIndex, count: int, **words: Any) ->
 
 @every_index
 def test_pages_of_each_selector(family: HashFamily, metric: Metric, kind: Points) -> None:
-    """Searches and dials alternate over metrics and selectors."""
+    """Dials alternate over selectors, and searches over metrics and selectors."""
     index, pieces = pair(family, metric, kind)
     for number, (selector, variant) in enumerate(SELECTIONS):
         if selector == "qp_relax":

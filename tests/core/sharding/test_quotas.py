@@ -95,7 +95,8 @@ def test_each_quota_with_each_selector(family: HashFamily, number: int) -> None:
     pieces = divided(index, 4, "hash")
     row = index.engine.vectors_of(next(index.scroll()).ids[:1])
     for turn, selector in enumerate(_SELECTORS):
-        words = words_of(_QUOTAS[number], ["fail", "relax"][(turn + number) % 2], 10)
+        on_infeasible = ["fail", "relax"][(turn + number + _FAMILIES.index(family)) % 2]
+        words = words_of(_QUOTAS[number], on_infeasible, 10)
         words |= {"selector": selector, "search": ["exact", "scan", "tables"][turn % 3]}
         check_call(index, pieces, partial(Index.query, queries=row, **words))
 

@@ -34,7 +34,7 @@ from support.processes.crashing_writer import (
 )
 
 # A test runs so many rounds, because its time is limited.
-ROUNDS = 25
+ROUNDS = 13
 KINDS: list[Points] = ["dense", "sparse"]
 # Tests of each kind of points.
 BLOCKS = -(-int(os.environ.get("DIVGRPC_CRASH_ROUNDS", "50")) // (ROUNDS * len(KINDS)))
@@ -113,7 +113,7 @@ def test_no_acknowledged_write_is_lost(
     writers: CrashingWriters, tmp_path: Path, block: int, kind: Points
 ) -> None:
     rng = np.random.default_rng(block)
-    # One block alone has both families, and points with and without a vector.
+    # Two blocks have both families for each kind of points.
     turn = block + KINDS.index(kind)
     family: HashFamily = "lsh_div" if turn % 3 == 1 else "cells"
     survivor = _Survivor(tmp_path / "points", family, kind, is_optional=turn % 2 == 1)

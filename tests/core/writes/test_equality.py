@@ -55,6 +55,7 @@ every_pair = pytest.mark.parametrize(
         ("cells", "cosine", "dense"),
         ("cells", "euclidean", "sparse"),
         ("cells", "inner_product", "dense"),
+        ("cells", "inner_product", "sparse"),
         ("lsh_div", "cosine", "sparse"),
         ("lsh_div", "euclidean", "dense"),
         ("lsh_div", "inner_product", "sparse"),

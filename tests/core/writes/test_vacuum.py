@@ -53,8 +53,10 @@ every_pair = pytest.mark.parametrize(
         ("cells", "cosine", "texts", "dense"),
         ("cells", "euclidean", "integers", "dense"),
         ("cells", "inner_product", "texts", "sparse"),
+        ("cells", "inner_product", "integers", "dense"),
         ("lsh_div", "cosine", "integers", "sparse"),
         ("lsh_div", "euclidean", "texts", "sparse"),
+        ("lsh_div", "euclidean", "integers", "dense"),
         ("lsh_div", "inner_product", "integers", "dense"),
     ],
 )

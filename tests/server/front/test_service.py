@@ -49,7 +49,7 @@ class Context:
         self,
         message: bytes | None = b"",
         metadata: tuple[tuple[str, str], ...] = (),
-        remaining: float = 10,
+        remaining: float | None = 10,
     ) -> None:
         self._messages: list[object] = [message, aio.EOF]
         self.error_details: Details | None = None
@@ -184,20 +184,26 @@ def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
 @pytest.mark.parametrize(
     ("error", "remaining", "is_final"),
     [
-        (ShardsMissingError([1]), 0.0, True),
+        (ShardsMissingError([1]), 0.01, True),
         (ShardsMissingError([1]), 10.0, False),
-        (ReplicaBehindError(2, 1), 0.0, True),
-        (UnavailableError("no worker"), 0.0, False),
+        (ShardsMissingError([1]), None, False),
+        (ReplicaBehindError(2, 1), 0.01, True),
+        (ReplicaBehindError(2, 1), None, True),
+        (UnavailableError("no worker"), 0.01, False),
     ],
 )
 def test_a_call_that_has_waited_is_not_repeated_without_time(
-    error: Exception, remaining: float, is_final: bool
+    error: Exception, remaining: float | None, is_final: bool
 ) -> None:
     """Otherwise gRPC repeats it, and reports the deadline instead of the error."""
 
+    async def fail(*_: object, **__: object) -> None:
+        await asyncio.sleep(0.05)
+        raise error
+
     async def scene() -> dict[str, Any]:
         parts, context = Parts(), Context(remaining=remaining)
-        parts.pool.answer = AsyncMock(side_effect=error)  # type: ignore[method-assign]
+        parts.pool.answer = fail  # type: ignore[method-assign, assignment]
         with pytest.raises(aio.AbortError):
             await parts.call("Query", context)
         return context.trailers

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import grpc
 import pytest
 from google.rpc import code_pb2
 from structlog.testing import capture_logs
@@ -240,6 +241,67 @@ async def test_a_late_server_that_fails_its_checks_is_missing(servers: Servers) 
     servers.front._states.note_fault(silent, "unreachable", "it does not reply")
     with pytest.raises(ShardsMissingError):
         await servers.front.ask({0: b"ab"}, 0.3)
+
+
+@with_servers()
+async def test_a_replica_that_refuses_calls_does_not_stand_for_a_silent_one(
+    servers: Servers,
+) -> None:
+    silent = await servers.start("silent", hang)
+    other = await servers.start("other", fail(UnsupportedError("token", "is another one")))
+    servers.front.follow(Topology(1, ((silent, other),)))
+    servers.front._states.note_fault(silent, "unreachable", "it does not reply")
+    for seconds in (0.3, 25.0):
+        with pytest.raises(ShardsMissingError):
+            await servers.front.ask({0: b"ab"}, seconds)
+
+
+@with_servers()
+async def test_a_check_that_fails_once_ends_no_call(servers: Servers) -> None:
+    """Though the call has taken longer than queries wait for a server."""
+
+    async def behave(request: bytes, _: object) -> bytes:
+        await asyncio.sleep(3.5)
+        return request
+
+    address = await servers.start("busy", behave)
+    servers.front.follow(Topology(1, ((address,),)))
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 25))
+    await asyncio.sleep(1.5)
+    servers.front._states.note_fault(address, "unreachable", "it does not reply")
+    await asyncio.sleep(0.9)
+    servers.front._states.note_reply(address, None)
+    assert await call == {0: b"ab"}
+
+
+@with_servers()
+async def test_who_may_lack_shards_asks_a_replica_that_comes_back(servers: Servers) -> None:
+    silent, back = await servers.start("silent", hang), await servers.start("back", reply)
+    servers.front.follow(Topology(1, ((silent, back),)))
+    servers.front._states.note_fault(back, "unreachable", "it does not reply")
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 25, waits=False))
+    await asyncio.sleep(0.3)
+    servers.front._states.note_reply(back, None)
+    assert await call == {0: b"ba"}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_server_that_ends_a_call_is_full(waits: bool) -> None:
+    """GRPC does so if there are more calls than a server may have. The next replica is asked."""
+
+    async def end(_: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        await context.abort(grpc.StatusCode.CANCELLED, "")
+        return b""
+
+    @with_servers()
+    async def scene(servers: Servers) -> None:
+        full, there = await servers.start("full", end), await servers.start("there", reply)
+        servers.front.follow(Topology(1, ((full, there), (full,))))
+        assert await servers.front.ask({0: b"ab"}, 10, waits=waits) == {0: b"ba"}
+        with pytest.raises(QueueFullError):
+            await servers.front.ask({1: b"ab"}, 10, waits=waits)
+
+    scene()
 
 
 @with_servers()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from divgrpc.errors import (
     IndexDamagedError,
@@ -123,7 +124,7 @@ async def test_a_build_may_come_again_until_servers_are_checked(servers: Servers
         await asyncio.sleep(0.01)
     with pytest.raises(
         PlacesMissingError,
-        match=r"places 0 and 1 of 2 \(127.0.0.1:1 is unreachable: .*127.0.0.1:2 is",
+        match=r"places 0 and 1 of 2, .*; 127.0.0.1:1 is unreachable: .*; 127.0.0.1:2 is",
     ):
         await servers.front.await_places()
     keeper.cancel()
@@ -153,12 +154,17 @@ async def test_a_server_that_lets_nobody_in_is_known_at_once(servers: Servers) -
     address, silent = await servers.start("other", behave), await servers.start("silent", hang)
     servers.front.follow(Topology(2, ((address,), (silent,))))
     servers.front._wait_seconds = 0.0
-    keeper = asyncio.ensure_future(servers.front.keep())
+    servers.front._states.note_fault(address, "unreachable", "it is not started yet")
+    with capture_logs() as lines:
+        keeper = asyncio.ensure_future(servers.front.keep())
+        while servers.meter.states.get("faulty") != 1:
+            await asyncio.sleep(0.01)
+    assert ["have both the same version and token?" in line["event"] for line in lines] == [True]
     # A healthy server that is silent may only be busy.
     while servers.meter.states != {"faulty": 1, "serving": 1}:
         await asyncio.sleep(0.01)
     with pytest.raises(
-        PlacesMissingError, match=r"place 0 of 2 .* is faulty: UNIMPLEMENTED: is an"
+        PlacesMissingError, match=r"place 0 of 2, .* is faulty: UNIMPLEMENTED: is an"
     ):
         await servers.front.await_places()
     behaviours.append(fail(IndexNotFoundError("there is no index")))
