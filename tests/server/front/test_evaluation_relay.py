@@ -196,7 +196,7 @@ def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     """An evaluation of an hour does not end because a queue was full for a moment."""
     monkeypatch.setattr(front_rounds, "_PAUSE_SECONDS", 0.01)
     full = RefusedError(status_of(QueueFullError("full"), "").SerializeToString())
-    shards = Answers(full, full)
+    shards = Answers(full, QueueFullError("a server has ended the call"))
     assert asyncio.run(front_rounds._replies(shards, rounds.Round({0: b"a"}, may_lack=False))) == {
         0: b"A"
     }
