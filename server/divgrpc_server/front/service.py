@@ -273,6 +273,7 @@ class Service:
             job = kind(_no_message, context.write)
 
             async def serve(call: Call) -> None:
+                await _send_headers(context)
                 job.read = _checked_reader(call, context)
                 await self._do(job, call)
 
@@ -291,7 +292,12 @@ class Service:
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
             incoming = IncomingMessage(method, request)
-            serve = self._relay(make(request, context.write), incoming)
+            relay = self._relay(make(request, context.write), incoming)
+
+            async def serve(call: Call) -> None:
+                await _send_headers(context)
+                await relay(call)
+
             size = len(request)
             await self._run(method, context, serve, lambda _: self._subject(incoming), size)
 
@@ -425,6 +431,15 @@ class Service:
             elif key == _TRACE_KEY and trace is None:
                 trace = parse_traceparent(str(value))
         return request_id or f"{self._prefix}-{next(self._numbers)}", trace
+
+
+async def _send_headers(context: _Context) -> None:
+    """Send the initial metadata of a call whose writes may be cancelled.
+
+    Otherwise the first write sends them. If it is cancelled, gRPC sends them again with the status,
+    which fails, and the caller waits until its deadline.
+    """
+    await context.send_initial_metadata(())
 
 
 def _trailers(

@@ -24,7 +24,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.front.audit import AuditLog
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.gate import Gate
-from divgrpc_server.front.jobs import Jobs
+from divgrpc_server.front.jobs import Job, Jobs
 from divgrpc_server.front.meter import NoCallMeter
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import Service
@@ -58,6 +58,7 @@ class Context:
         self.time_remaining = lambda: remaining
         self.peer = lambda: "ipv4:127.0.0.1:1"
         self.write = AsyncMock()
+        self.send_initial_metadata = AsyncMock()
 
     async def read(self) -> object:
         """Return the next message."""
@@ -209,6 +210,34 @@ def test_a_call_that_has_waited_is_not_repeated_without_time(
         return context.trailers
 
     assert asyncio.run(scene()).get("grpc-retry-pushback-ms") == ("-1" if is_final else None)
+
+
+async def _cancel_a_write(job: Job, _: str) -> None:
+    write = asyncio.ensure_future(job.write(b""))
+    await asyncio.sleep(0)
+    write.cancel()
+    raise UnavailableError("the process of the call has ended")
+
+
+@pytest.mark.parametrize("method", ["Build", "AddAttributes", "Evaluate", "Diagnose", "Compact"])
+def test_a_call_whose_progress_is_cancelled_gets_its_status(method: str) -> None:
+    async def scene() -> aio.AioRpcError:
+        parts, server = Parts(), aio.server()
+        setattr(parts.jobs, "relay", _cancel_a_write)  # noqa: B010  # mypy: a method
+        server.add_generic_rpc_handlers([parts.service.handler()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call: Any = channel.stream_stream(f"/divgrpc.v1.DiverseIndex/{method}")
+                with pytest.raises(aio.AioRpcError) as error:
+                    [_ async for _ in call(iter([b""]), timeout=20)]
+                return error.value
+        finally:
+            parts.pool.close()
+            await server.stop(0)
+
+    assert asyncio.run(scene()).code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])
