@@ -1,10 +1,12 @@
 """Load on servers that stall, fail or answer, and the exit codes of `divgrpc load`."""
 
 import json
+import os
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,16 @@ def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 91, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 2}
     assert report["errors"] == pytest.approx(0.09)
+
+
+def test_a_process_with_many_files_may_start_generators(script: ScriptedIndex, target: str) -> None:
+    """A descriptor of a thousand and more does not fit `select`, which generators call."""
+    with ExitStack() as stack:
+        for _ in range(1_100):
+            stack.callback(os.close, os.dup(2))
+        report = run_load(target, CALLS, constant(50, 1), QUICK)
+    assert report["codes"] == {"OK": 50}
+    assert len(script.queries) == 1 + 50
 
 
 def test_calls_of_the_warm_up_are_sent_and_not_counted(script: ScriptedIndex, target: str) -> None:
