@@ -21,7 +21,7 @@ _NEEDS_DATA = "needs DIVGRPC_DATA"
 # They have no time limit, because some of them build an index.
 settings.register_profile(
     "suite",
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

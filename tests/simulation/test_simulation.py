@@ -30,7 +30,7 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-@pytest.mark.parametrize(("part", "seeds"), [("writes", 12), ("serving", 24)])
+@pytest.mark.parametrize(("part", "seeds"), [("writes", 8), ("serving", 16)])
 def test_seeds_find_nothing(part: str, seeds: int) -> None:
     arguments = ("--part", part, "--seeds", str(seeds), "--first", "1000", "--processes", "1")
     outcome = simulate(*arguments)

@@ -162,7 +162,7 @@ def reader_of(items: list[Point], *, ordered: bool = True) -> FilterReader:
     return FilterReader(arrays, rows, Ids({}, rows), list(columns))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(points(), filters(), st.booleans())
 def test_a_filter_passes_the_rows_that_its_definition_passes(
     items: list[Point], condition: Condition, ordered: bool

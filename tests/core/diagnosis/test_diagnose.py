@@ -20,7 +20,7 @@ from divgrpc.types import Diagnosis, FloatArray, IdArray, Progress
 from reference import near_copies
 from support.checks.refusals import refused
 
-examples = settings(max_examples=40)
+examples = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -16,7 +16,7 @@ from divgrpc.types import Metric
 from reference import definitions, kernels
 from reference.index import clustered
 
-examples = settings(max_examples=40)
+examples = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 

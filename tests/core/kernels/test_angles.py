@@ -41,7 +41,7 @@ def objective(k: int, relevance: float, rule: int) -> Objective:
     return Objective(k, np.float32(relevance), rule, product=True, copy_limit=records.NO_COPIES)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     k=st.sampled_from([3, 10, 37]),

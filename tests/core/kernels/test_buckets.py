@@ -22,7 +22,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.types import EffectiveParameters, Sampling
 from reference import definitions, kernels
 
-examples = settings(max_examples=40)
+examples = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 WORDS = 2
 # Number of later points for which there is room.

@@ -14,7 +14,7 @@ from reference.index import clustered, kernel_points, selection_scratch
 from reference.selectors import pick_by_sums
 
 Int16s = npt.NDArray[np.int16]
-examples = settings(max_examples=40)
+examples = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 RULES = {
     "corrected": records.CORRECTED_RULE,

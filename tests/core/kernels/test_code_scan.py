@@ -16,7 +16,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.types import FloatArray
 from reference import kernels
 
-examples = settings(max_examples=50)
+examples = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
 Tiles = npt.NDArray[np.uint8]

@@ -14,7 +14,7 @@ from divgrpc.types import FloatArray
 from reference import definitions
 from reference.index import clustered
 
-examples = settings(max_examples=40)
+examples = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

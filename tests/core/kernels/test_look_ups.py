@@ -29,7 +29,7 @@ def sum_entries(codes: Bytes, tables: Bytes, distances: FloatArray, sizes: tuple
     tile_distances(codes, tile, tables, depth, bias, count, distances, place)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     seed=seeds,
     words=st.sampled_from([1, 2, 4, 5, 9]),

@@ -50,7 +50,7 @@ def numbers_of(
     return [mean, min(far, default=math.nan), score, value]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=seeds,
     metric=st.sampled_from(["cosine", "euclidean", "inner_product"]),

@@ -18,7 +18,7 @@ from divgrpc.types import EffectiveParameters, FloatArray, Selector
 from reference import definitions, selectors
 from reference.index import selection_scratch
 
-examples = settings(max_examples=60)
+examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 

@@ -28,7 +28,7 @@ def page_of(
 
 
 @pytest.mark.parametrize("options", [*JOINABLE, *UNJOINABLE], ids=str)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
     metric=st.sampled_from(METRICS),

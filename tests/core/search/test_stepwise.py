@@ -17,7 +17,7 @@ from divgrpc.search.stepwise import Flags, StepwiseSelection
 from divgrpc.types import EffectiveParameters, IntArray, Selector
 from reference import definitions
 
-examples = settings(max_examples=60)
+examples = settings(max_examples=40)
 dials = st.sampled_from([0.0, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
 numbers = st.sampled_from([1, 2, 3, 8, 40])
 Name = Rule | Literal["rerank", "max_sum", "dpp", "nearest"]
