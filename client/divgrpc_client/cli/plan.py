@@ -85,9 +85,9 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
         ("disk", f"{plan.disk_bytes / _GB:,.1f} GB while a build replaces the index"),
     ]
     if plan.shards == 1:
-        replicas_text = _with_count(plan.replicas - 1, "read-only replica")
         servers = "the server"
         if plan.replicas > 1:
+            replicas_text = _with_count(plan.replicas - 1, "read-only replica")
             servers = f"the server that writes, and {replicas_text}"
         return [
             *lines,

@@ -24,7 +24,7 @@ from divgrpc_server.ipc.tags import log_fields, request_id_of
 DOMAIN: Final = "divgrpc"
 # Number of shards or places that an error names.
 _NAMES_MAX: Final = 20
-# The same of what is wrong with servers, because a message has a limit.
+# Number of servers whose faults an error names; each takes more than a hundred characters.
 _FAULTS_MAX: Final = 3
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
 

@@ -432,7 +432,7 @@ class ShardServers:
         if _is_answer(status):
             self._states.note_reply(address, None)
             return _Failure(RefusedError(status.SerializeToString()), False)
-        self._states.note_refusal(address, message, _refusal_in(error) or "")
+        self._states.note_refusal(address, message, _text_of(error))
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
 
 
@@ -455,7 +455,12 @@ def _refusal_in(error: aio.AioRpcError) -> str | None:
         return ""
     if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED, *_ELSEWHERE):
         return None
-    return f"{error.code().name}: {status.message}"
+    return _text_of(error)
+
+
+def _text_of(error: aio.AioRpcError) -> str:
+    """Return the code and the message of a failed call."""
+    return f"{error.code().name}: {_status_of(error).message}"
 
 
 def _is_unreachable(error: aio.AioRpcError) -> bool:

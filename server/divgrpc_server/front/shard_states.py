@@ -1,10 +1,10 @@
 """What a front knows of the state of shard servers.
 
 Theory of operation. Each server is asked for its health once a second, so its state is known before
-a call meets it, and without calls. Health says nothing about the token, so a server that
-becomes healthy is sent a message that names no index. What calls meet is noted too: a server that
-refuses calls is at fault, whatever it says about its health, until it replies to one. The call that
-it has refused is repeated now and then, because others may wait for that.
+a call meets it, and without calls. Health says nothing about the token, so a server that becomes
+healthy is sent a message that names no index. What calls meet is noted too: a server that refuses
+calls is at fault, whatever it says about its health, until it replies to one. The call that it has
+refused is repeated now and then, because others may wait for that.
 """
 
 import asyncio

@@ -135,7 +135,7 @@ def test_no_acknowledged_write_is_lost(
         killed += not writes or writes[-1][1] is None
         survivor.take(writes)
     # Enough writers were killed while they wrote, however fast the machine is.
-    assert killed >= ROUNDS // 8
+    assert 8 * killed >= ROUNDS
     assert ended >= 5 * ROUNDS
 
 
