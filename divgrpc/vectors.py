@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.arrays import read_only, release
-from divgrpc.divided_rows import DividedRows
+from divgrpc.arrays import read_only
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
@@ -24,9 +23,6 @@ from divgrpc.types.records import PointLabels
 # Maximum Euclidean length of a row. float32 can hold the sum of the squares of ten million such
 # lengths.
 LENGTH_MAX: Final = 1e15
-_TAKE_ROWS: Final = 256
-_BLOCK_ROWS_MAX: Final = 8_192
-_BLOCK_NUMBERS_MAX: Final = 1 << 23
 
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
@@ -102,8 +98,6 @@ class SparseRows:
 
 
 Rows: TypeAlias = FloatArray | SparseRows
-# All rows of a build.
-BuildRows: TypeAlias = Rows | DividedRows
 # Rows that callers may pass: arrays, nested lists, and scipy matrices that have `tocsr`.
 RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
 # Labels that callers may pass: a matrix, or what `get` and `scroll` return.
@@ -193,23 +187,6 @@ def draw_numbers(rows: int, count: int, rng: np.random.Generator) -> IntArray:
     return np.sort(rng.choice(rows, min(count, rows), replace=False))
 
 
-def take(rows: BuildRows, numbers: IntArray) -> Rows:
-    """Copy the rows with the ascending `numbers`, in chunks that keep few pages in memory."""
-    starts = range(0, max(1, len(numbers)), _TAKE_ROWS)
-    chunks = [numbers[start : start + _TAKE_ROWS] for start in starts]
-    if isinstance(rows, SparseRows):
-        parts: list[Rows] = []
-        for chunk in chunks:
-            parts.append(rows[chunk])
-            release_rows(rows)
-        return concatenate_rows(parts)
-    copy = np.empty((len(numbers), rows.shape[1]), np.float32)
-    for start, chunk in zip(starts, chunks, strict=True):
-        copy[start : start + len(chunk)] = rows[chunk]
-        release_rows(rows)
-    return copy
-
-
 def concatenate_rows(parts: list[Rows]) -> Rows:
     """Concatenate one or more parts, either all dense or all sparse."""
     dense = [part for part in parts if not isinstance(part, SparseRows)]
@@ -224,29 +201,6 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
         np.concatenate([part.values for part in sparse_parts]),
         sparse_parts[0].dims,
     )
-
-
-def block_rows(rows: BuildRows) -> int:
-    """Return how many of `rows` fit in a block of at most 8,192 rows and about 2**23 values."""
-    return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
-
-
-def mean_width(rows: BuildRows) -> int:
-    """Return the mean number of stored values per row, rounded up, at least 1."""
-    if isinstance(rows, SparseRows):
-        return max(1, -(-len(rows.indices) // max(1, len(rows))))
-    return int(rows.shape[1])
-
-
-def release_rows(rows: BuildRows) -> None:
-    """Drop the pages of memory-mapped rows from memory; the next use reads them again."""
-    if isinstance(rows, SparseRows):
-        for array in (rows.indptr, rows.indices, rows.values):
-            release(array)
-    elif isinstance(rows, DividedRows):
-        rows.release()
-    else:
-        release(rows)
 
 
 def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Rows:

@@ -20,6 +20,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from divgrpc.build_rows import (
+    BuildRows,
+    DividedSparseRows,
+    SparseBuildRows,
+    count_nonzeros,
+    mean_width,
+    take,
+)
 from divgrpc.builder.class_hyperplanes import dense_queries
 from divgrpc.builder.encoder import EncodePoints, Encoding, encode_points
 from divgrpc.builder.measured import MeasuredSearcher
@@ -34,7 +42,7 @@ from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Choice, HashFamily, IntArray, Search
-from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, mean_width, take
+from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 # A trial uses at most 4,096 points that store at most 2**21 values.
 _TRIAL_ROWS_MAX: Final = 4_096
@@ -85,7 +93,7 @@ def assemble(
     report("tuning", 0, len(points))
     tick = partial(report, "tuning")
     (rows, dims), parameters = points.shape, encoding.parameters
-    widths = np.diff(points.indptr) if isinstance(points, SparseRows) else None
+    is_sparse = isinstance(points, SparseBuildRows)
     searcher = encoding.searcher(points, longest_first=longest_first)
     tuning = tune(searcher, parameters, tick, queries=queries)
     dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
@@ -93,9 +101,9 @@ def assemble(
         generation=0,
         rows=rows,
         dims=dims,
-        points="dense" if widths is None else "sparse",
-        nonzeros=rows * dims if widths is None else int(widths.sum()),
-        widest_row=dims if widths is None else int(widths.max()),
+        points="sparse" if is_sparse else "dense",
+        nonzeros=count_nonzeros(points) if isinstance(points, SparseBuildRows) else rows * dims,
+        widest_row=_widest_row(points),
         parameters=parameters,
         code_bits=encoding.code_bits,
         n_probes=tuning.n_probes,
@@ -108,6 +116,13 @@ def assemble(
         warnings=(),
         arrays={},
     )
+
+
+def _widest_row(points: BuildRows) -> int:
+    """Return the maximum number of stored values of a point."""
+    if isinstance(points, SparseRows):
+        return int(np.diff(points.indptr).max())
+    return points.widest_row if isinstance(points, DividedSparseRows) else int(points.shape[1])
 
 
 def requested_parameters(manifest: Manifest) -> BuildParameters:
@@ -142,7 +157,7 @@ def _tune_for_dense(
     # A dense query on sparse points is assumed to be the normal of a hyperplane. Such a query asks
     # for the points with the largest inner products. The metric euclidean does not rank points by
     # inner products, so searches under this metric are not tuned for such queries.
-    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
+    if not isinstance(points, SparseBuildRows) or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
     if not len(queries):

@@ -222,7 +222,9 @@ def extend(
         writer.append(slice(None), (), block, ())
     values.discard()
     total = manifest.rows * len(values.attributes)
-    writer.finish(on_attribute=lambda number: report("sorting", number * manifest.rows, total))
+    writer.finish(
+        store, on_attribute=lambda number: report("sorting", number * manifest.rows, total)
+    )
     report("writing", 0, manifest.rows)
     store.share(generation)
     extended = store.publish(replace(manifest, attributes=manifest.attributes + values.attributes))

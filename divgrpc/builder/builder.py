@@ -29,7 +29,7 @@ from divgrpc.columns.values import (
     check_row_bytes,
     missing_column,
 )
-from divgrpc.columns.writer import ColumnWriter, Mask, check_payloads, keep_rows, write_order
+from divgrpc.columns.writer import ColumnWriter, Mask, check_payloads, keep_rows
 from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
@@ -99,7 +99,9 @@ class IndexBuilder:
         self._points: PointWriter = points or WholePoints(store)
         self._expect(expected_rows or 0)
         self._report = StageReport(on_progress)
-        self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress, train_labels)
+        self._labels = LabelBuilder(
+            store, self._points.rows, labels or LabelInputs(), on_progress, train_labels
+        )
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
         self._sparse = False
@@ -146,7 +148,7 @@ class IndexBuilder:
         mask = self._prepare(block, row_numbers)
         self._points.append(block[mask], _kept_ids(numbers.get("ids"), texts, mask))
         for name, values in numbers.items():
-            self._store.append(name, values[mask])
+            self._points.rows.append(name, values[mask])
         if self._columns is not None:
             self._columns.append(mask, texts or (), attributes, stored_payloads or ())
         if label_sets is not None:
@@ -192,14 +194,13 @@ class IndexBuilder:
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
         self._store.refuse_writes()
+        self._points.finish(self._columns, self._report)
         points = self._points.read()
-        if self._columns is not None:
-            self._columns.finish()
-        if "ids" in self._kinds:
-            write_order(self._store, self._store.read("ids"))
         # Refuse inconsistent inputs for labels before the long work begins.
         self._labels.count_labels(points.shape[1])
-        categories = self._store.read("categories") if "categories" in self._kinds else None
+        # Only queries of sparse points are made from them.
+        has_categories = self._sparse and "categories" in self._kinds
+        categories = self._points.rows.read("categories") if has_categories else None
         manifest = assemble(
             self._store,
             self._parameters,
@@ -250,11 +251,11 @@ class IndexBuilder:
         self._points.begin(dims, self._expected_rows, sparse=sparse)
         numbers = kinds & _COLUMN_DTYPES.keys()
         for name in sorted(numbers | ({"ids"} if self._stores_ids else set())):
-            self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
+            self._points.rows.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
         has_texts, has_payloads = _TEXT_IDS in kinds, "payloads" in kinds
         if self._attributes or has_texts or has_payloads:
             self._columns = ColumnWriter(
-                self._store, self._attributes, has_texts=has_texts, has_payloads=has_payloads
+                self._points.rows, self._attributes, has_texts=has_texts, has_payloads=has_payloads
             )
 
     def _check_vectors(self, vectors: object, row_numbers: range | IntArray | None) -> Rows:

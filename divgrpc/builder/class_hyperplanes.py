@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.build_rows import SparseBuildRows, mean_width, take
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
+from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 QUERIES_MAX: Final = 64
 # The sample has at most 2,048 points that store at most 2**22 values.
@@ -43,7 +44,7 @@ _DENSE_COLUMNS_PER_STEP: Final = 2_048
 
 
 def dense_queries(
-    points: SparseRows, categories: npt.NDArray[np.integer] | None, seed: int
+    points: SparseBuildRows, categories: npt.NDArray[np.integer] | None, seed: int
 ) -> tuple[FloatArray, str]:
     """Return dense queries (m, d) float32 for sparse `points` (n, d), and text describing them.
 
@@ -58,7 +59,7 @@ def dense_queries(
 
 
 def class_hyperplanes(
-    points: SparseRows, categories: npt.NDArray[np.integer], seed: int
+    points: SparseBuildRows, categories: npt.NDArray[np.integer], seed: int
 ) -> FloatArray:
     """Return unit normals (m, d) float32; each separates one category of `points` from the rest.
 
@@ -91,7 +92,7 @@ def class_hyperplanes(
     return np.concatenate(parts)
 
 
-def group_means(points: SparseRows, seed: int) -> FloatArray:
+def group_means(points: SparseBuildRows, seed: int) -> FloatArray:
     """Return m means (m, d) float32 of at most 30 `points` (n, d) each, scaled to unit length.
 
     Each draw picks four random points of a sample as leaders. Every nonzero point of the sample
@@ -118,13 +119,13 @@ def group_means(points: SparseRows, seed: int) -> FloatArray:
     return _unit(stack.reshape(-1, points.dims))
 
 
-def _sample_rows(points: SparseRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _sample_rows(points: SparseBuildRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Draw the row numbers of a sample of the points, in ascending order."""
     count = min(_SAMPLE_ROWS_MAX, _SAMPLE_NUMBERS_MAX // mean_width(points))
     return draw_numbers(len(points), count, rng)
 
 
-def _query_count(points: SparseRows) -> int:
+def _query_count(points: SparseBuildRows) -> int:
     """Return the maximum number of queries."""
     return min(QUERIES_MAX, max(1, _QUERY_NUMBERS_MAX // points.dims))
 

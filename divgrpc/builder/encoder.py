@@ -15,11 +15,18 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only, release
+from divgrpc.build_rows import (
+    BuildRows,
+    DividedRows,
+    DividedSparseRows,
+    block_rows,
+    mean_width,
+    release_rows,
+)
 from divgrpc.builder.hash_functions import REACHES, HashFunctions, fit
 from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.progress import Report
 from divgrpc.builder.row_encoder import RowEncoder
-from divgrpc.divided_rows import DividedRows
 from divgrpc.hashing import codes, lists
 from divgrpc.hashing.hyperplanes import fill_defaults
 from divgrpc.hashing.length_bounds import length_bounds
@@ -34,15 +41,7 @@ from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import ArrayStore, Store
 from divgrpc.types import Metric
-from divgrpc.vectors import (
-    BuildRows,
-    Rows,
-    SparseRows,
-    block_rows,
-    lengths,
-    mean_width,
-    release_rows,
-)
+from divgrpc.vectors import Rows, SparseRows, lengths
 
 # Maximum numbers of margins (_BLOCK_MARGINS) and values (_BLOCK_NUMBERS) in a block of one core.
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
@@ -82,7 +81,8 @@ class Encoding:
 
     def searcher(self, points: BuildRows, *, longest_first: bool = False) -> MeasuredSearcher:
         """Return a searcher for the encoded `points` (n, d), whose longest may come first."""
-        assert not isinstance(points, DividedRows)  # noqa: S101  # those have another encoding
+        # Those have another encoding.
+        assert not isinstance(points, DividedRows | DividedSparseRows)  # noqa: S101
         arrays = with_points(self.arrays, points)
         dims = points.shape[1]
         return Searcher(arrays, self.parameters, dims, longest_first=longest_first)
@@ -122,7 +122,8 @@ def encode_points(
     called with the stage, the number of rows done, and n. Names of arrays in the store begin with
     `prefix`. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
-    assert not isinstance(points, DividedRows)  # noqa: S101  # `DividedBuild` encodes those
+    # `DividedBuild` encodes those.
+    assert not isinstance(points, DividedRows | DividedSparseRows)  # noqa: S101
     # Refuse parameters that do not fit before the long work begins.
     fill_defaults(request, *points.shape)
     encoder = PointEncoder(store, request.metric, points, report, prefix)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.build_rows import BuildRows, SparseBuildRows, block_rows, release_rows, take
 from divgrpc.builder.progress import Report
 from divgrpc.builder.row_encoder import CENTRE, CENTRE_MARGINS, CENTRES, COARSE, COARSE_STARTS
 from divgrpc.hashing import codes, hyperplanes, partition
@@ -25,15 +26,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import pack_queries
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray
-from divgrpc.vectors import (
-    BuildRows,
-    Rows,
-    SparseRows,
-    block_rows,
-    draw_numbers,
-    release_rows,
-    take,
-)
+from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 # Name of the array with the distances of cells (`_Fitting._store_reaches`).
 REACHES: Final = "cell_reaches"
@@ -146,7 +139,7 @@ class _Fitting:
         if self.parameters.hash_family == "cells":
             self._fit_to_sample(fit=fit)
         # With few dimensions or sparse rows, several BLAS threads would mostly wait for each other.
-        one_thread = isinstance(self._points, SparseRows) or self._dims <= _ONE_THREAD_DIMS_MAX
+        one_thread = isinstance(self._points, SparseBuildRows) or self._dims <= _ONE_THREAD_DIMS_MAX
         with threadpool_limits(1 if one_thread else None, user_api="blas"):
             planes = hyperplanes.draw_hyperplanes(
                 self.parameters, self._points, self._centre, self._planes, self._sketch

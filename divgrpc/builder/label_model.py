@@ -9,9 +9,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from divgrpc.build_rows import BuildRows
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import SAMPLE_QUERIES
+from divgrpc.columns.annotations import INDICES, INDPTR
+from divgrpc.columns.writer import RowStore
 from divgrpc.errors import invalid
 from divgrpc.labels import LabelModel
 from divgrpc.labels.model import as_labels
@@ -22,7 +25,7 @@ from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.storage.manifest import LabelSection, Manifest
 from divgrpc.storage.writers import ArrayStore, Store, put
 from divgrpc.types import Progress, WarningInfo
-from divgrpc.vectors import BuildRows, SparseRows, draw_numbers, prepare
+from divgrpc.vectors import SparseRows, draw_numbers, prepare
 
 # Trains on data that were prepared in a store.
 TrainLabels: TypeAlias = Callable[
@@ -54,15 +57,16 @@ def build_model(
     documents: BuildRows,
     request: BuildParameters,
     *,
+    rows: RowStore,
     report: Report,
     on_progress: Callable[[Progress], None] | None,
     train_labels: TrainLabels = train_here,
 ) -> tuple[LabelSection, tuple[WarningInfo, ...]]:
     """Write the arrays of a label model and of its index into a store.
 
-    source: the model, or the parameters to train one on `documents` (n, d) and the label sets that
-        the store has already.
+    source: the model, or the parameters to train one on `documents` (n, d) and their label sets.
     request: the parameters of the build.
+    rows: has the label sets.
     report, on_progress: receive the progress of the index, and of the training.
     train_labels: trains the model.
 
@@ -73,7 +77,7 @@ def build_model(
     model = source
     if isinstance(model, LabelParameters):
         choices = tuple(name for name in _OPTIONAL if getattr(model, name) is None)
-        sets = _label_sets(store, label_count)
+        sets = _label_sets(rows, label_count)
         scratch = store.scratch("training")
         try:
             data = prepare_data(scratch, documents, sets)
@@ -99,9 +103,9 @@ def build_model(
     return replace(section, index=index), warnings
 
 
-def _label_sets(store: Store, label_count: int) -> SparseRows:
+def _label_sets(store: RowStore, label_count: int) -> SparseRows:
     """Return the label sets in a store as rows of ones."""
-    indptr, indices = (store.read(f"label_sets.{name}") for name in ("indptr", "indices"))
+    indptr, indices = store.read(INDPTR), store.read(INDICES)
     return as_labels(SparseRows(indptr, indices, np.ones(len(indices), np.float32), label_count))
 
 

@@ -20,8 +20,11 @@ from collections.abc import Callable
 import numpy as np
 
 from divgrpc.arrays import Array
+from divgrpc.build_rows import BuildRows
 from divgrpc.builder.label_model import TrainLabels, build_model, train_here
 from divgrpc.builder.progress import Report
+from divgrpc.columns.annotations import INDICES, INDPTR, AnnotationWriter
+from divgrpc.columns.writer import RowStore
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs
@@ -31,7 +34,7 @@ from divgrpc.storage.manifest import LabelSection
 from divgrpc.storage.writers import Store, put
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.types.records import PointLabels
-from divgrpc.vectors import BuildRows, Rows, SparseRows, as_rows
+from divgrpc.vectors import Rows, SparseRows, as_rows
 
 
 class LabelBuilder:
@@ -43,16 +46,17 @@ class LabelBuilder:
     def __init__(
         self,
         store: Store,
+        rows: RowStore,
         inputs: LabelInputs,
         on_progress: Callable[[Progress], None] | None,
         train_labels: TrainLabels = train_here,
     ) -> None:
-        self._store = store
+        """Take the store of the model, and the one of the labels of the points."""
+        self._store, self._rows = store, rows
         self._inputs = inputs
         self._on_progress = on_progress
         self._train_labels = train_labels
         self._label_count: int | None = None
-        self._assignments = 0
         self.warnings: tuple[WarningInfo, ...] = ()
 
     def check(self, labels: object, rows: int) -> SparseRows:
@@ -63,12 +67,8 @@ class LabelBuilder:
         """Store the labels of the next points."""
         if self._label_count is None:
             self._label_count = block.dims
-            self._store.begin("label_sets.indptr", np.int64, ())
-            self._store.append("label_sets.indptr", np.zeros(1, np.int64))
-            self._store.begin("label_sets.indices", np.int32, ())
-        self._store.append("label_sets.indptr", block.indptr[1:] + self._assignments)
-        self._store.append("label_sets.indices", block.indices)
-        self._assignments += len(block.indices)
+            self._writer = AnnotationWriter(self._rows, (INDPTR, INDICES))
+        self._writer.append({INDPTR: block.indptr, INDICES: block.indices})
 
     def build(
         self, documents: BuildRows, request: BuildParameters, report: Report
@@ -93,6 +93,7 @@ class LabelBuilder:
             count,
             documents,
             request,
+            rows=self._rows,
             report=report,
             on_progress=self._on_progress,
             train_labels=self._train_labels,

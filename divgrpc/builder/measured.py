@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
+from divgrpc.build_rows import BuildRows
 from divgrpc.types import EffectiveParameters, IntArray, Metric
-from divgrpc.vectors import BuildRows, Rows
+from divgrpc.vectors import Rows
 
 
 class MeasuredSearcher(Protocol):

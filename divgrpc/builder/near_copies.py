@@ -20,9 +20,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.build_rows import BuildRows, take
 from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
-from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, take
+from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 # Neighbours are counted for 256 points. The mean squared distance is over pairs of 500 points.
 _SAMPLE_ROWS: Final = 256

@@ -15,18 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from divgrpc.build_rows import BuildRows, block_rows, release_rows, take
 from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
-from divgrpc.vectors import (
-    BuildRows,
-    Rows,
-    SparseRows,
-    block_rows,
-    draw_numbers,
-    lengths,
-    release_rows,
-    take,
-)
+from divgrpc.vectors import Rows, SparseRows, draw_numbers, lengths
 
 Report = Callable[[int, int], None]
 

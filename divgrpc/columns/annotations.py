@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array
 from divgrpc.columns.filters import Flags
-from divgrpc.columns.writer import ColumnStore
+from divgrpc.columns.writer import RowStore
 from divgrpc.types import IntArray
 
 # The annotations of m rows, by the names of their arrays.
@@ -102,7 +102,7 @@ class AnnotationWriter:
     names: the names of the arrays.
     """
 
-    def __init__(self, store: ColumnStore, names: Iterable[str]) -> None:
+    def __init__(self, store: RowStore, names: Iterable[str]) -> None:
         """Begin the arrays; every block must have those of `names`, and may have others."""
         self._store = store
         self.names = [name for name in _DTYPES if name in names]

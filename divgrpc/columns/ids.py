@@ -6,7 +6,7 @@ the other text takes the next key that is free. So the key of a text depends on 
 and not on their order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
@@ -106,30 +106,60 @@ def next_key(key: int) -> int:
     return (key + 1) & _KEY_MASK
 
 
+def hashes_of(texts: Sequence[bytes]) -> IntArray:
+    """Return the hashes (n,) of texts."""
+    return np.fromiter(map(hash_of, texts), np.int64, len(texts))
+
+
 def keys_of(texts: Sequence[bytes]) -> IntArray:
     """Return the keys (n,) of the texts of a build.
 
     Raises `InvalidArgumentError` if a text occurs twice.
     """
-    keys = np.fromiter(map(hash_of, texts), np.int64, len(texts))
-    order = np.argsort(keys, kind="stable")
-    ascending = keys[order]
-    repeated = np.unique(ascending[1:][ascending[1:] == ascending[:-1]])
-    if not len(repeated):
-        return keys
-    used = set(ascending.tolist())
-    for key in repeated.tolist():
-        first, last = np.searchsorted(ascending, [key, key + 1])
-        rows = sorted(order[first:last].tolist(), key=lambda row: texts[row])
-        for before, row in pairwise(rows):
-            if texts[before] == texts[row]:
-                raise invalid("ids", f"must be unique, {texts[row].decode()!r} occurs twice")
+    (keys,) = keys_of_parts([hashes_of(texts)], lambda _, row: texts[row])
+    return keys
+
+
+def keys_of_parts(
+    hashes: Sequence[IntArray], text_at: Callable[[int, int], bytes]
+) -> Sequence[IntArray]:
+    """Return the keys of the texts of a build that are in several parts.
+
+    hashes: (m,) for each part, the hashes of its texts. Texts with the same hash are in one part.
+    text_at: returns the text with a number of a part.
+
+    Returns `hashes` unless two texts have the same one, which is rare. Raises
+    `InvalidArgumentError` if a text occurs twice.
+    """
+    shared: list[tuple[int, int, list[int]]] = []
+    for part, hashes_of_part in enumerate(hashes):
+        for rows in _rows_with_equal(hashes_of_part):
+            rows.sort(key=lambda row: text_at(part, row))  # called at once
+            texts = [text_at(part, row) for row in rows]
+            for before, text in pairwise(texts):
+                if before == text:
+                    raise invalid("ids", f"must be unique, {text.decode()!r} occurs twice")
+            shared.append((int(hashes_of_part[rows[0]]), part, rows))
+    if not shared:
+        return hashes
+    keys, used = [np.array(part) for part in hashes], set(np.concatenate(hashes).tolist())
+    for key, part, rows in sorted(shared):
+        for row in rows[1:]:
             free = key
             while free in used:
                 free = next_key(free)
             used.add(free)
-            keys[row] = free
+            keys[part][row] = free
     return keys
+
+
+def _rows_with_equal(hashes: IntArray) -> Iterator[list[int]]:
+    """Yield the rows of each hash that several rows have."""
+    order = np.argsort(hashes, kind="stable")
+    ascending = hashes[order]
+    for key in np.unique(ascending[1:][ascending[1:] == ascending[:-1]]).tolist():
+        first, last = np.searchsorted(ascending, [key, key + 1])
+        yield order[first:last].tolist()
 
 
 def ascends(keys: IntArray) -> bool:

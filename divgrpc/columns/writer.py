@@ -30,8 +30,8 @@ from divgrpc.types.records import Attribute
 Mask = npt.NDArray[np.bool_] | slice
 
 
-class ColumnStore(Protocol):
-    """The methods of `divgrpc.storage.writers.Store` that columns need."""
+class RowStore(Protocol):
+    """The methods of `divgrpc.storage.writers.Store` that rows need as they arrive."""
 
     def begin(self, name: str, dtype: Any, row_shape: tuple[int, ...], rows: int = 0) -> None:  # noqa: ANN401  # a dtype
         """Create an array for `append`."""
@@ -42,6 +42,10 @@ class ColumnStore(Protocol):
     def read(self, name: str) -> Array:
         """Return the rows appended so far."""
 
+
+class ColumnStore(RowStore, Protocol):
+    """The methods of `divgrpc.storage.writers.Store` that columns need."""
+
     def create(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:  # noqa: ANN401  # a dtype
         """Return a new array of this shape to be written in place."""
 
@@ -49,6 +53,7 @@ class ColumnStore(Protocol):
 class ColumnWriter:
     """Writes text ids, attributes and payloads.
 
+    store: takes the rows.
     attributes: the declarations. Every block has a column of each.
     first: number of the first attribute. The index may have others before it.
     has_texts, has_payloads: whether every block has text ids, and whether it has payloads.
@@ -56,7 +61,7 @@ class ColumnWriter:
 
     def __init__(
         self,
-        store: ColumnStore,
+        store: RowStore,
         attributes: Sequence[Attribute],
         *,
         first: int = 0,
@@ -66,8 +71,8 @@ class ColumnWriter:
         self._store = store
         self._attributes = tuple(attributes)
         self._first = first
-        self._ids = self._texts(ID_TEXTS) if has_texts else None
-        self._payloads = self._texts(PAYLOAD) if has_payloads else None
+        self._ids = _begin_texts(store, ID_TEXTS) if has_texts else None
+        self._payloads = _begin_texts(store, PAYLOAD) if has_payloads else None
         self._words: list[dict[str, int]] = [{} for _ in attributes]
         self._value_counts = [0 for _ in attributes]
         for number, attribute in enumerate(attributes):
@@ -96,42 +101,39 @@ class ColumnWriter:
         return tuple(self._words[number])
 
     def finish(
-        self, *, with_keys: bool = True, on_attribute: Callable[[int], None] | None = None
+        self,
+        store: ColumnStore,
+        *,
+        with_keys: bool = True,
+        on_attribute: Callable[[int], None] | None = None,
     ) -> None:
         """Write what depends on all rows: words of keywords, orders, and keys of text ids.
 
-        `with_keys`: whether to write the keys. `on_attribute` is called with the number of each
-        attribute before its order is made. Raises `InvalidArgumentError` if a text id occurs
-        twice.
+        `store` has the rows. `with_keys`: whether to write the keys. `on_attribute` is called with
+        the number of each attribute before its order is made. Raises `InvalidArgumentError` if a
+        text id occurs twice.
         """
-        for number, attribute in enumerate(self._attributes):
+        self.write_words(store)
+        for number in range(len(self._attributes)):
             if on_attribute is not None:
                 on_attribute(number)
+            write_value_order(store, self._first + number)
+        if self._ids is not None and with_keys:
+            stored = texts_in(store, ID_TEXTS)
+            keys = keys_of([stored[row] for row in range(len(stored))])
+            store.create("ids", np.int64, keys.shape)[:] = keys
+            write_order(store, keys)
+
+    def write_words(self, store: RowStore) -> None:
+        """Write the texts that the numbers of keywords stand for."""
+        for number, attribute in enumerate(self._attributes):
             if attribute.type == "keyword":
                 texts = [word.encode() for word in self._words[number]]
-                self._texts(self._name(number, "words")).append(texts)
-                self._write_order(self._name(number, "words.order"), order_of_texts(texts))
-            values = self._store.read(self._name(number, "values"))
-            self._write_order(self._name(number, "order"), order_of(values))
-        if self._ids is not None and with_keys:
-            stored = Texts(
-                {n: self._store.read(n) for n in (ID_TEXTS + BYTES, ID_TEXTS + ENDS)}, ID_TEXTS
-            )
-            keys = keys_of([stored[row] for row in range(len(stored))])
-            self._store.create("ids", np.int64, keys.shape)[:] = keys
-            write_order(self._store, keys)
+                _begin_texts(store, self._name(number, "words")).append(texts)
+                _write(store, self._name(number, "words.order"), order_of_texts(texts))
 
     def _name(self, number: int, part: str) -> str:
         return array_name(self._first + number, part)
-
-    def _write_order(self, name: str, order: Order) -> None:
-        self._store.begin(name, order.dtype, ())
-        self._store.append(name, order)
-
-    def _texts(self, name: str) -> TextWriter:
-        self._store.begin(name + BYTES, np.uint8, ())
-        self._store.begin(name + ENDS, np.int64, ())
-        return TextWriter(self._store.append, name)
 
     def _append_column(self, number: int, attribute: Attribute, column: Column) -> None:
         values = column.values
@@ -153,6 +155,28 @@ class ColumnWriter:
             ends = column.ends + self._value_counts[number]
             self._store.append(self._name(number, "ends"), ends)
             self._value_counts[number] += len(values)
+
+
+def texts_in(store: ColumnStore, name: str) -> Texts:
+    """Return the texts that were written to a store so far."""
+    return Texts({part: store.read(part) for part in (name + BYTES, name + ENDS)}, name)
+
+
+def write_value_order(store: ColumnStore, number: int) -> None:
+    """Write the places of the values of an attribute in ascending order of the values."""
+    values = store.read(array_name(number, "values"))
+    _write(store, array_name(number, "order"), order_of(values))
+
+
+def _begin_texts(store: RowStore, name: str) -> TextWriter:
+    store.begin(name + BYTES, np.uint8, ())
+    store.begin(name + ENDS, np.int64, ())
+    return TextWriter(store.append, name)
+
+
+def _write(store: RowStore, name: str, order: Order) -> None:
+    store.begin(name, order.dtype, ())
+    store.append(name, order)
 
 
 def write_order(store: ColumnStore, ids: IntArray) -> None:

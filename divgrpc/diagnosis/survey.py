@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from divgrpc.build_rows import mean_width
 from divgrpc.columns.values import unknown_attribute
 from divgrpc.diagnosis.findings import Answered, Counted, Randomness, diagnosis_of
 from divgrpc.engine import Engine
@@ -27,7 +28,7 @@ from divgrpc.search.plan import copy_limit_of
 from divgrpc.types import IntArray, Progress
 from divgrpc.types.diagnosis import Diagnosis
 from divgrpc.types.filters import Filter
-from divgrpc.vectors import Rows, SparseRows, mean_width
+from divgrpc.vectors import Rows, SparseRows
 
 COUNTING: Final = "counting near-copies"
 ANSWERING: Final = "answering queries"

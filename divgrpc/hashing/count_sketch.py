@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from divgrpc.build_rows import BuildRows, release_rows, take
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import BuildRows, Rows, SparseRows, concatenate_rows, release_rows, take
+from divgrpc.vectors import Rows, SparseRows, concatenate_rows
 
 # Rows with at least this many dimensions are sketched. Embeddings have fewer dimensions.
 SKETCH_DIMS_MIN: Final = 8_193

@@ -25,13 +25,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.build_rows import BuildRows, SparseBuildRows, mean_width
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing.codes import DEPTHS
 from divgrpc.hashing.count_sketch import CountSketch, dims_after
 from divgrpc.kernels.projection import WORD_BITS
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
-from divgrpc.vectors import BuildRows, Rows, SparseRows, draw_numbers, mean_width
+from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 # The default number of principal components is at most this.
 COMPONENTS_MAX: Final = 200
@@ -248,7 +249,7 @@ def _sample_rows(vectors: BuildRows, dims: int) -> int:
     A sample of sparse rows has fewer values, because each stored value takes many times longer.
     """
     most = _SAMPLE_FLOATS // dims
-    if isinstance(vectors, SparseRows):
+    if isinstance(vectors, SparseBuildRows):
         most = _SAMPLE_STORED // mean_width(vectors)
     return max(min(dims, _SUFFICIENT_ROWS), min(_SAMPLE_ROWS, most))
 

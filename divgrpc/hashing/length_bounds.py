@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from divgrpc.divided_rows import DividedRows
+from divgrpc.build_rows import BuildRows, DividedRows, block_rows, release_rows
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.types import FloatArray
-from divgrpc.vectors import BuildRows, block_rows, release_rows
 
 
 def bounded_rows(points: BuildRows) -> int:

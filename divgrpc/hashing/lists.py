@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.build_rows import block_rows
 from divgrpc.kernels import inverted_lists, later_lists, rounding
 from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE, LISTS_MIN_RATIO
 from divgrpc.kernels.records import InvertedLists
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import Rows, SparseRows, block_rows
+from divgrpc.vectors import Rows, SparseRows
 
 # Yields the first row number and the points of each block.
 Blocks: TypeAlias = Callable[[], Iterable[tuple[int, SparseRows]]]

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.build_rows import SparseBuildRows, block_rows
 from divgrpc.kernels import leml
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
@@ -54,10 +55,12 @@ def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
     return select_columns(rows, columns), columns
 
 
-def columns_in_use(rows: SparseRows) -> IntArray:
+def columns_in_use(rows: SparseBuildRows) -> IntArray:
     """Return the columns in which at least one row has a value, ascending."""
     in_use = np.zeros(rows.dims, np.bool_)
-    in_use[rows.indices] = True
+    step = block_rows(rows)
+    for start in range(0, len(rows), step):
+        in_use[rows[start : start + step].indices] = True
     return np.flatnonzero(in_use)
 
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from divgrpc.build_rows import BuildRows, SparseBuildRows, block_rows, release_rows
 from divgrpc.labels.matrices import columns_in_use, select_columns, without_empty
 from divgrpc.labels.model import as_documents
 from divgrpc.search.point_arrays import PointArrays
 from divgrpc.storage.writers import ArrayStore
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_rows
+from divgrpc.vectors import Rows, SparseRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +52,7 @@ def prepare_data(store: ArrayStore, documents: BuildRows, labels: SparseRows) ->
     `StorageFullError`.
     """
     truth, label_ids = without_empty(labels)
-    features = columns_in_use(documents) if isinstance(documents, SparseRows) else None
+    features = columns_in_use(documents) if isinstance(documents, SparseBuildRows) else None
     count = documents.shape[1] + 1
     kept = None if features is None else np.append(features, count - 1)
     dims = count if kept is None else len(kept)

@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from divgrpc.columns.writer import RowStore
 from divgrpc.search.arrays import points_of
-from divgrpc.storage.writers import ArrayStore
 from divgrpc.vectors import Rows, SparseRows
 
 
 class PointArrays:
     """The vectors of a generation that is being written: the array `vectors`, or sparse rows."""
 
-    def __init__(self, store: ArrayStore, dims: int, rows: int, *, sparse: bool) -> None:
+    def __init__(self, store: RowStore, dims: int, rows: int, *, sparse: bool) -> None:
         """Create the arrays; raises `StorageFullError` if `rows` rows do not fit."""
         self._store, self._dims, self._nonzeros = store, dims, 0
         self._names = ("indptr", "indices", "values") if sparse else ("vectors",)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only, spans
 from divgrpc.columns.annotations import annotations_in, take
 from divgrpc.columns.filters import order_of
-from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, hash_of
+from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, hashes_of
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts
 from divgrpc.hashing.codes import copy_codes, tiles_shape
@@ -93,7 +93,7 @@ def homes_of(ids: IntArray | Sequence[bytes], shards: int) -> IntArray:
     keys are those of the whole index, so no two points of different shards have the same key.
     """
     if not isinstance(ids, np.ndarray):
-        ids = np.fromiter(map(hash_of, ids), np.int64, len(ids))
+        ids = hashes_of(ids)
     return shard_of(ids, shards)
 
 

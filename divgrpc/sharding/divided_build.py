@@ -1,11 +1,11 @@
-"""Builds an index whose points are divided among shards; no array has the codes of all points.
+"""Builds an index whose points are divided among shards; no array has an entry for all points.
 
-Dense vectors are written to the folders of their shards as they arrive. Ids, labels, columns and
-sparse points are copied there when the upload is complete. The hash functions are fitted to a
-sample of all rows. Then each shard is encoded apart: it gets codes, and tables or cells, for its
-points alone. So the limit of the number of rows holds for a shard.
+Rows are written to the folders of their shards as they arrive, with their ids, labels and columns.
+The hash functions are fitted to a sample of all rows. Then each shard is encoded apart: it gets
+codes, and tables or cells, for its points alone. So the limit of the number of rows holds for a
+shard.
 
-    <staging>/*.npy                 ids, labels and columns of all rows; what all shards share
+    <staging>/*.npy                 what all shards share
     <staging>/shards/<shard>/       the arrays of a shard
     <staging>/rows/<shard>.npy      the numbers of its rows in the order of the upload
 """
@@ -13,13 +13,13 @@ points alone. So the limit of the number of rows holds for a shard.
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from divgrpc.arrays import Array, read_only, release
+from divgrpc.arrays import Array, read_only
+from divgrpc.build_rows import BuildRows, DividedRows, DividedSparseRows
 from divgrpc.builder.encoder import (
     EncodeBlocks,
     Encoding,
@@ -29,38 +29,30 @@ from divgrpc.builder.encoder import (
 )
 from divgrpc.builder.hash_functions import HashFunctions, fit
 from divgrpc.builder.progress import Report
-from divgrpc.divided_rows import DividedRows
+from divgrpc.columns.ids import ID_TEXTS, ascends, hashes_of, keys_of_parts
+from divgrpc.columns.writer import ColumnWriter, texts_in, write_order, write_value_order
 from divgrpc.errors import LimitExceededError
 from divgrpc.hashing.hyperplanes import fill_defaults
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.search.arrays import points_of
 from divgrpc.search.point_arrays import PointArrays
-from divgrpc.sharding.cutting import ROW_NUMBERS, homes_of, rows_follow_ids, without_vectors
-from divgrpc.sharding.files import ShardPart, finish_shards
+from divgrpc.sharding.cutting import ROW_NUMBERS
+from divgrpc.sharding.files import finish_shards
 from divgrpc.sharding.measuring import ShardedSearcher
-from divgrpc.storage.arrays import (
-    ArrayEntry,
-    ArrayFolder,
-    check_room,
-    checksum_of,
-    full_disk_errors,
-    open_array,
-)
+from divgrpc.sharding.placement import shard_of
+from divgrpc.sharding.row_divider import RowDivider, ShardFiles
+from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import Staging
 from divgrpc.storage.manifest import Manifest
-from divgrpc.storage.shards import SHARDS, is_received
+from divgrpc.storage.shards import SHARDS
 from divgrpc.storage.writers import put
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
-from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_rows
+from divgrpc.vectors import Rows, SparseRows
 
 # Returns what encodes the points whose arrays are in a folder.
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
 _ROWS: Final = "rows"
-_POINTS: Final = ("vectors", "indptr", "indices", "values")
-# Rows are written when so many are held, or so many values of dense ones (4 MiB).
-_HELD_ROWS: Final = 1 << 16
-_HELD_VALUES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +72,29 @@ class DividedEncoding(Encoding):
         return ShardedSearcher(points, self.parts, self.rows, self.arrays, self.parameters)
 
 
-class _Part:
-    """The files of a shard; `rows` (m,) are the numbers of its rows."""
+class _Ids:
+    """What is known of the ids of all rows.
 
-    def __init__(self, store: ArrayFolder) -> None:
-        self.store = store
-        self.rows: IntArray = np.empty(0, np.int64)
-        self.row_count = 0
-        self.points: PointArrays | None = None
-        self._entries: dict[str, ArrayEntry] = {}
+    kind: "text", "integer", or "number" if they are the numbers of the rows. give_order: whether
+    rows with greater numbers have greater ids.
+    """
 
-    def finish(self) -> None:
-        """Close the arrays that were written."""
-        self._entries |= self.store.close()
+    def __init__(self, kind: Literal["text", "integer", "number"]) -> None:
+        self.kind, self.give_order = kind, True
+        self._last = -1
 
-    def arrays(self) -> dict[str, Array]:
-        """Map the points, and what was made of them, from files.
+    @classmethod
+    def of(cls, ids: IntArray | Sequence[bytes] | None) -> "_Ids":
+        """Return the kind of the ids of some rows."""
+        if ids is None:
+            return cls("number")
+        return cls("integer" if isinstance(ids, np.ndarray) else "text")
 
-        A mapping keeps a file open, so ids, labels and columns are left out.
-        """
-        folder = self.store.folder
-        return {
-            name: open_array(folder / f"{name}.npy", entry, verify=False)
-            for name, entry in self._entries.items()
-            if name in _POINTS or not is_received(name)
-        }
-
-    def described(self, dims: int) -> ShardPart:
-        """Return the description of the shard."""
-        rows, entries = len(self.rows), self._entries
-        nonzeros = entries["indices"].shape[0] if "indices" in entries else rows * dims
-        return ShardPart(rows, nonzeros, entries)
+    def add(self, ids: IntArray) -> None:
+        """Add the ids (m,), or the keys of text ids, of the next rows."""
+        bounded = np.concatenate(([self._last], ids))
+        self.give_order = self.give_order and ascends(bounded)
+        self._last = int(bounded[-1])
 
 
 class DividedBuild:
@@ -124,80 +108,107 @@ class DividedBuild:
         self.encode_in: EncodeIn = lambda _folder: encode_on_all_cores
         self.rows_max = shards * LIMITS["rows_max"]
         self._stage, self._attributes = stage, attributes
-        self._row_count = self._checksum = 0
+        self._row_count = 0
         with full_disk_errors():
             (stage.folder / SHARDS).mkdir()
             self._numbers = stage.scratch(_ROWS)
-            self._parts = [_Part(stage.scratch(f"{SHARDS}/{shard}")) for shard in range(shards)]
+            stores = [stage.scratch(f"{SHARDS}/{shard}") for shard in range(shards)]
+        self._parts = [ShardFiles(store) for store in stores]
         for shard in range(shards):
             self._numbers.begin(str(shard), np.int64, ())
-        # Blocks whose rows are not written yet, because many small writes take long; with their
-        # shards. Of sparse points they have no rows.
-        self._held: list[tuple[FloatArray | None, IntArray]] = []
-        self._rows_held = self._values_held = 0
+        self._divider = RowDivider(stage.folder, self._parts, attributes)
+        # The shards of the rows that the divider holds.
+        self._homes: list[IntArray] = []
+        self._ids = _Ids("number")
         stage.divide = self._finish
+
+    @property
+    def rows(self) -> RowDivider:
+        """See `PointWriter`."""
+        return self._divider
 
     def begin(self, dims: int, rows: int, *, sparse: bool) -> None:
         """See `PointWriter`."""
-        self._dims = dims
-        self._sparse = PointArrays(self._stage, dims, rows, sparse=True) if sparse else None
-        if sparse:
-            return
-        check_room(self._stage.folder, rows * dims * np.dtype(np.float32).itemsize)
-        for part in self._parts:
-            part.points = PointArrays(part.store, dims, rows // len(self._parts), sparse=False)
+        self._dims, self._sparse = dims, sparse
+        self._points = PointArrays(self._divider, dims, rows, sparse=sparse)
 
     def append(self, block: Rows, ids: IntArray | Sequence[bytes] | None) -> None:
         """See `PointWriter`.
 
         Raises `LimitExceededError` for too many points of one shard.
         """
-        first = self._row_count + self._rows_held
-        if ids is None:
-            ids = np.arange(first, first + len(block))
-        homes = homes_of(ids, len(self._parts))
-        if isinstance(block, SparseRows):
-            assert self._sparse is not None  # noqa: S101  # all blocks are of one kind
-            self._sparse.append(block)
-            self._held.append((None, homes))
-        else:
-            self._checksum = checksum_of(np.ascontiguousarray(block), self._checksum)
-            self._held.append((block, homes))
-            self._values_held += block.size
-        self._rows_held += len(block)
-        if self._values_held >= _HELD_VALUES or self._rows_held >= _HELD_ROWS:
+        rows_held = sum(map(len, self._homes))
+        if self._divider.is_full(rows_held):
             self._write_held()
+            rows_held = 0
+        first = self._row_count + rows_held
+        if not first:
+            self._ids = _Ids.of(ids)
+            if self._ids.kind != "integer":
+                self._divider.begin("ids", np.int64, ())
+        keys = np.arange(first, first + len(block)) if ids is None else ids
+        if not isinstance(keys, np.ndarray):
+            keys = hashes_of(keys)
+        if self._ids.kind != "integer":
+            self._divider.append("ids", keys)
+        self._ids.add(keys)
+        self._homes.append(shard_of(keys, len(self._parts)))
+        self._points.append(block)
 
     def _write_held(self) -> None:
         """Write the rows that are held to their shards."""
-        homes = np.concatenate([np.empty(0, np.int64), *(homes for _, homes in self._held)])
-        blocks = [block for block, _ in self._held if block is not None]
-        rows = np.concatenate(blocks) if blocks else None
-        order = np.argsort(homes, kind="stable")
-        ends = np.cumsum(np.bincount(homes, minlength=len(self._parts))).tolist()
-        for shard, (start, stop) in enumerate(pairwise([0, *ends])):
-            here, part = order[start:stop], self._parts[shard]
-            part.row_count += len(here)
+        homes = np.concatenate([np.empty(0, np.int64), *self._homes])
+        for shard, rows in enumerate(self._divider.write(homes)):
+            self._numbers.append(str(shard), self._row_count + rows)
+            part = self._parts[shard]
+            part.row_count += len(rows)
             if part.row_count > LIMITS["rows_max"]:
                 raise LimitExceededError(
                     f"shard {shard} has more than {LIMITS['rows_max']} rows: divide the index among"
                     " more shards"
                 )
-            self._numbers.append(str(shard), self._row_count + here)
-            if rows is not None and part.points is not None:
-                part.points.append(rows[here])
         self._row_count += len(homes)
-        self._held, self._rows_held, self._values_held = [], 0, 0
+        self._homes = []
+
+    def finish(self, columns: ColumnWriter | None, report: Report) -> None:
+        """See `PointWriter`."""
+        self._write_held()
+        report("sorting", 0, self._row_count)
+        for shard, part in enumerate(self._parts):
+            part.rows = self._numbers.read(str(shard))
+        if columns is not None:
+            columns.write_words(self._stage)
+        if self._ids.kind == "text":
+            self._resolve_keys()
+        dtype = np.int32 if self._row_count <= LIMITS["rows_max"] else np.int64
+        rows_done = 0
+        for part in self._parts:
+            write_order(part.store, part.read("ids"))
+            for number in range(len(self._attributes)):
+                write_value_order(part.store, number)
+            if not self._ids.give_order:
+                put(part.store, ROW_NUMBERS, part.rows.astype(dtype))
+            part.finish()
+            rows_done += len(part.rows)
+            report("sorting", rows_done, self._row_count)
+
+    def _resolve_keys(self) -> None:
+        """Give text ids that have the same hash different keys; seldom are there any."""
+        hashes = [part.read("ids") for part in self._parts]
+        texts = [texts_in(part.store, ID_TEXTS) for part in self._parts]
+        keys = keys_of_parts(hashes, lambda part, row: texts[part][row])
+        if keys is not hashes:
+            self._divider.replace("ids", keys)
+            self._ids = _Ids("text")
+            self._ids.add(self._divider.read("ids"))
 
     def read(self) -> BuildRows:
         """See `PointWriter`."""
-        self._write_held()
-        for shard, part in enumerate(self._parts):
-            part.rows = self._numbers.read(str(shard))
-        if self._sparse is not None:
-            return self._sparse.read()
-        vectors = [part.store.read("vectors") for part in self._parts]
-        return DividedRows(vectors, [part.rows for part in self._parts])
+        parts = [points_of(part.arrays(), self._dims) for part in self._parts]
+        numbers = [part.rows for part in self._parts]
+        if self._sparse:
+            return DividedSparseRows([p for p in parts if isinstance(p, SparseRows)], numbers)
+        return DividedRows([p for p in parts if not isinstance(p, SparseRows)], numbers)
 
     def encode(
         self,
@@ -210,7 +221,6 @@ class DividedBuild:
         """Encode the points of each shard; see `PointWriter`."""
         # Refuse parameters that do not fit before the long work begins.
         fill_defaults(request, *points.shape)
-        self._divide(points, report)
         functions = fit(points, request, report)
         shared = {name: read_only(array) for name, array in functions.arrays.items()}
         for name, array in shared.items():
@@ -227,29 +237,7 @@ class DividedBuild:
         rows = [part.rows for part in self._parts]
         return DividedEncoding(shared, functions.parameters, functions.code_bits, parts, rows)
 
-    def _divide(self, points: BuildRows, report: Report) -> None:
-        """Copy everything but dense vectors to the folders of the shards."""
-        report("dividing", 0, len(points))
-        arrays = {name: self._stage.read(name) for name in self._stage.names}
-        dtype = np.int32 if len(points) <= LIMITS["rows_max"] else np.int64
-        has_order, rows_done = rows_follow_ids(arrays), 0
-        for part in self._parts:
-            rows = part.rows
-            columns = without_vectors(self._attributes, arrays, rows)
-            if not has_order:
-                columns[ROW_NUMBERS] = rows.astype(dtype)
-            for name, column in columns.items():
-                part.store.begin(name, column.dtype, column.shape[1:])
-                part.store.append(name, column)
-            if isinstance(points, SparseRows):
-                part.points = _copy_rows(part.store, points, rows)
-            part.finish()
-            for array in arrays.values():
-                release(array)
-            rows_done += len(rows)
-            report("dividing", rows_done, len(points))
-
-    def _encode_part(self, part: _Part, functions: HashFunctions, report: Report) -> None:
+    def _encode_part(self, part: ShardFiles, functions: HashFunctions, report: Report) -> None:
         """Write the codes of a shard, and the tables or cells that hold them."""
         points = points_of(part.arrays(), self._dims)
         encoder = PointEncoder(part.store, functions.parameters.metric, points, report)
@@ -265,10 +253,11 @@ class DividedBuild:
     def _finish(self, folder: Path, manifest: Manifest) -> Manifest:
         """Write the manifests of the shards, and remove the arrays of all rows."""
         parts = [part.described(self._dims) for part in self._parts]
-        if self._sparse is None:
-            shape = (self._row_count, self._dims)
-            vectors = {"vectors": ArrayEntry("float32", shape, self._checksum)}
-            manifest = replace(manifest, arrays=manifest.arrays | vectors)
+        received = self._divider.entries()
+        if self._ids.kind == "number":
+            # Numbers of rows, which an index that is whole does not store.
+            del received["ids"]
+        manifest = replace(manifest, arrays=manifest.arrays | received)
         self._parts = []
         # A network file system keeps files that are mapped. Searchers of the shards, which map the
         # numbers of rows, are in reference cycles.
@@ -287,13 +276,3 @@ def _report_after(rows_before: int, rows_total: int, report: Report) -> Report:
             report("hashing", rows_done, rows_total)
 
     return report_part
-
-
-def _copy_rows(store: ArrayFolder, points: SparseRows, rows: IntArray) -> PointArrays:
-    """Write the points with the numbers `rows` (m,) to a store."""
-    copies = PointArrays(store, points.dims, len(rows), sparse=True)
-    step = block_rows(points)
-    for start in range(0, len(rows), step):
-        copies.append(points[rows[start : start + step]])
-        release_rows(points)
-    return copies

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from divgrpc.arrays import Array, release
+from divgrpc.build_rows import block_rows
+from divgrpc.columns.ids import ID_ORDER
 from divgrpc.errors import IndexChangedError, LimitExceededError, UnsupportedError, invalid
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.cutting import ROW_NUMBERS, cut, homes_in
@@ -38,6 +40,7 @@ from divgrpc.storage.published import was_written
 from divgrpc.storage.shards import (
     SHARDS,
     SHARED,
+    is_order,
     is_received,
     is_shared,
     open_shard,
@@ -45,7 +48,6 @@ from divgrpc.storage.shards import (
     read_shard_manifest,
 )
 from divgrpc.types import IndexInfo, IntArray, Progress
-from divgrpc.vectors import block_rows
 
 
 def divide_index(
@@ -140,10 +142,12 @@ def _check_and_divide(
 def _agrees(name: str, divided: ArrayEntry | None, joined: ArrayEntry | None) -> bool:
     """Return whether a joined array is as the manifest describes the one that was divided.
 
-    What is made of codes is described without a checksum (`_described`), because it never was
-    whole.
+    An order, and what is made of codes, is described without a checksum (`_described`), because it
+    never was whole.
     """
-    if divided is None or joined is None or is_received(name) or divided.crc32:
+    if name == ID_ORDER:
+        return True  # it follows from the ids, and seldom a shard alone has none
+    if divided is None or joined is None or _is_of_all(name) or divided.crc32:
         return divided == joined
     return divided.dtype == joined.dtype
 
@@ -228,12 +232,12 @@ def _described(
 ) -> dict[str, ArrayEntry]:
     """Return the entries of the arrays of a divided generation, in the order of their names.
 
-    An array that a build receives or that shards share is described as it was when it was whole.
-    Any other is described as the arrays of all shards one after another, without a checksum. If
+    An array that a build receives or that shards share is described as if it were whole. Any other
+    is described as the arrays of all shards one after another, without a checksum. If
     their rows have different shapes, only their total number of entries is.
     """
-    arrays = {name: e for name, e in whole.items() if is_shared(name) or is_received(name)}
-    names = {name for part in parts for name in part if not is_received(name)}
+    arrays = {name: entry for name, entry in whole.items() if _is_of_all(name)}
+    names = {name for part in parts for name in part if not _is_of_all(name)}
     for name in names - arrays.keys() - {ROW_NUMBERS}:
         entries = [part[name] for part in parts if name in part]
         dtype, shape = entries[0].dtype, entries[0].shape
@@ -243,6 +247,11 @@ def _described(
             shape = (sum(math.prod(entry.shape) for entry in entries),)
         arrays[name] = ArrayEntry(dtype, shape, 0)
     return dict(sorted(arrays.items()))
+
+
+def _is_of_all(name: str) -> bool:
+    """Return whether the manifest of a divided generation has the checksum of all rows."""
+    return is_shared(name) or (is_received(name) and not is_order(name))
 
 
 def _vectors(arrays: Mapping[str, Array], rows: IntArray) -> Iterator[Array]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array, read_only, spans
 from divgrpc.columns.annotations import INDICES, INDPTR
 from divgrpc.columns.filters import order_of
-from divgrpc.columns.ids import ID_ORDER, ID_TEXTS
+from divgrpc.columns.ids import ID_TEXTS
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS
 from divgrpc.columns.writer import write_order
@@ -73,7 +73,7 @@ class _Joint:
         for name in (*BY_ROW, *_TOPICS):
             if name in self._names:
                 self._join_array(name)
-        if ID_ORDER in self._names:
+        if "ids" in self._names:
             write_order(self._store, self._store.read("ids"))
         if INDPTR in self._names:
             self._join_ragged(INDICES, INDPTR, leads_with_zero=True)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only, release
+from divgrpc.build_rows import BuildRows, SparseBuildRows, release_rows
 from divgrpc.hashing.length_bounds import bounded_rows, length_bounds
 from divgrpc.hashing.lists import blocks_of, create_lists
 from divgrpc.kernels import exact, normalise, records, replies, shards
@@ -37,7 +38,7 @@ from divgrpc.sharding.messages import divide, join
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
-from divgrpc.vectors import BuildRows, Rows, SparseRows, release_rows
+from divgrpc.vectors import Rows, SparseRows
 
 # Names of the arrays that kernels read.
 _KERNEL_ARRAYS: Final = frozenset(slot.name for slot in slots_of(records.Index))
@@ -98,7 +99,7 @@ class ShardedSearcher:
         self._n_cells = len(self._index.cells.centres)
         self._has_terms = any("scan_terms" in part for part in parts)
         self._nonzeros: int | None = None
-        if isinstance(points, SparseRows):
+        if isinstance(points, SparseBuildRows):
             self._nonzeros = sum(len(part["values"]) for part in parts)
         arrays = (*self._shared.values(), *numbers, *(a for part in parts for a in part.values()))
         # A part may have the shared arrays, too.
@@ -247,7 +248,7 @@ class ShardedSearcher:
     @cached_property
     def _length_bounds(self) -> FloatArray:
         """Bounds of the lengths of dense points under inner_product, as `records.Index` has."""
-        if self.metric != "inner_product" or isinstance(self._points, SparseRows):
+        if self.metric != "inner_product" or isinstance(self._points, SparseBuildRows):
             return _NO_CODES
         return length_bounds(self._points)
 
@@ -267,7 +268,7 @@ class ShardedSearcher:
             arrays[name] = np.zeros(shape, dtype)
             return arrays[name]
 
-        points = self._points
+        points = self._points[:]
         assert isinstance(points, SparseRows)  # noqa: S101  # they have nonzeros
         squares = create("squares", np.float64, (self._rows,))
         normalise.squares_sparse(read_only(points.indptr), read_only(points.values), squares)

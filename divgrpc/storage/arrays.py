@@ -259,6 +259,11 @@ class ArrayFolder:
         self.begin(name, dtype, shape[1:])
         return self._files[name].fill(shape[0])
 
+    def remove(self, name: str) -> None:
+        """Remove an array that is being written."""
+        self._files.pop(name).discard()
+        (self.folder / f"{name}.npy").unlink()
+
     def sync(self, name: str) -> ArrayEntry:
         """Let other machines see the rows of an array so far; return their entry, as `sync` does.
 

@@ -48,6 +48,12 @@ def is_received(name: str) -> bool:
     return name in {*kinds, "ids", "id_order"} or (has_prefix and not is_shared(name))
 
 
+def is_order(name: str) -> bool:
+    """Return whether the array of this name has the order of ids, or of values of an attribute."""
+    is_of_values = name.startswith("attribute.") and name.endswith(".order")
+    return name == "id_order" or (is_of_values and not is_shared(name))
+
+
 def check_whole(manifest: Manifest) -> None:
     """Raise `UnsupportedError` for a generation that is divided among shards."""
     if manifest.shards:

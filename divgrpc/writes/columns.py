@@ -142,7 +142,7 @@ def columns_in(
     for block in blocks:
         payloads = block.payloads or (b"",) * len(block)
         writer.append(slice(None), block.texts, block.columns, payloads if has_payloads else ())
-    writer.finish(with_keys=False)
+    writer.finish(recorder, with_keys=False)
     annotation_writer = AnnotationWriter(recorder, next(iter(blocks)).annotations)
     for block in blocks:
         annotation_writer.append(block.annotations)

@@ -78,6 +78,7 @@ def retrain_labels(
         section.label_count,
         documents,
         request,
+        rows=stage,
         report=report,
         on_progress=on_progress,
     )

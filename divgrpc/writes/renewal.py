@@ -213,7 +213,7 @@ class Renewal:
             annotation_writer.append(block.annotations)
             count += len(block)
             report("copying", count, len(rows))
-        writer.finish(with_keys=False)
+        writer.finish(stage, with_keys=False)
         keys = source.arrays["ids"][rows]
         stage.create("ids", np.int64, keys.shape)[:] = keys
         write_order(stage, keys)

@@ -271,7 +271,7 @@ class VectorlessPoints:
         """Make the writes of a generation, which is complete in `folder`, with these points."""
         if self._scratch is None:
             return
-        self._writer.finish()
+        self._writer.finish(self._scratch)
         arrays = self._arrays(self._scratch)
         annotations = {n: self._scratch.read(n) for n in self._annotation_writer.names}
         self._scratch.discard()

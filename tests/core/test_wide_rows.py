@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from divgrpc.build_rows import block_rows, mean_width
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.label_running import neighbour_vote
@@ -23,7 +24,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.types import FloatArray, IntArray, Metric, Search, Selector, Variant
-from divgrpc.vectors import SparseRows, block_rows, mean_width
+from divgrpc.vectors import SparseRows
 from reference.index import same_bytes
 from support.checks.refusals import refused
 from support.data.labelled_documents import widened as at_columns

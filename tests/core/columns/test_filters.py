@@ -157,7 +157,7 @@ def reader_of(items: list[Point], *, ordered: bool = True) -> FilterReader:
     store = Arrays()
     writer = ColumnWriter(store, list(columns), has_texts=False, has_payloads=False)
     writer.append(slice(None), [], columns, [])
-    writer.finish()
+    writer.finish(store)
     arrays = {n: a for n, a in store.items() if ordered or not n.endswith("order")}
     return FilterReader(arrays, rows, Ids({}, rows), list(columns))
 

@@ -13,16 +13,18 @@ from divgrpc import index as index_module
 from divgrpc.arrays import Array
 from divgrpc.builder import builder as builder_module
 from divgrpc.builder.builder import IndexBuilder
-from divgrpc.errors import LimitExceededError, StorageFullError
+from divgrpc.columns import ids as id_module
+from divgrpc.errors import InvalidArgumentError, LimitExceededError, StorageFullError
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.sharding import divided_build
+from divgrpc.sharding import row_divider
 from divgrpc.sharding.divided_build import DividedBuild
-from divgrpc.sharding.files import divide_folder, open_shard_part
+from divgrpc.sharding.files import divide_folder, divide_index, open_shard_part
 from divgrpc.storage.arrays import ArrayFile
 from divgrpc.storage.generations import Staging, staging
-from divgrpc.types import Progress
+from divgrpc.storage.shards import is_shared
+from divgrpc.types import IntArray, Progress
 from support.data.divided_indexes import differing_arrays
-from support.data.index_kinds import IDS, KINDS, POINTS
+from support.data.index_kinds import IDS, KINDS, POINTS, TEXTS
 
 WHOLE = Index.build(POINTS, ids=IDS, hash_family="lsh_div")
 
@@ -54,24 +56,61 @@ def files_of(path: Path) -> dict[Path, bytes]:
     return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
+def build_both(
+    path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], shards: int
+) -> None:
+    """Build an index that is divided afterwards, and one that is built on shards, in blocks."""
+    monkeypatch.setattr(index_module, "IndexBuilder", _Builder)
+    monkeypatch.setattr(_Builder, "shards", shards)
+    monkeypatch.setattr(builder_module, "_BLOCK_ROWS", 90)
+    monkeypatch.setattr(row_divider, "_HELD_ROWS", 200)
+    for name in ("divided", "built"):
+        monkeypatch.setattr(_Builder, "is_whole_first", name == "divided")
+        with pytest.raises(_BuiltError):
+            Index.build(**{"vectors": POINTS, **options}, path=path / name)
+
+
+def check_files(path: Path) -> None:
+    """Check that both indexes have the same files, byte for byte."""
+    expected, files = (files_of(path / name) for name in ("divided", "built"))
+    assert files.keys() == expected.keys()
+    assert [name for name in expected if files[name] != expected[name]] == []
+
+
 @pytest.mark.parametrize("shards", [2, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_that_are_built_apart_have_the_files_of_a_division(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shards: int
 ) -> None:
-    """Byte for byte."""
+    build_both(tmp_path, monkeypatch, KINDS[kind], shards)
+    check_files(tmp_path)
+
+
+def test_texts_with_the_same_hash_have_the_keys_of_a_whole_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a key that is free in a shard may be one of another shard."""
+    hash_of = id_module.hash_of
+    monkeypatch.setattr(id_module, "hash_of", lambda text: hash_of(text) & 1023)
+    assert len({id_module.hash_of(text.encode()) for text in TEXTS}) < len(TEXTS)
+    build_both(tmp_path, monkeypatch, {"ids": TEXTS}, shards=3)
+    check_files(tmp_path)
+    divide_index(tmp_path / "built", 1)
+    points = Index.open(tmp_path / "built").get(TEXTS[:300:7], with_vectors=True)
+    assert [record.id for record in points] == TEXTS[:300:7]
+
+
+@pytest.mark.parametrize("ids", [IDS, TEXTS])
+def test_an_id_that_occurs_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: IntArray | list[str]
+) -> None:
+    """Both points are on the same shard."""
+    repeated = [*ids[:-1], ids[3]]
     monkeypatch.setattr(index_module, "IndexBuilder", _Builder)
-    monkeypatch.setattr(_Builder, "shards", shards)
-    monkeypatch.setattr(builder_module, "_BLOCK_ROWS", 90)
-    monkeypatch.setattr(divided_build, "_HELD_ROWS", 200)
-    for name in ("divided", "built"):
-        monkeypatch.setattr(_Builder, "is_whole_first", name == "divided")
-        options = {"vectors": POINTS, **KINDS[kind]}
-        with pytest.raises(_BuiltError):
-            Index.build(options.pop("vectors"), path=tmp_path / name, **options)
-    expected, files = (files_of(tmp_path / name) for name in ("divided", "built"))
-    assert files.keys() == expected.keys()
-    assert [name for name in expected if files[name] != expected[name]] == []
+    monkeypatch.setattr(_Builder, "shards", 5)
+    with pytest.raises(InvalidArgumentError, match=f"must be unique, '?{ids[3]}'? occurs twice"):
+        Index.build(POINTS, ids=repeated, path=tmp_path / "points")
+    assert [path.name for path in tmp_path.iterdir() if "points" in path.name] == []
 
 
 def build(path: Path, shards: int, **options: Any) -> list[Progress]:  # noqa: ANN401  # of `IndexBuilder`
@@ -120,28 +159,28 @@ def test_rows_that_cannot_fit_are_refused_at_the_first_one(tmp_path: Path) -> No
             builder.append(POINTS[:1])
 
 
-def test_nothing_but_ids_is_written_for_all_points(tmp_path: Path) -> None:
-    """Vectors, codes and tables are in the folders of shards alone."""
+@pytest.mark.parametrize("kind", ["texts", "labels", "sparse"])
+def test_nothing_is_written_for_all_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Points, ids, labels and columns are in the folders of shards alone, as codes are."""
     files: set[str] = set()
 
     def look(progress: Progress) -> None:
-        if progress.stage == "tuning":
-            (folder,) = tmp_path.glob(".points.staging-*")
+        if progress.stage == "tuning" and not _Builder.is_whole_first:
+            (folder,) = tmp_path.glob(".*.staging-*")
             files.update(path.stem for path in folder.glob("*.npy"))
 
-    with staging(tmp_path / "points", replace=False) as stage:
-        points = DividedBuild(stage, 2)
-        builder = IndexBuilder(stage, BuildParameters(), points=points, on_progress=look)
-        builder.append_all(POINTS, ids=IDS)
-        builder.build()
-    assert files == {"hyperplanes", "thresholds", "ids", "id_order"}
+    build_both(tmp_path, monkeypatch, {**KINDS[kind], "progress": look}, shards=2)
+    assert {"hyperplanes", "thresholds"} <= files
+    assert {name for name in files if not is_shared(name)} == set()
 
 
 def test_progress_counts_the_rows_of_all_shards(tmp_path: Path) -> None:
     steps = build(tmp_path / "points", 3)
     stages = [*dict.fromkeys(step.stage for step in steps)]
-    assert stages == ["receiving", "dividing", "components", "hashing", "tuning", "writing"]
-    for stage in ("dividing", "hashing"):
+    assert stages == ["receiving", "sorting", "components", "hashing", "tuning", "writing"]
+    for stage in ("sorting", "hashing"):
         counts = [step.rows_done for step in steps if step.stage == stage]
         assert counts == sorted(counts)
         assert (counts[0], counts[-1]) == (0, len(POINTS))

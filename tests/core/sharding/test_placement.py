@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from divgrpc.columns import ids as id_module
 from divgrpc.index import Index
 from divgrpc.kernels import top_k
-from divgrpc.sharding import cutting
 from divgrpc.sharding.placement import mix, priorities, shard_of
 from divgrpc.types.filters import HasId
 from support.data.divided_indexes import DividedIndex, check_call, record_differences
@@ -56,9 +55,8 @@ def test_texts_with_the_same_hash_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     hash_of = id_module.hash_of
-    for module in (id_module, cutting):
-        # Many texts have the hash of another text.
-        monkeypatch.setattr(module, "hash_of", lambda text: hash_of(text) & 127)
+    # Many texts have the hash of another text.
+    monkeypatch.setattr(id_module, "hash_of", lambda text: hash_of(text) & 127)
     ids = [f"point {number}" for number in range(60)]
     rows = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
     index = Index.build(rows, ids=ids)
