@@ -151,13 +151,13 @@ class RowDivider:
 
         Returns for each shard which of the rows (m,) it has.
         """
-        held = {name: array.take() for name, array in self._arrays.items()}
-        starts, sizes = self._take_sizes(held)
+        blocks = {name: array.take() for name, array in self._arrays.items()}
+        starts, sizes = self._take_sizes(blocks)
         order = np.argsort(homes, kind="stable")
         ends = np.cumsum(np.bincount(homes, minlength=len(self._shards))).tolist()
         rows_of_shards = [order[start:stop] for start, stop in pairwise([0, *ends])]
         for number, rows in enumerate(rows_of_shards):
-            for name, values in held.items() if len(rows) else ():
+            for name, values in blocks.items() if len(rows) else ():
                 array, ends_name = self._arrays[name], self._ends_of.get(name, "")
                 if name in sizes:
                     part = array.ends[number] + np.cumsum(sizes[name][rows], dtype=np.int64)
@@ -170,11 +170,11 @@ class RowDivider:
         self._held_bytes = 0
         return rows_of_shards
 
-    def _take_sizes(self, held: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return for each array of ends where the held values of each row begin; and how many."""
+    def _take_sizes(self, blocks: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return for each array of ends where the values of each row begin; and how many."""
         starts, sizes = {}, {}
-        for name in set(self._ends_of.values()) & held.keys():
-            array, ends = self._arrays[name], held[name]
+        for name in set(self._ends_of.values()) & blocks.keys():
+            array, ends = self._arrays[name], blocks[name]
             bounds = np.concatenate(([array.end], ends)) - array.end
             starts[name], sizes[name] = bounds[:-1], np.diff(bounds)
             array.end += int(bounds[-1])
