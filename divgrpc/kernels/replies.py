@@ -23,7 +23,7 @@ BY_ESTIMATE = 1  # the nearest of the points with the smallest codes; ties go to
 BY_SCORE = 2  # the same, but codes are integers, and the plan says which of the tied points to take
 BY_PROBE = 3  # the nearest of the points of the first probes; replies have tags
 # The same, but a reply has tags only if its shard has probed more buckets than it was asked for:
-# the search probes all of those.
+# the search probes all of those. A reply without tags may have a sample of the points.
 BY_EXTRA_PROBE = 4
 
 # What may be wrong with a reply.
@@ -145,8 +145,10 @@ def _check_counts(reply, rule, sizes):
             return BAD_NUMBERS
     sizes[POINTS] = count
     sizes[TOTAL], sizes[SCORED], sizes[PROBED] = numbers[0], numbers[1], numbers[2]
-    by_probe = rule in (BY_PROBE, BY_EXTRA_PROBE)
-    most = sizes[TOTAL] if by_probe else min(sizes[TOTAL], sizes[ROWS_ASKED])
+    by_probe, most = rule in (BY_PROBE, BY_EXTRA_PROBE), sizes[TOTAL]
+    # A reply of tables is limited only if it has no tags, and no number stands for no limit.
+    if not (by_probe and (reply.tags.shape[0] or not sizes[ROWS_ASKED])):
+        most = min(most, sizes[ROWS_ASKED])
     if count != most or reply.nearest.shape[0] != min(count, sizes[VECTORS_ASKED]):
         return BAD_COUNT
     codes = count if rule in (BY_ESTIMATE, BY_SCORE) else 0
@@ -234,19 +236,22 @@ def find_misfit(replies, counts, dims, is_sparse, has_inverse_lengths):
 
 
 @kernel
-def find_last_probe(merge, plan, size, enough):
+def find_last_probe(merge, plan, size, absent, enough):
     """Return the number of probes after which one index would stop; 2**31 - 1 if it goes on.
 
     merge: the register of a `Merge` with `size` points. plan: the fields of a `Plan`.
+    absent: number of further points, which shards have found in the first `plan.n_probes` buckets
+        and not sent.
     enough: as for `buckets.look_up_buckets`.
     """
     tags, plan = record_at(merge, Merge).tags[:size], Plan(*plan)
     never = np.int64(2**31 - 1)
     stop = np.int64(max(1, plan.n_probes))
-    if plan.min_points > size:
+    least = plan.min_points - absent
+    if least > size:
         stop = never
-    elif plan.min_points > 0:
-        stop = max(stop, np.int64(kth_key(tags, plan.min_points - 1)) + 1)
+    elif least > 0:
+        stop = max(stop, np.int64(kth_key(tags, least - 1)) + 1)
     if 0 < enough <= size:
         stop = min(stop, np.int64(kth_key(tags, enough - 1)) + 1)
     return stop

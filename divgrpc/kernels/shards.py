@@ -35,7 +35,7 @@ from divgrpc.kernels.records import (
 )
 from divgrpc.kernels.registers import record_at
 from divgrpc.kernels.sparse import clear
-from divgrpc.kernels.top_k import sort_nearest
+from divgrpc.kernels.top_k import keep_sample, sort_nearest
 
 # What may be wrong with the arrays of a question to a shard.
 NO_FAULT = 0
@@ -111,7 +111,9 @@ def find_by_tables(index, scratch, plan, margins, enough):
 
     enough: as for `buckets.look_up_buckets`, which also writes `Scratch.probes.tags`.
 
-    Returns the number of points and the number of probes.
+    If `plan.hash_limit` is above 0, only a sample of so many points is kept, unless more buckets
+    than `plan.n_probes` were probed. Returns the number of points that are kept, the number of all
+    points in these buckets, and the number of probes.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, code = Plan(*plan), scratch.code
@@ -122,7 +124,10 @@ def find_by_tables(index, scratch, plan, margins, enough):
         code.signs, code.margins, index.tables, plan, scratch.passing, scratch.probes,
         scratch.candidates.rows, enough,
     )  # fmt: skip
-    return count, n_probes
+    kept = count
+    if plan.hash_limit > 0 and n_probes <= max(1, plan.n_probes):
+        kept = keep_sample(scratch.candidates.rows, 0, count, plan.hash_limit, index.ids, plan.seed)
+    return kept, count, n_probes
 
 
 @kernel

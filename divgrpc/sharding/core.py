@@ -133,7 +133,7 @@ class ShardCore:
         if how == TABLES:
             return self._searcher.in_tables(
                 hashed, passing, numbers[layouts.PROBES], least=numbers[layouts.MIN_POINTS],
-                enough=numbers[layouts.ENOUGH],
+                enough=numbers[layouts.ENOUGH], most=most, seed=numbers[layouts.SEED],
             )  # fmt: skip
         by_code = how == CELLS_BY_CODE
         return self._searcher.in_cells(hashed, passing, most, by_code=by_code, hamming=hamming)

@@ -393,7 +393,9 @@ class Finder:
         enough = 0 if plan.uniform else plan.hash_limit
         rule = replies.BY_PROBE if enough else replies.BY_EXTRA_PROBE
         most = self._widest(min(plan.hash_limit or self._open, self._open))
-        amounts = _Amounts(most, min(most, self.first_vectors), plan.min_points, enough)
+        # A sample of all points that are found is taken of the samples of the shards.
+        limit = plan.hash_limit if plan.uniform else 0
+        amounts = _Amounts(limit, min(most, self.first_vectors), plan.min_points, enough)
         inquiry = _Inquiry(query, TABLES, rule, amounts)
         received = self._ask(inquiry)
         if received is None:
@@ -404,8 +406,13 @@ class Finder:
             if received is None:
                 return None
             stop, _ = self._last_probe(received, amounts, enough)
-        question = Question(self._whole_plan, rule, 0, most, self._vectors)
+        question = Question(self._whole_plan, rule, limit, most, self._vectors)
         selection = self._merger.select(received, question, stop)
+        if selection.n_short:
+            received = self._ask_again(inquiry, received, received.short)
+            if received is None:
+                return None
+            selection = self._merger.select(received, question, stop)
         if selection.candidates.n_hashed < plan.min_points:
             return self._anywhere(query, stop)
         return self._with_vectors(selection)
@@ -419,13 +426,13 @@ class Finder:
         """
         plan, probed, ended = self._plan, [], []
         for number, sizes in enumerate(received.sizes.tolist()):
-            count = sizes[replies.POINTS]
+            count = sizes[replies.TOTAL]
             probed.append(sizes[replies.PROBED])
             has_least = probed[-1] >= plan.n_probes and count >= amounts.min_points
             if has_least or 0 < amounts.enough <= count:
                 ended.append(number)
         known = min((probed[number] for number in ended), default=max(probed))
-        stop = self._merger.last_probe(self._whole_plan, received.points, enough)
+        stop = self._merger.last_probe(self._whole_plan, received, enough)
         return (stop, []) if stop <= known else (known, ended)
 
     # Vectors.

@@ -29,10 +29,12 @@ HAMMING = 1  # 1 if a scan compares the signs of the margins only
 PROBES = 2  # the least number of buckets to probe
 MIN_POINTS = 3  # the least number of points to find in buckets
 ENOUGH = 4  # the number of points after which no further bucket is probed; 0 for no limit
-ROWS = 5  # the maximum number of points to return, except with TABLES
+# The maximum number of points to return. With TABLES they are a sample of all points that are
+# found, unless more than PROBES buckets are probed, and 0 stands for all of them.
+ROWS = 5
 VECTORS = 6  # the maximum number of points whose vectors are returned
 UNIFORM = 7  # 1 if ties of a scan are broken by priorities, 0 if they are broken by distances
-SEED = 8  # the seed of the priorities, as a signed number
+SEED = 8  # the seed of the priorities and of samples, as a signed number
 REQUEST_NUMBERS: Final = 9
 
 # Places of the numbers of `FIND_REPLY`.
@@ -61,7 +63,7 @@ _RESTRICTION: Final = (
     Column.of("exclude", np.int64),  # keys of points that do not pass
 )
 FIND_REQUEST: Final = Layout(
-    2,
+    40,
     (
         Column.of("numbers", np.int64),
         *_RESTRICTION,

@@ -213,9 +213,11 @@ class Merger:
             raise ShardFaultError(sources.shards[number], f"message {_FAULTS[fault]}")
         return Replies(sources, number, sizes)
 
-    def last_probe(self, plan: QueryPlan, points: int, enough: int) -> int:
+    def last_probe(self, plan: QueryPlan, received: Replies, enough: int) -> int:
         """Return the number of probes after which a search of tables ends (`find_last_probe`)."""
-        return int(replies.find_last_probe(self._register, plan.fields, points, enough))
+        points = received.points
+        absent = int(received.sizes[:, replies.TOTAL].sum()) - points
+        return int(replies.find_last_probe(self._register, plan.fields, points, absent, enough))
 
     def select(self, received: Replies, question: Question, stop: int = 0) -> Selection:
         """Select candidates from the replies that were joined last.

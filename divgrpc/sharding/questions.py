@@ -29,7 +29,8 @@ def check_numbers(numbers: list[int]) -> None:
     if len(numbers) != layouts.REQUEST_NUMBERS:
         raise invalid("message", f"must have {layouts.REQUEST_NUMBERS} numbers")
     # The seed, which may be negative, is the last number.
-    if min(numbers[: layouts.SEED]) < 0 or not numbers[layouts.ROWS]:
+    has_limit = numbers[layouts.ROWS] or numbers[layouts.HOW] == layouts.TABLES
+    if min(numbers[: layouts.SEED]) < 0 or not has_limit:
         raise invalid("message", "has a number that is negative, or asks for no point")
     check_probes(numbers[layouts.PROBES])
 

@@ -1,12 +1,12 @@
 """Finds the points of one shard, as a router asks for them."""
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.kernels import records, replies, shards
+from divgrpc.kernels import records, shards
 from divgrpc.kernels.records import NO_COPIES, Plan
 from divgrpc.search.arrays import NO_FILTER, empty_answers, pack_queries
 from divgrpc.search.code_order import CodeOrder
@@ -16,7 +16,7 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.sharding import layouts
-from divgrpc.sharding.best_points import BestPoints, FoundPoints
+from divgrpc.sharding.best_points import FoundPoints
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows
@@ -61,10 +61,6 @@ class ShardSearcher(Searcher):
     def order(self) -> CodeOrder:
         """The order of the codes."""
         return self._order
-
-    @cached_property
-    def _best(self) -> BestPoints:
-        return BestPoints()
 
     def _plan(self, **fields: Any) -> QueryPlan:  # noqa: ANN401  # of a plan
         """Return a plan that only finds points."""
@@ -187,22 +183,29 @@ class ShardSearcher(Searcher):
         *,
         least: int,
         enough: int,
+        most: int,
+        seed: int,
     ) -> ShardHits:
         """Find the points of the probed buckets, in the order of the probes.
 
         probes: the least number of buckets. More are probed until `least` points are found; none
         are probed after `enough` points have been found, if it is above 0.
+        most: if it is above 0 and no more buckets are probed, a sample of so many points is
+        returned, which `seed` draws.
         """
         by_row = NO_FILTER if passing is None else passing.by_code(self._order)
         # No further bucket has a point when all have been hits.
         least = min(least, self._n_points if passing is None else passing.count)
-        plan = self._plan(search=records.TABLES, n_probes=probes, min_points=least)
+        plan = self._plan(
+            search=records.TABLES, n_probes=probes, min_points=least, hash_limit=most,
+            seed=np.uint64(seed & (2**64 - 1)),
+        )  # fmt: skip
         memory = self._fit(plan, by_row)
         memory.fit_tags()
-        count, n_probes = shards.find_by_tables(
+        count, total, n_probes = shards.find_by_tables(
             self._register, memory.register, plan.fields, query.margins, enough
         )
-        hits = self._scored(query.row, plan, count, count, count)
+        hits = self._scored(query.row, plan, count, count, total)
         # The search probes at least these buckets, unless it ends before them at `enough` points.
         needs_tags = enough > 0 or n_probes > max(1, probes)
         tags = memory.scratch.probes.tags[:count] if needs_tags else _NO_TAGS
@@ -222,16 +225,14 @@ class ShardSearcher(Searcher):
         by_code = how in {layouts.CELLS_BY_CODE, layouts.SCAN}
         if how == layouts.TABLES:
             plan = self._plan(
-                search=records.TABLES, n_probes=probes, hash_limit=limit, uniform=True,
+                search=records.TABLES, n_probes=probes, hash_limit=limit,
                 seed=np.uint64(seed & (2**64 - 1)),
             )  # fmt: skip
             memory = self._fit(plan, NO_FILTER)
-            count, _ = shards.find_by_tables(
+            count, _, _ = shards.find_by_tables(
                 self._register, memory.register, plan.fields, query.margins, 0
             )
-            ids = self.keys_of(memory.scratch.candidates.rows[:count])
-            hits = FoundPoints(ids, _NO_CODES)
-            return FoundPoints(self._best.keep(plan, replies.BY_PROBE, [hits], limit)[0], _NO_CODES)
+            return FoundPoints(self.keys_of(memory.scratch.candidates.rows[:count]), _NO_CODES)
         if how == layouts.SCAN:
             _, _, count = self._find_by_scan(
                 query, NO_FILTER, min(limit, self._n_points), hamming=hamming, uniform=True,

@@ -97,6 +97,17 @@ def plan_of(**fields: Any) -> QueryPlan:  # noqa: ANN401  # fields of any type
     return QueryPlan(plan.parameters, kernel, tuple(kernel), plan.candidates_max, plan.one_by_one)
 
 
+def total_of(points: list[Point], rule: int, more: int) -> int:
+    """Return how many points a shard has that sends `points` and may have `more`.
+
+    A shard whose points have tags sends all of them.
+    """
+    is_limited = rule != replies.BY_PROBE
+    if rule == replies.BY_EXTRA_PROBE:
+        is_limited = len(points) > 0 and all(point.tag < _STOP for point in points)
+    return len(points) + (more if is_limited else 0)
+
+
 def joined(
     shards: list[list[Point]], rule: int, more: int = 0, form: Form = _DENSE
 ) -> tuple[Merger, Replies]:
@@ -105,8 +116,7 @@ def joined(
     messages: dict[int, bytes | memoryview] = {}
     amounts = np.zeros((len(shards), 2), np.int64)
     for shard, points in enumerate(shards):
-        total = len(points) + (0 if rule in _BY_PROBES else more)
-        messages[shard] = message_of(points, rule, total, form)
+        messages[shard] = message_of(points, rule, total_of(points, rule, more), form)
         vectors = sum(point.has_vector for point in points)
         amounts[shard] = len(points), vectors if vectors < len(points) else len(points) + 1
     return merger, merger.join(Sources.of(layouts.FIND_REPLY, messages), rule, amounts)
@@ -177,11 +187,10 @@ def test_candidates_are_those_of_a_slow_twin(
     members = expected if rule == replies.BY_DISTANCE else hashed
     counts = [sum(point.shard == shard for point in members) for shard in range(len(shards))]
     assert received.sizes[:, replies.KEPT].tolist() == counts
-    total = 0 if rule in _BY_PROBES else more
     short = [
         number
-        for number, size in enumerate(map(len, shards))
-        if counts[number] == size < min(kept_at_most, size + total)
+        for number, points in enumerate(shards)
+        if counts[number] == len(points) < min(kept_at_most, total_of(points, rule, more))
     ]
     assert (received.short, n_short) == (short, len(short))
 
@@ -200,14 +209,18 @@ def test_only_some_searches_need_no_tags(rule: int) -> None:
 @given(
     shards=points_of_shards(),
     numbers=st.tuples(st.integers(0, 6), st.integers(0, 30), st.integers(0, 30)),
+    absent=st.integers(0, 20),
 )
 def test_the_last_probe_is_that_of_a_slow_twin(
-    shards: list[list[Point]], numbers: tuple[int, int, int]
+    shards: list[list[Point]], numbers: tuple[int, int, int], absent: int
 ) -> None:
+    """Shards have not sent some points of the first buckets."""
     n_probes, min_points, enough = numbers
     merger, received = joined(shards, replies.BY_PROBE)
+    received.sizes[0, replies.TOTAL] += 0 if enough else absent
     plan = plan_of(n_probes=n_probes, min_points=min_points)
     tags = [point.tag for shard in shards for point in shard]
+    tags += [-1] * (0 if enough else absent)
     expected = next(
         (
             stop
@@ -217,7 +230,7 @@ def test_the_last_probe_is_that_of_a_slow_twin(
         ),
         2**31 - 1,
     )
-    assert merger.last_probe(plan, received.points, enough) == expected
+    assert merger.last_probe(plan, received, enough) == expected
 
 
 _FORMS = [Form(_DIMS, is_sparse, has) for is_sparse in (False, True) for has in (False, True)]

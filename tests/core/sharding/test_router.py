@@ -223,11 +223,28 @@ def test_a_shard_with_more_than_its_share_is_asked_again() -> None:
     index = an_index("lsh_div", "cosine", "dense")
     pieces = divided(index, 4, "skewed")
     rows = queries(24, "cosine")
-    for search in ("exact", "scan"):
-        parameters = QueryParameters(k=5, search=search, hash_limit=90, candidates_limit=80)
+    for search in ("exact", "scan", "tables"):
+        # Sixty buckets hold more than 90 points.
+        parameters = QueryParameters(
+            k=5, search=search, hash_limit=90, candidates_limit=80, n_probes=60
+        )
         for row in range(len(rows)):
             check(index, pieces, Request(rows[row : row + 1], parameters))
             assert pieces.rounds[:2] == ["find", "more"]
+
+
+def test_buckets_of_more_points_than_the_limit_are_sampled_by_the_shards() -> None:
+    """A second round, which fetches vectors of the sample of all shards, is rare."""
+    index = an_index("lsh_div", "cosine", "dense")
+    pieces, rows = divided(index, 4, "hash"), queries(24, "cosine")
+    count = 0
+    for row in range(len(rows)):
+        parameters = QueryParameters(
+            k=5, search="tables", hash_limit=90, candidates_limit=20, n_probes=60, seed=row
+        )
+        check(index, pieces, Request(rows[row : row + 1], parameters))
+        count += len(pieces.rounds) > 1
+    assert count <= 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
