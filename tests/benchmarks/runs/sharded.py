@@ -44,8 +44,9 @@ def sharded_answers(options: Options) -> Iterator[Output]:
     """Answers over shards: their rounds, bytes and time, compared with one index, in process.
 
     "Equal" is the number of answers that have the same bytes as those of the whole index. "Asked
-    again" is the share of queries for which a shard had more points than its share. "Bytes" are
-    those of all replies, divided by those of the vectors of the candidates.
+    again" is the share of queries for which a shard had more points than its share, "rounds above
+    1" the share of those that asked shards again for points or vectors. "Bytes" are those of all
+    replies, divided by those of the vectors of the candidates.
 
     "Router" is the time of `begin` and `go_on`, divided by the time of a query that hashes, scores
     as many points as there are candidates, and selects, on an index of so many points. "Shard" is
@@ -79,19 +80,21 @@ class _Comparison:
         limits = {"k": options.k, "candidates_limit": options.candidates, "diversity": 0.3}
         parameters = QueryParameters(search=search, **limits)
         requests = [Request(query[None], parameters) for query in points.queries]
-        equal = again = size = 0
+        equal = again = twice = size = 0
         exchanges = []
         for request in requests:
             answer = self._pieces.answer(request)
             expected = self._index.engine.answer(request.queries, parameters)
             equal += not differences(answer, expected)
             again += "more" in self._pieces.rounds
+            twice += len(self._pieces.rounds) > 1
             size += self._pieces.reply_bytes
             exchanges.append(self._exchanges(request))
         vectors = options.candidates * points.base.shape[1] * _FLOAT32_BYTES
         return {
             "equal": equal,
             "asked again": again / len(requests),
+            "rounds above 1": twice / len(requests),
             "bytes": size / len(requests) / vectors,
             **self._times(requests, exchanges, limits),
         }
