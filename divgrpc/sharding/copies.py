@@ -30,7 +30,7 @@ from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import wait_for_lock
 from divgrpc.sharding.files import open_shard_part
 from divgrpc.storage.arrays import damage_errors, full_disk_errors, sync_folder
-from divgrpc.storage.generations import Generation, IndexFolder
+from divgrpc.storage.generations import Generation, IndexFolder, read_manifest, staging_path
 from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.storage.shards import shard_files
 
@@ -62,7 +62,17 @@ class ShardCopies:
         is. Raises `IndexDamagedError` if the copy is damaged again, or the original cannot be read,
         and `OtherFormatError`.
         """
-        source = self._root / index / str(generation)
+        return self._open(self._root / index / str(generation), index, generation, shard)
+
+    def prepare(self, folder: Path, index: str, shard: int) -> Generation:
+        """Open the copy of a shard of a build that is complete in `folder`, after making it.
+
+        The build keeps its number when it is published, so `open` finds the same copy. Raises as
+        `open` does.
+        """
+        return self._open(folder, index, read_manifest(folder).generation, shard)
+
+    def _open(self, source: Path, index: str, generation: int, shard: int) -> Generation:
         text = _read(source / MANIFEST)
         copy = self._folder / f"{index}.{generation}.{shard}.{zlib.crc32(text):08x}"
         try:
@@ -140,6 +150,8 @@ class ShardCopies:
     def _is_stale(self, match: re.Match[str]) -> bool:
         """Return whether a folder is no copy of the current generation of its index."""
         name, generation, _, checksum, part = match.groups()
+        if part is None and self._is_prepared(name, int(generation)):
+            return False
         try:
             index = IndexFolder(self._root / name)
             number = index.current()
@@ -150,6 +162,21 @@ class ShardCopies:
             return False  # the pointer or the manifest cannot be read now
         is_current = (number, f"{zlib.crc32(text):08x}") == (int(generation), checksum)
         return part is not None or not is_current
+
+    def _is_prepared(self, name: str, generation: int) -> bool:
+        """Return whether a build of an index is under way that may get this number."""
+        index = self._root / name
+        prefix = staging_path(index, "").name
+        try:
+            # In the order of a build: it writes to a staging folder, renames it, and points to it.
+            is_staged = any(entry.startswith(prefix) for entry in os.listdir(self._root))
+            if not is_staged and not (index / str(generation)).exists():
+                return False
+            return generation > IndexFolder(index).current()
+        except IndexNotFoundError:
+            return True
+        except (DivgrpcError, OSError):
+            return True  # it is not known now
 
     def _is_mounted(self) -> bool:
         """Return whether the data folder has any entry; an empty mount point has none.

@@ -20,7 +20,11 @@ def mapped(server: RunningServer) -> set[Path]:
     """Return the files of shards that workers of shard servers have mapped."""
     paths: set[Path] = set()
     for pid in descendants(server.process.pid):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a builder has ended
+        for line in lines:
             if line.endswith(".npy") and "/shards/" in line:
                 paths.add(Path(line.split(maxsplit=5)[5]))
     return paths
@@ -39,9 +43,14 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         RunningServer(tmp_path, *options, "--workers", "1") as server,
         Client(server.target, timeout=60) as client,
     ):
-        for rows in (300, 400):
+        for rows, generation in ((300, "1"), (400, "2")):
             client.build("points", POINTS[:rows], replace=True)
+            # No query waits for a copy.
+            copies = {path.parents[2].name.split(".")[1] for path in mapped(server)}
+            assert generation in copies
+            assert server.log.count("a shard was copied") == 2 * int(generation)
             check(client, POINTS[:rows])
+            assert server.log.count("a shard was copied") == 2 * int(generation)
         files = mapped(server)
         assert files
         assert all(path.is_relative_to(cache) for path in files)

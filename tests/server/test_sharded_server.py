@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 from scipy import sparse
 
 from divgrpc import Index, Quota
@@ -513,6 +514,21 @@ def count_in(reply: Buffer) -> int:
     return int(layouts.count_reply(description).unpack(reply)["count"][0])
 
 
+def asking(channel: grpc.Channel, name: str, request: Message) -> Callable[..., bytes]:
+    """Return a function that calls a method of a shard server, with changes of a request."""
+    method: Callable[..., bytes] = channel.unary_unary(f"/{SERVICE}/{name}")
+
+    def ask(token: str = SECRET, **changes: Any) -> bytes:  # noqa: ANN401  # fields of a message
+        one = type(request)()
+        one.CopyFrom(request)
+        for field, value in changes.items():
+            setattr(one, field, value)
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        return method(one.SerializeToString(), timeout=30, metadata=metadata)
+
+    return ask
+
+
 def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -> None:
     folder = IndexFolder(shard_server.folder / "data" / "points")
     checksum = read_manifest(folder.path / "1").shards[1].crc32
@@ -522,16 +538,7 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
         messages=join([message]),
     )  # fmt: skip
     with shard_server.channel() as channel:
-        method: Callable[..., bytes] = channel.unary_unary(f"/{SERVICE}/Ask")
-
-        def ask(token: str = SECRET, **changes: Any) -> bytes:  # noqa: ANN401  # fields of a message
-            one = shard_index_pb2.AskRequest()
-            one.CopyFrom(request)
-            for name, value in changes.items():
-                setattr(one, name, value)
-            metadata = (("authorization", f"Bearer {token}"),) if token else ()
-            return method(one.SerializeToString(), timeout=30, metadata=metadata)
-
+        ask = asking(channel, "Ask", request)
         (reply,) = divide(shard_index_pb2.AskResponse.FromString(ask()).replies)
         assert 40 < count_in(reply) < 60
         for code, options in (
@@ -550,6 +557,22 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
         details = failure(queries, query_pb2.QueryRequest(index="points").SerializeToString())
         assert (details.code, details.reason) == (CODES.UNIMPLEMENTED, "UNSUPPORTED")
         assert "call the server with --shards" in details.message
+
+
+def test_a_shard_server_opens_builds_for_the_cluster_alone(shard_server: RunningServer) -> None:
+    build = ".points.staging-0"
+    request = shard_index_pb2.PrepareRequest(index="points", folder=build)
+    with shard_server.channel() as channel:
+        ask = asking(channel, "Prepare", request)
+        for code, options in (
+            (CODES.UNAUTHENTICATED, {"token": ""}),
+            (CODES.INVALID_ARGUMENT, {"index": "../points"}),
+            (CODES.INVALID_ARGUMENT, {"folder": f"../{build}"}),
+            (CODES.INVALID_ARGUMENT, {"folder": ".others.staging-0"}),
+        ):
+            assert failure(ask, **options).code is code
+        # There is no such build, which the first query would meet again.
+        assert ask() == ask(shard=7) == b""
 
 
 def test_a_shard_server_says_whom_to_call(shard_server: RunningServer) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#divgrpc_protos/v1/shard_index.proto\x12\ndivgrpc.v1\"u\n\nAskRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05shard\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12\x11\n\toperation\x18\x05 \x01(\t\x12\x10\n\x08messages\x18\x06 \x01(\x0c\"3\n\x0b\x41skResponse\x12\x0f\n\x07replies\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x32\x44\n\nShardIndex\x12\x36\n\x03\x41sk\x12\x16.divgrpc.v1.AskRequest\x1a\x17.divgrpc.v1.AskResponseBL\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#divgrpc_protos/v1/shard_index.proto\x12\ndivgrpc.v1\"u\n\nAskRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\r\n\x05shard\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12\x11\n\toperation\x18\x05 \x01(\t\x12\x10\n\x08messages\x18\x06 \x01(\x0c\">\n\x0ePrepareRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\r\"\x11\n\x0fPrepareResponse\"3\n\x0b\x41skResponse\x12\x0f\n\x07replies\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x32\x88\x01\n\nShardIndex\x12\x36\n\x03\x41sk\x12\x16.divgrpc.v1.AskRequest\x1a\x17.divgrpc.v1.AskResponse\x12\x42\n\x07Prepare\x12\x1a.divgrpc.v1.PrepareRequest\x1a\x1b.divgrpc.v1.PrepareResponseBL\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\ndivgrpc.v1P\001Z\024divgrpc/v1;divgrpcv1\252\002\nDivgrpc.V1\312\002\nDivgrpc\\V1\352\002\013Divgrpc::V1'
   _globals['_ASKREQUEST']._serialized_start=51
   _globals['_ASKREQUEST']._serialized_end=168
-  _globals['_ASKRESPONSE']._serialized_start=170
-  _globals['_ASKRESPONSE']._serialized_end=221
-  _globals['_SHARDINDEX']._serialized_start=223
-  _globals['_SHARDINDEX']._serialized_end=291
+  _globals['_PREPAREREQUEST']._serialized_start=170
+  _globals['_PREPAREREQUEST']._serialized_end=232
+  _globals['_PREPARERESPONSE']._serialized_start=234
+  _globals['_PREPARERESPONSE']._serialized_end=251
+  _globals['_ASKRESPONSE']._serialized_start=253
+  _globals['_ASKRESPONSE']._serialized_end=304
+  _globals['_SHARDINDEX']._serialized_start=307
+  _globals['_SHARDINDEX']._serialized_end=443
 # @@protoc_insertion_point(module_scope)

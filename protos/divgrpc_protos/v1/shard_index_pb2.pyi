@@ -52,6 +52,33 @@ class AskRequest(Message):
     def ClearField(self, field_name: Literal["checksum", b"checksum", "generation", b"generation", "index", b"index", "messages", b"messages", "operation", b"operation", "shard", b"shard"]) -> None: ...
 
 @final
+class PrepareRequest(Message):
+    DESCRIPTOR: Descriptor
+
+    INDEX_FIELD_NUMBER: int
+    FOLDER_FIELD_NUMBER: int
+    SHARD_FIELD_NUMBER: int
+    index: str
+    folder: str
+    shard: int
+    def __init__(
+        self,
+        *,
+        index: str = ...,
+        folder: str = ...,
+        shard: int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["folder", b"folder", "index", b"index", "shard", b"shard"]) -> None: ...
+
+@final
+class PrepareResponse(Message):
+    DESCRIPTOR: Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+@final
 class AskResponse(Message):
     DESCRIPTOR: Descriptor
 

@@ -5,19 +5,23 @@ raise `InvalidArgumentError`, which names the field. If the front closes the con
 raise EOFError.
 """
 
+import select
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS
+from divgrpc.types import Progress
 from divgrpc_protos.v1 import attributes_pb2, index_pb2, labels_pb2
 from divgrpc_server.ipc import job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.ipc.progress import ProgressEvents
+
+_PREPARING_SECONDS: Final = 3.0
 
 
 class Upload(ABC):
@@ -69,10 +73,18 @@ class Upload(ABC):
     def offer(self, generation: StagedGeneration) -> None:
         """Announce a complete generation, and wait until the front asks to publish it.
 
-        Raises `InvalidArgumentError` if a message follows the commit.
+        Workers and shard servers open it meanwhile, which is reported if it takes long. Raises
+        `InvalidArgumentError` if a message follows the commit.
         """
         job_frames.send(self._link, Frame.STAGED, generation.pack())
-        while (kind := job_frames.receive(self._link)[0]) != Frame.PUBLISH:
+        waiter = select.poll()
+        waiter.register(self._link, select.POLLIN)
+        while True:
+            while not waiter.poll(1000 * _PREPARING_SECONDS):
+                self.report(Progress("preparing", 0, 0, None))
+            kind, _ = job_frames.receive(self._link)
+            if kind == Frame.PUBLISH:
+                return
             check_end(kind)
 
     @staticmethod

@@ -20,8 +20,9 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.parameters import LIMITS
-from divgrpc_protos.v1 import diverse_index_pb2
+from divgrpc_protos.v1 import diverse_index_pb2, shard_index_pb2
 from divgrpc_server.codec import subjects
+from divgrpc_server.codec.staged_folders import parse_preparation
 from divgrpc_server.codec.statuses import (
     MessageTooLargeError,
     ReplicaBehindError,
@@ -165,7 +166,10 @@ class Service:
 
     def shard_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
         """Return the handlers of `divgrpc.v1.ShardIndex`, for a shard server."""
-        return {"Ask": self._unary("Ask", partial(self._answer, Op.ASK))}
+        return {
+            "Ask": self._unary("Ask", partial(self._answer, Op.ASK)),
+            "Prepare": self._unary("Prepare", _without_call(self._prepare)),
+        }
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods of the service."""
@@ -233,6 +237,11 @@ class Service:
         if reply.outcome == Outcome.STATUS:
             raise RefusedError(reply.payload)
         return reply.payload
+
+    async def _prepare(self, request: bytes) -> bytes:
+        """Let all workers open a shard of a build."""
+        await self._pool.prepare(parse_preparation(request).pack())
+        return shard_index_pb2.PrepareResponse().SerializeToString()
 
     async def _write(self, op: Op, request: bytes, call: Call) -> bytes:
         reply = await self._writer.answer(op, request, call.deadline, call.tag)

@@ -39,11 +39,13 @@ from divgrpc_server.front.shard_credentials import ShardCredentials
 from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc import control
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
 
 SERVICE: Final = shard_index_pb2.DESCRIPTOR.services_by_name["ShardIndex"].full_name
 _METHOD: Final = f"/{SERVICE}/Ask"
+_PREPARE: Final = f"/{SERVICE}/Prepare"
 _OPTIONS: Final = (
     # A shard sends the vectors of many candidates.
     ("grpc.max_receive_message_length", -1),
@@ -56,6 +58,8 @@ _OPTIONS: Final = (
 )
 # A call without a deadline must end too.
 _ASK_SECONDS_MAX: Final = 60.0
+# A server may have to copy a large shard.
+_PREPARE_SECONDS_MAX: Final = 3_600.0
 # How long a connection to a server that has left has to end.
 _CLOSE_SECONDS: Final = 1.0
 _CERTIFICATES_SECONDS: Final = 1.0
@@ -110,10 +114,12 @@ class ShardServers:
 
     def __init__(self, config: Config, secret: str, log: Logger, meter: ShardMeter) -> None:
         """Take the token of the cluster, `secret`."""
+        self._log = log
         self._metadata = (("authorization", f"Bearer {secret}"),)
         self._meter = meter
         self._wait_seconds = config.worker_wait
         self._place_count = len(config.shard_places) or config.shards
+        self._shard_count = config.shards
         # Whether all shard servers have been started; nobody here starts those of others.
         self._is_started = not config.starts_shard_servers
         self._topology = Topology(0, ())
@@ -210,6 +216,63 @@ class ShardServers:
         """Wait for a new topology, for as long as a server needs to be replaced, or `seconds`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), min(seconds, _RETRY_SECONDS))
+
+    async def prepare(self, generation: StagedGeneration) -> None:
+        """Let all servers open their shards of a build; see `sharded_pool.Shards`.
+
+        A server that cannot be reached opens them at the first query.
+        """
+        shards: dict[str, list[int]] = {}
+        for shard in range(self._shard_count):
+            for address in self._topology.replicas(shard):
+                shards.setdefault(address, []).append(shard)
+        calls = (self._prepare(address, generation, shards[address]) for address in shards)
+        await asyncio.gather(*calls)
+
+    async def _prepare(
+        self, address: str, generation: StagedGeneration, shards: Iterable[int]
+    ) -> None:
+        """Let a server open shards, one after another."""
+        for shard in shards:
+            reason = await self._prepare_shard(address, generation, shard)
+            if reason:
+                self._log.warning(
+                    "a shard server has not opened a build, so its first query waits",
+                    index=generation.name, shard=shard, address=address, reason=reason,
+                )  # fmt: skip
+                return
+
+    async def _prepare_shard(self, address: str, generation: StagedGeneration, shard: int) -> str:
+        """Let a server open a shard; return why it has not, "" if it has tried."""
+        name, folder = generation
+        message = shard_index_pb2.PrepareRequest(index=name, folder=folder, shard=shard)
+        call = asyncio.create_task(self._send_preparation(address, message.SerializeToString()))
+        loss_time = math.inf
+        try:
+            while time.monotonic() - (loss_time := self._loss_time([address], loss_time)) < (
+                self._wait_seconds
+            ):
+                await asyncio.wait([call], timeout=_RETRY_SECONDS)
+                if call.done():
+                    return call.result()
+            return self._states.describe_fault(address)
+        finally:
+            call.cancel()
+
+    async def _send_preparation(self, address: str, message: bytes) -> str:
+        """Send a message to a server; return why it refuses it, "" if it does not."""
+        prepare: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(
+            _PREPARE
+        )
+        try:
+            await prepare(message, timeout=_PREPARE_SECONDS_MAX, metadata=self._metadata)
+        except aio.AioRpcError as error:
+            return _text_of(error)
+        except asyncio.CancelledError:
+            if not is_channel_closed():
+                raise
+            return "the server is gone"
+        return ""
 
     async def ask(
         self,

@@ -30,6 +30,7 @@ from divgrpc_server.front.admission import kind_of
 from divgrpc_server.front.pool import POISON, Pool, PoolCall, WorkerLink
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc import rounds
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Outcome, Reply
 
 # Shards may take this share of the time to the deadline; the rest is for merging and selecting.
@@ -58,6 +59,9 @@ class Shards(Protocol):
 
         Raises `ShardsMissingError`, `LateError`, `IndexChangedError` and what a shard answers.
         """
+
+    def prepare(self, generation: StagedGeneration) -> Awaitable[None]:
+        """Wait until all servers have opened their shards of a build, so that no query waits."""
 
     def await_places(self) -> Awaitable[None]:
         """Wait until each place has a server.
@@ -89,6 +93,12 @@ class ShardedPool(Pool):
         for task in self._asking.values():
             task.cancel()
         super().close()
+
+    async def prepare(self, generation: bytes) -> None:
+        """Wait until every worker has opened a generation, and every shard server its shards."""
+        await asyncio.gather(
+            super().prepare(generation), self._shards.prepare(StagedGeneration.unpack(generation))
+        )
 
     def withdraw(self, call: PoolCall) -> None:
         """Remove a call whose caller no longer waits."""

@@ -44,7 +44,10 @@ _KINDS: Final = frozenset(Frame)
 
 
 class StagedGeneration(NamedTuple):
-    """A complete generation that is not published yet: the name of its index, and its folder."""
+    """A complete generation that is not published yet, or a shard of it.
+
+    name: the name of its index. folder: its folder, or that of the shard in it, in the data folder.
+    """
 
     name: str
     folder: str
@@ -57,7 +60,7 @@ class StagedGeneration(NamedTuple):
     def unpack(cls, payload: bytes) -> "StagedGeneration":
         """Read the payload of a STAGED frame; raises `FrameError`."""
         try:
-            name, folder = payload.decode().split("/")
+            name, folder = payload.decode().split("/", 1)
         except ValueError as error:
             raise FrameError("a staged generation must be the names of two folders") from error
         return cls(name, folder)

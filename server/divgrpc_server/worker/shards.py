@@ -11,6 +11,9 @@ opened, and threads remove the copies of earlier generations when the server sta
 index changes. A copy that is damaged again after it was made again is not made a third time until a
 minute has passed.
 
+Before a build is published, a thread opens the shards of it that this server will be asked for, so
+that no call waits.
+
 A builder may ask a shard server to work on points in its staging folder (`worker.staged`).
 """
 
@@ -32,16 +35,20 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
+from divgrpc.sharding.staged_arrays import folder_of
 from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.codec.staged_folders import check_staged
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc.control import Process
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
-from divgrpc_server.worker.staged import StagedCache, is_staged, staged_folder
+from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
+# A build that is not published after this time was given up.
+_PREPARED_SECONDS_MAX: Final = 7_200.0
 _DAMAGE_SECONDS: Final = 5.0
 # To look again takes as long as the two copies that were made before.
 _COPY_DAMAGE_SECONDS: Final = 60.0
@@ -82,7 +89,7 @@ class Ask:
         self._message = message
         name = check_index_name(message.index)
         if message.operation in OPERATIONS:
-            self.name = staged_folder(name, message.messages)
+            self.name = check_staged(name, folder_of(message.messages))
         else:
             key = ShardKey(name, message.generation, message.shard, message.checksum)
             self.name = str(key)
@@ -114,10 +121,21 @@ def parse_ask(request: Request, log: Logger) -> Ask | Reply:
 
 
 class _Outcome(NamedTuple):
-    """A shard that a thread has opened, or the error."""
+    """A shard that a thread has opened, or the error.
+
+    folder: of a shard of a build, its folder; else "".
+    """
 
     key: ShardKey
     result: ShardCore | Exception
+    folder: str = ""
+
+
+class _Preparation(NamedTuple):
+    """An open shard of a build that is not published yet, and when it is closed in that case."""
+
+    core: ShardCore
+    end_time: float
 
 
 class ShardCache:
@@ -142,6 +160,7 @@ class ShardCache:
         self._copies = copies
         self._staged = StagedCache(root)
         self._cores: dict[ShardKey, ShardCore] = {}
+        self._prepared: dict[ShardKey, _Preparation] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
         # Shards whose damage was reported.
@@ -158,6 +177,8 @@ class ShardCache:
             return self._staged.find(text)
         key = ShardKey.parse(text)
         core = self._cores.get(key)
+        if core is None and key in self._prepared:
+            core = self._cores[key] = self._prepared.pop(key).core
         if core is not None:
             return core
         if key in self._errors:
@@ -192,13 +213,23 @@ class ShardCache:
             raise
 
     def collect(self) -> list[tuple[str, str]]:
-        """Store the shards that threads have opened; return their names, each with ""."""
+        """Store the shards that threads have opened.
+
+        Returns their names, each with "". For a shard of a build, returns the name of the index
+        with the folder of the shard. If it could not be opened, the first call gets the error.
+        """
         names: list[tuple[str, str]] = []
         while True:
             try:
-                key, result = self._outcomes.get_nowait()
+                key, result, folder = self._outcomes.get_nowait()
             except Empty:
                 return names
+            if folder:
+                names.append((key.name, folder))
+                if isinstance(result, ShardCore):
+                    end_time = time.monotonic() + _PREPARED_SECONDS_MAX
+                    self._prepared[key] = _Preparation(result, end_time)
+                continue
             self._opening.discard(key)
             names.append((str(key), ""))
             if isinstance(result, ShardCore) and key not in self._current(key.name):
@@ -221,15 +252,41 @@ class ShardCache:
         self._remove_copies()
 
     def prepare(self, index: str, folder: str) -> None:
-        """Do nothing: a shard is opened at the first call for it."""
+        """Start to open a shard of a build that is not published yet, after copying it."""
+        threading.Thread(target=self._prepare, args=(index, folder), daemon=True).start()
+
+    def _prepare(self, index: str, folder: str) -> None:
+        path, key = self._root / folder, ShardKey(index, 0, 0, 0)
+        build, shard = path.parent.parent, int(path.name)
+        result: ShardCore | Exception
+        try:
+            manifest = read_manifest(build)
+            key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
+            if self._copies is None:
+                result = ShardCore(open_shard_part(build, shard))
+            else:
+                result = ShardCore(self._copies.prepare(build, index, shard))
+        except Exception as error:  # noqa: BLE001  # the first call meets it again
+            result = error
+        self._outcomes.put(_Outcome(key, result, folder))
+        self._on_open()
 
     def forget_prepared(self) -> None:
-        """Do nothing: nothing is prepared."""
+        """Close shards of builds, because the front that asked for them may be gone."""
+        self._prepared.clear()
 
     def refresh(self, index: str) -> None:
         """Close the shards of an index that are not of its current generation."""
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
+        # A build that is published later has a greater number.
+        newest, now = max((key.generation for key in current), default=0), time.monotonic()
+        for key, preparation in [*self._prepared.items()]:
+            if key in current:
+                self._cores[key] = preparation.core
+            is_old = key.name == index and key.generation <= newest
+            if is_old or preparation.end_time < now:
+                del self._prepared[key]
         self._remove_copies()
 
     def _remove_copies(self) -> None:

@@ -1,34 +1,16 @@
 """The builds that a shard server works on for builders (`divgrpc.sharding.staged_build`)."""
 
-import re
 import threading
 import time
 from pathlib import Path
 from typing import Final
 
-from divgrpc.errors import invalid
-from divgrpc.sharding.messages import Buffer
-from divgrpc.sharding.staged_arrays import folder_of
 from divgrpc.sharding.staged_build import StagedBuild
-from divgrpc.storage.generations import staging_path
-from divgrpc.storage.shards import SHARDS
 
 _LOOK_SECONDS: Final = 1.0
 # A few builds may be under way at once. Each of them offers the points of one shard after another.
 # What is offered has hash functions in memory.
 _BUILDS_MAX: Final = 4
-
-
-def staged_folder(index: str, message: Buffer) -> str:
-    """Return the staging folder in a message, or the folder of a shard in it.
-
-    It must be one of the index, so that it leads to no other folder. Raises `InvalidArgumentError`.
-    """
-    folder = folder_of(message)
-    prefix = re.escape(staging_path(Path(index), "").name)
-    if not re.fullmatch(rf"{prefix}[0-9A-Za-z]+(/{SHARDS}/[0-9]+)?", folder):
-        raise invalid("folder", f"must be a staging folder of index {index!r}, got {folder!r:.80}")
-    return folder
 
 
 def is_staged(name: str) -> bool:

@@ -230,3 +230,34 @@ def test_several_processes_make_one_copy(copies: Copies) -> None:
     for part in parts:
         check_equal(part, open_shard_part(folder, 0))
     assert copies.events == [(_COPIED, "")]
+
+
+def test_the_copy_of_a_build_is_that_of_the_generation(copies: Copies) -> None:
+    """It stays while the build is under way, and goes if the build is not published."""
+    copies.build()
+
+    def build(error: Exception | None) -> None:
+        def prepare(folder: Path) -> None:
+            for shard in range(2):
+                copies.copies.prepare(folder, "points", shard)
+            copies.copies.remove_stale()
+            assert copies.names == ["points.2.0", "points.2.1"]
+            if error is not None:
+                raise error
+
+        with staging(copies.root / "points", replace=True) as stage:
+            stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+            stage.on_whole = prepare
+            builder = IndexBuilder(stage, BuildParameters())
+            builder.append(POINTS)
+            builder.build()
+
+    with pytest.raises(StorageFullError):
+        build(StorageFullError("no room left to store the index"))
+    copies.copies.remove_stale()
+    assert copies.names == []
+    copies.events.clear()
+    build(None)
+    copies.copies.remove_stale()
+    assert copies.copies.open("points", 2, 1).manifest.rows
+    assert [event for event, _ in copies.events] == [_COPIED] * 2

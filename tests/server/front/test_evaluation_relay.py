@@ -25,7 +25,7 @@ from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.sharded_pool import Shards
 from divgrpc_server.ipc import control, job_frames, job_rounds, rounds
 from divgrpc_server.ipc.errors import FrameError
-from divgrpc_server.ipc.job_frames import Frame
+from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
 Frames = list[tuple[Frame, bytes]]
 
@@ -137,6 +137,10 @@ class Answers:
         for error in self._errors:
             raise error
         return {shard: message.upper() for shard, message in messages.items()}
+
+    async def prepare(self, generation: StagedGeneration) -> None:
+        """Refuse, because no build is under way."""
+        raise AssertionError(generation)
 
     async def await_places(self) -> None:
         """Fail, because a place has no server."""

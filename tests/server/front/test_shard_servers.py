@@ -18,14 +18,17 @@ from divgrpc.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
     LateError,
     QueueFullError,
     ShardsMissingError,
 )
 from divgrpc_server.front.refusals import RefusedError
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.topology import Topology
 from support.processes.scripted_shard_servers import (
+    Behaviour,
     Servers,
     fail,
     hang,
@@ -367,3 +370,49 @@ async def test_who_does_not_wait_tries_each_replica_once(servers: Servers) -> No
         await servers.front.ask({0: b"ab", 1: b"cd"}, 25, waits=False)
     assert error.value.shards == [0, 1]
     assert time.monotonic() - start < 15
+
+
+def preparing(opened: list[tuple[str, int]], name: str) -> Behaviour:
+    """Return what a server does that notes which shards of which build it opens."""
+
+    async def prepare(message: bytes, _: object) -> bytes:
+        part = shard_index_pb2.PrepareRequest.FromString(message)
+        assert (part.index, part.folder) == ("points", ".points.staging-0")
+        opened.append((name, part.shard))
+        return b""
+
+    return prepare
+
+
+@with_servers()
+async def test_all_replicas_open_their_shards_of_a_build(servers: Servers) -> None:
+    """But not those that cannot be reached, and one that refuses is logged."""
+    opened: list[tuple[str, int]] = []
+    first, second = [
+        await servers.start(name, reply, preparing(opened, name)) for name in ("first", "second")
+    ]
+    refusing = await servers.start("refusing", reply, fail(UnsupportedError("method", "is old")))
+    generation = StagedGeneration("points", ".points.staging-0")
+    servers.front.follow(Topology(1, ((first, refusing), (second, "127.0.0.1:1"))))
+    with capture_logs() as lines:
+        await servers.front.prepare(generation)
+    assert sorted(opened) == [("first", 0), ("second", 1)]
+    assert {line["address"]: line["reason"].split(":")[0] for line in lines} == {
+        refusing: "UNIMPLEMENTED",
+        "127.0.0.1:1": "UNAVAILABLE",
+    }
+    servers.front.follow(Topology(2, ((first,),)))
+    await servers.front.prepare(generation)
+    assert opened[2:] == [("first", 0), ("first", 1)]
+
+
+@with_servers()
+async def test_a_silent_server_does_not_delay_a_build_for_ever(servers: Servers) -> None:
+    silent = await servers.start("silent", reply, hang)
+    servers.front.follow(Topology(1, ((silent,),)))
+    task = asyncio.ensure_future(servers.front.prepare(StagedGeneration("points", "folder")))
+    await asyncio.sleep(2)
+    # It may copy a large shard, as long as it is healthy.
+    assert not task.done()
+    servers.front._states.note_fault(silent, "unreachable", "it does not reply")
+    await task

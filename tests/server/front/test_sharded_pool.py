@@ -18,6 +18,7 @@ from divgrpc_server.codec.statuses import (
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.sharded_pool import ShardedPool
 from divgrpc_server.ipc import packets, rounds
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from support.processes.pool_harness import Stage, answer, begin, on_stage, packet, settle
@@ -45,6 +46,10 @@ class Shards:
         if (error := await self.replies.get()) is not None:
             raise error
         return {shard: message[::-1] for shard, message in messages.items()}
+
+    async def prepare(self, generation: StagedGeneration) -> None:
+        """Refuse, because no build is under way."""
+        raise AssertionError(generation)
 
     async def await_places(self) -> None:
         """Return, because all places have servers."""

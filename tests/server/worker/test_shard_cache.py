@@ -1,6 +1,8 @@
 """The shards that a worker of a shard server has open, and their copies."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from divgrpc.sharding import copies as copies_module
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import divide_folder
-from divgrpc.storage.generations import IndexFolder, read_manifest, staging
+from divgrpc.storage.generations import Generation, IndexFolder, read_manifest, staging
+from divgrpc_server.worker import shards as shards_module
 from divgrpc_server.worker.shards import ShardCache, ShardKey
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
@@ -21,12 +24,18 @@ from support.processes.running_server import eventually
 POINTS = random_points(60, dims=8, seed=1)
 
 
-def build(path: Path) -> Path:
-    """Build an index on two shards, and return the folder of its generation."""
+def build(
+    path: Path, prepare: Callable[[Path], None] | None = None, *, rows: int = len(POINTS)
+) -> Path:
+    """Build an index on two shards, and return the folder of its generation.
+
+    prepare: called with the folder of the build before it is published.
+    """
     with staging(path, replace=True) as stage:
         stage.divide = lambda folder, manifest: divide_folder(folder, manifest, 2)
+        stage.on_whole = prepare
         builder = IndexBuilder(stage, BuildParameters())
-        builder.append(POINTS)
+        builder.append(POINTS[:rows])
         return path / str(builder.build().manifest.generation)
 
 
@@ -60,6 +69,13 @@ class Shards:
         assert isinstance(core, ShardCore)
         return core
 
+    def prepare(self, build: Path, shard: int = 0) -> list[tuple[str, str]]:
+        """Open a shard of a build; return what the cache has opened."""
+        self._is_open.clear()
+        self.cache.prepare("points", f"{build.name}/shards/{shard}")
+        assert self._is_open.wait(20)
+        return self.cache.collect()
+
     @property
     def names(self) -> set[str]:
         """The copies, without their checksums."""
@@ -86,6 +102,83 @@ def test_copies_of_earlier_generations_are_removed(shards: Shards) -> None:
     IndexFolder(shards.path).delete()
     shards.cache.refresh("points")
     eventually(lambda: shards.names == set())
+
+
+def test_a_shard_of_a_build_is_open_when_it_is_published(shards: Shards) -> None:
+    """Until then, the shard of the generation before is."""
+    first = key_of(build(shards.path))
+    core = shards.find(first)
+
+    def prepare(folder: Path) -> None:
+        names = [("points", f"{folder.name}/shards/0")]
+        assert shards.prepare(folder) == names
+        shards.cache.refresh("points")
+        assert shards.cache.find(str(first)) is core
+
+    second = key_of(build(shards.path, prepare))
+    for _ in range(2):
+        assert isinstance(shards.cache.find(str(second)), ShardCore)
+        shards.cache.refresh("points")
+    eventually(lambda: shards.names == {"points.2.0"})
+    third = key_of(build(shards.path, lambda folder: [shards.prepare(folder)].clear()))
+    shards.cache.refresh("points")
+    assert isinstance(shards.cache.find(str(third)), ShardCore)
+
+
+def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(folder: Path) -> None:
+        for shard in (0, 7):
+            with monkeypatch.context() as patch:
+                patch.setattr(ShardCopies, "prepare", Path.read_bytes)
+                names = [("points", f"{folder.name}/shards/{shard}")]
+                assert shards.prepare(folder, shard) == names
+
+    key = key_of(build(shards.path, prepare))
+    assert shards.cache.find(str(key)) is None
+    assert shards.find(key).rows
+
+
+def test_a_build_that_was_given_up_is_closed(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some time, with its front, or when a later build takes its number."""
+    cores = weakref.WeakSet[ShardCore]()
+
+    class Core(ShardCore):
+        def __init__(self, part: Generation) -> None:
+            super().__init__(part)
+            cores.add(self)
+
+    monkeypatch.setattr(shards_module, "ShardCore", Core)
+
+    def prepare(folder: Path) -> None:
+        shards.prepare(folder)
+        raise KeyboardInterrupt
+
+    def give_up() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            build(shards.path, prepare)
+        gc.collect()
+        assert len(cores) == 1
+
+    def is_closed() -> bool:
+        gc.collect()
+        return not cores
+
+    give_up()
+    shards.cache.forget_prepared()
+    eventually(is_closed)
+    monkeypatch.setattr(shards_module, "_PREPARED_SECONDS_MAX", 0.0)
+    give_up()
+    shards.cache.refresh("others")
+    eventually(is_closed)
+    monkeypatch.setattr(shards_module, "_PREPARED_SECONDS_MAX", 60.0)
+    give_up()
+    build(shards.path, rows=50)
+    shards.cache.refresh("points")
+    eventually(is_closed)
 
 
 def test_a_generation_that_goes_while_it_is_copied_is_no_damage(

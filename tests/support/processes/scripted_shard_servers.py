@@ -63,8 +63,11 @@ class Servers:
         self.calls: list[str] = []
         self._servers: list[aio.Server] = []
 
-    async def start(self, name: str, behave: Behaviour) -> str:
-        """Start a server, and return its address."""
+    async def start(self, name: str, behave: Behaviour, prepare: Behaviour | None = None) -> str:
+        """Start a server, and return its address.
+
+        behave, prepare: what it does with messages of `Ask` and of `Prepare`.
+        """
 
         async def ask(request: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
             assert ("authorization", f"Bearer {SECRET}") in context.invocation_metadata()
@@ -73,6 +76,7 @@ class Servers:
 
         server = aio.server()
         methods: dict[str, Any] = {"Ask": grpc.unary_unary_rpc_method_handler(ask)}
+        methods["Prepare"] = grpc.unary_unary_rpc_method_handler(prepare or reply)
         handler = grpc.method_handlers_generic_handler(SERVICE, methods)
         health = health_aio.HealthServicer()
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
