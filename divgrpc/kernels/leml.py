@@ -40,6 +40,21 @@ def add_transposed(indptr, indices, values, rows, total):
 
 
 @kernel
+def add_gram(indptr, indices, values, triangle):
+    """Add the lower triangle of the product of transposed sparse rows (m, d) and these rows.
+
+    `indptr` int64, `indices` int32 and `values` float32 are the sparse rows, whose columns ascend.
+    `triangle` (d * (d + 1) / 2,) float32 has row i of the product from i * (i + 1) / 2 on.
+    """
+    for i in range(len(indptr) - 1):
+        for at in range(indptr[i], indptr[i + 1]):
+            value, row = values[at], np.int64(indices[at])
+            first = row * (row + 1) // 2
+            for other in range(indptr[i], at + 1):
+                triangle[first + indices[other]] += value * values[other]
+
+
+@kernel
 def column_squares(rows, start, stop, sums):
     """Add the squares of each column of `rows` (n, r) float32 to `sums` (r,) float64."""
     for i in range(start, stop):

@@ -15,6 +15,12 @@ from divgrpc.vectors import Rows, SparseRows
 _BLOCK_ROWS: Final = 8_192
 # Approximate number of stored values that one thread multiplies at a time.
 _BLOCK_VALUES: Final = 2**17
+# `gram` computes at most this many rows of AᵀA at a time, so that no more exist in float64.
+_PANEL_ROWS: Final = 1_024
+# `gram` makes sparse rows dense if they store at least this share of their values.
+_DENSE_SHARE_MIN: Final = 1 / 16
+# For `gram`, a value of other sparse rows takes about as much time as so many of dense rows.
+_DENSE_PER_STORED: Final = 4
 
 
 def multiply(matrix: Rows, columns: FloatArray) -> FloatArray:
@@ -44,6 +50,63 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
         block = rows[start : start + _BLOCK_ROWS]
         total += block.T @ block
     return total
+
+
+def gram(rows: Rows) -> FloatArray:
+    """Return the lower triangle of AᵀA for `rows` A (n, r), row by row, (r (r + 1) / 2,) float32.
+
+    Sums over sparse rows run in float32. Those over dense rows run in float32 within a block of
+    rows, and in float64 over the blocks.
+    """
+    if not isinstance(rows, SparseRows):
+        return _gram_of_dense(rows)
+    if _is_nearly_dense(rows):
+        return _gram_of_dense(rows.matrix.toarray())
+    triangle = np.zeros(triangle_size(rows.dims), np.float32)
+    leml.add_gram(rows.indptr, rows.indices, rows.values, triangle)
+    return triangle
+
+
+def _gram_of_dense(rows: FloatArray) -> FloatArray:
+    columns = rows.shape[1]
+    triangle = np.empty(triangle_size(columns), np.float32)
+    for start in range(0, columns, _PANEL_ROWS):
+        stop = min(start + _PANEL_ROWS, columns)
+        panel = np.zeros((stop - start, stop))
+        for first in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[first : first + _BLOCK_ROWS]
+            left = block[:, start:stop]
+            panel[:, :start] += left.T @ block[:, :start]
+            # BLAS computes half of a product like this one.
+            panel[:, start:] += left.T @ left
+        lower = np.tri(stop - start, stop, start, np.bool_)
+        triangle[triangle_size(start) : triangle_size(stop)] = panel[lower]
+    return triangle
+
+
+def gram_work(rows: Rows) -> int:
+    """Return the number of values of dense rows for which `gram` takes about as much time."""
+    if not isinstance(rows, SparseRows) or _is_nearly_dense(rows):
+        return len(rows) * int(rows.shape[1])
+    return _DENSE_PER_STORED * len(rows.indices)
+
+
+def _is_nearly_dense(rows: SparseRows) -> bool:
+    return len(rows.indices) >= _DENSE_SHARE_MIN * len(rows) * rows.dims
+
+
+def triangle_size(columns: int) -> int:
+    """Return the number of values in the lower triangle of a matrix of so many columns."""
+    return columns * (columns + 1) // 2
+
+
+def symmetric(triangle: npt.NDArray[np.floating], columns: int) -> FloatArray:
+    """Return the symmetric matrix (d, d) float32 of d `columns` that has this lower triangle."""
+    matrix = np.empty((columns, columns), np.float32)
+    lower = np.tri(columns, columns, 0, np.bool_)
+    matrix[lower] = triangle
+    matrix.T[lower] = triangle
+    return matrix
 
 
 def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:

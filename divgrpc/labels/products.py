@@ -7,10 +7,11 @@ order of the parts. A sum is therefore the same, bit for bit, on any number of c
 with processors of one kind.
 
 Within a part, products run over blocks of rows that stay in the cache. Sparse matrices stay sparse.
-If d is small, XᵀX (d, d) is computed once. A step of conjugate gradients is then one dense product,
-about thirty times faster than two sparse products.
+If d is small, XᵀX (d, d) is computed once, also as a sum over parts. A step of conjugate gradients
+is then one dense product, about thirty times faster than two sparse products.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
@@ -19,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.kernels import leml
-from divgrpc.labels.matrices import second_moments
+from divgrpc.labels.matrices import gram, gram_work, symmetric, triangle_size
 from divgrpc.parallel import on_all_cores
 from divgrpc.platforms import count_cores
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows
 
 # What is multiplied with a matrix: XᵀY (features), YᵀX (labels) or XᵀX (moments). "squares" is
-# VᵀXᵀXV for a matrix V.
-Operation: TypeAlias = Literal["features", "labels", "moments", "squares"]
-# A product, float32, or float64 for "squares".
+# VᵀXᵀXV for a matrix V. "gram" is the lower triangle of XᵀX as one row; its matrix (d, 0) is empty.
+Operation: TypeAlias = Literal["features", "labels", "moments", "squares", "gram"]
+# A product of a part, float32, or float64 for "squares". The sum of products is float64 for "gram".
 Sums: TypeAlias = npt.NDArray[np.floating]
 # Returns a product of all rows with a matrix.
 Multiply: TypeAlias = Callable[[Operation, FloatArray], Sums]
@@ -38,8 +39,10 @@ _PART_VALUES_MIN: Final = 2**18
 # A part has at least this many stored values for each row of its product, so that the sum of the
 # products of all parts takes little time.
 _VALUES_PER_ROW_MIN: Final = 8
+# For XᵀX, a part has at least this many values, and as many as XᵀX, because its product is large.
+_GRAM_VALUES_MIN: Final = 2**22
 _PARTS_MAX: Final = 64
-# But no part has more stored values than this, so that its product takes a few seconds at most.
+# But no part has more values than this, so that its product takes a few seconds at most.
 _PART_VALUES_MAX: Final = 2**24
 # Maximum number of values of the products that exist at a time on this machine (1 GiB).
 _PRODUCT_NUMBERS_MAX: Final = 2**28
@@ -54,11 +57,8 @@ _BLOCK_ROWS_MAX: Final = 8_192
 # XᵀX is kept only if X has at most 4,096 columns, so that XᵀX takes at most 64 MiB, and if XᵀX has
 # at most 32 times as many values as X stores. The ratio is 32 because a dense product handles about
 # 32 values in the time that a sparse product needs for one stored value.
-_MOMENT_COLUMNS_MAX: Final = 4_096
-_MOMENTS_PER_STORED_MAX: Final = 32
-# If a sparse X stores at least this share of its n x d values, XᵀX is computed from dense blocks of
-# rows.
-_DENSE_SHARE_MIN: Final = 1 / 16
+GRAM_COLUMNS_MAX: Final = 4_096
+_GRAM_PER_STORED_MAX: Final = 32
 
 
 class Products:
@@ -72,9 +72,8 @@ class Products:
         multiply: computes products; by default, the cores of this machine do.
         """
         self.documents, self.labels = documents, labels
-        self._parts = divide_rows(documents, labels)
         self._multiply = multiply or self._multiply_here
-        self._moments = _moments(documents) if _worth_moments(documents) else None
+        self._gram = self._compute_gram() if _worth_gram(documents) else None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -99,41 +98,64 @@ class Products:
 
     def moments(self, feature_map: FloatArray) -> FloatArray:
         """Return XᵀX V (d, r) for `feature_map` V (d, r)."""
-        if self._moments is not None:
-            return self._moments @ feature_map
+        if self._gram is not None:
+            return self._gram @ feature_map
         return self._multiply("moments", feature_map)
 
     def squares(self, feature_map: FloatArray) -> Sums:
         """Return VᵀXᵀX V (r, r) float64 for `feature_map` V (d, r)."""
         return self._multiply("squares", feature_map)
 
+    def _compute_gram(self) -> FloatArray:
+        """Return XᵀX (d, d)."""
+        columns = self.shape[1]
+        triangle = self._multiply("gram", np.empty((columns, 0), np.float32))
+        return symmetric(triangle[0], columns)
+
     def _multiply_here(self, operation: Operation, matrix: FloatArray) -> Sums:
         def work(part: range) -> Sums:
             return multiply_part(operation, self.documents, self.labels, part, matrix)
 
         def products() -> Iterator[Sums]:
+            parts = divide_rows(operation, self.documents, self.labels)
             # As many products exist at a time as are computed.
-            numbers = max(self.shape[1:]) * matrix.shape[1]
+            numbers = math.prod(product_shape(operation, *self.shape[1:], matrix.shape[1]))
             step = max(1, min(count_cores(), _PRODUCT_NUMBERS_MAX // numbers))
-            for first in range(0, len(self._parts), step):
-                yield from on_all_cores(work, self._parts[first : first + step])
+            for first in range(0, len(parts), step):
+                yield from on_all_cores(work, parts[first : first + step])
 
-        return sum_of(products())
+        return sum_of(operation, products())
 
 
-def sum_of(products: Iterator[Sums]) -> Sums:
-    """Return the sum of the products of all parts, in their order; overwrite the first one."""
+def sum_of(operation: Operation, products: Iterator[Sums]) -> Sums:
+    """Return the sum of the products of all parts, in their order; may overwrite the first one."""
     total = next(products)
+    if operation == "gram":
+        total = total.astype(np.float64)
     for product in products:
         total += product
     return total
 
 
-def divide_rows(documents: Rows, labels: SparseRows) -> list[range]:
-    """Return the parts of the rows of X (n, d) and Y (n, L), in order."""
+def product_shape(
+    operation: Operation, features: int, labels: int, columns: int
+) -> tuple[int, int]:
+    """Return the shape of a product with a matrix of so many columns; see `multiply_part`."""
+    if operation == "gram":
+        return 1, triangle_size(features)
+    rows = {"features": features, "labels": labels, "moments": features, "squares": columns}
+    return rows[operation], columns
+
+
+def divide_rows(operation: Operation, documents: Rows, labels: SparseRows) -> list[range]:
+    """Return the parts of the rows of X (n, d) and Y (n, L) for a product, in order."""
     rows, columns = documents.shape
-    size = _stored_values(documents) + len(labels.indices)
-    part_values = max(_PART_VALUES_MIN, _VALUES_PER_ROW_MIN * (columns + labels.dims))
+    if operation == "gram":
+        size = gram_work(documents)
+        part_values = max(_GRAM_VALUES_MIN, columns**2)
+    else:
+        size = _stored_values(documents) + len(labels.indices)
+        part_values = max(_PART_VALUES_MIN, _VALUES_PER_ROW_MIN * (columns + labels.dims))
     count = max(min(size // part_values, _PARTS_MAX), -(-size // _PART_VALUES_MAX))
     count = max(1, min(count, rows))
     cuts = [rows * part // count for part in range(count + 1)]
@@ -151,8 +173,11 @@ def multiply_part(
 
     matrix: (d, r) or (L, r) float32, contiguous.
 
-    Returns (d, r) or (L, r) float32; for "squares" (r, r) float64.
+    Returns (d, r) or (L, r) float32; for "squares" (r, r) float64; for "gram" (1, d (d + 1) / 2)
+    float32.
     """
+    if operation == "gram":
+        return gram(documents[part.start : part.stop])[np.newaxis]
     width = matrix.shape[1]
     left = labels if operation == "labels" else documents
     right = labels if operation == "features" else documents
@@ -191,21 +216,7 @@ def _stored_values(documents: Rows) -> int:
     return len(documents.indices) if isinstance(documents, SparseRows) else documents.size
 
 
-def _worth_moments(documents: Rows) -> bool:
+def _worth_gram(documents: Rows) -> bool:
     columns = int(documents.shape[1])
-    largest = _MOMENTS_PER_STORED_MAX * max(1, _stored_values(documents))
-    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= largest
-
-
-def _moments(documents: Rows) -> FloatArray:
-    """Return XᵀX (d, d) float32."""
-    if not isinstance(documents, SparseRows):
-        return second_moments(documents).astype(np.float32)
-    rows, columns = documents.shape
-    if len(documents.indices) < _DENSE_SHARE_MIN * rows * columns:
-        matrix = documents.matrix
-        return np.asarray((matrix.T @ matrix).toarray(), np.float32)
-    total = np.zeros((columns, columns))
-    for start in range(0, rows, _BLOCK_ROWS_MAX):
-        total += second_moments(documents[start : start + _BLOCK_ROWS_MAX].matrix.toarray())
-    return total.astype(np.float32)
+    largest = _GRAM_PER_STORED_MAX * max(1, _stored_values(documents))
+    return columns <= GRAM_COLUMNS_MAX and columns**2 <= largest

@@ -197,7 +197,7 @@ ENCODE_REPLY: Final = Layout(
 MULTIPLY_REPLY: Final = Layout(
     22,
     (
-        Column.of("product", np.float32, 2),  # empty for squares
+        Column.of("product", np.float32, 2),  # empty for squares; a row for "gram"
         Column.of("squares", np.float64, 2),  # empty for other products
     ),
 )

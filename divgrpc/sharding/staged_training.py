@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.errors import invalid
-from divgrpc.labels.products import Operation, Sums, multiply_part
+from divgrpc.labels.products import GRAM_COLUMNS_MAX, Operation, Sums, multiply_part
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.sharding import staged_arrays
 from divgrpc.sharding.layouts import (
@@ -36,7 +36,7 @@ from divgrpc.vectors import SparseRows
 MULTIPLY: Final = "multiply"
 # The file that describes the offer.
 OFFER: Final = "training.json"
-OPERATIONS: Final[tuple[Operation, ...]] = ("features", "labels", "moments", "squares")
+OPERATIONS: Final[tuple[Operation, ...]] = ("features", "labels", "moments", "squares", "gram")
 _LABELS: Final = "labels."
 
 
@@ -144,14 +144,18 @@ class StagedTraining:
             raise invalid("matrix", f"must have {MATRIX_NUMBERS} numbers, got {len(numbers)}")
         operation, number, columns = numbers[OPERATION], numbers[FILE], numbers[COLUMNS]
         if not 0 <= operation < len(OPERATIONS):
-            raise invalid("matrix", f"must have an operation from 0 to 3, got {operation}")
+            last = len(OPERATIONS) - 1
+            raise invalid("matrix", f"must have an operation from 0 to {last}, got {operation}")
+        name = OPERATIONS[operation]
         _, dims, label_count = self._shape
-        rows = label_count if OPERATIONS[operation] == "features" else dims
-        limit = max(dims, label_count)
-        if number < 1 or not 1 <= columns <= limit:
-            raise invalid("matrix", f"must have 1 to {limit} columns and a file, got {numbers}")
-        matrix = self._arrays.read_file(_matrix_name(number), (rows, columns))
-        return OPERATIONS[operation], matrix
+        if name == "gram" and dims > GRAM_COLUMNS_MAX:
+            raise invalid("matrix", f"must have another operation for {dims} features, got {name}")
+        least, most = (0, 0) if name == "gram" else (1, max(dims, label_count))
+        if number < 1 or not least <= columns <= most:
+            limits = f"{least} to {most} columns"
+            raise invalid("matrix", f"must have {limits} and a file, got {numbers}")
+        rows = label_count if name == "features" else dims
+        return name, self._arrays.read_file(_matrix_name(number), (rows, columns))
 
 
 def _matrix_name(number: int) -> str:

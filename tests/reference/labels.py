@@ -71,6 +71,16 @@ def sparse_product(
     return product
 
 
+def gram(indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, columns: int) -> Floats:
+    """Return the product of transposed sparse rows and these rows, row after row, in float32."""
+    product = np.zeros((columns, columns), np.float32)
+    for row in range(len(indptr) - 1):
+        for at in range(indptr[row], indptr[row + 1]):
+            for other in range(indptr[row], indptr[row + 1]):
+                product[indices[at], indices[other]] += values[at] * values[other]
+    return product
+
+
 def transposed_product(
     indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, rows: Floats, columns: int
 ) -> Floats:

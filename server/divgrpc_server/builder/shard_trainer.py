@@ -5,7 +5,7 @@ folder, and the sum of what they return for the parts of the rows (`divgrpc.labe
 sum is added in the order of the parts, so the model is the one that this machine trains alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,13 +16,20 @@ from divgrpc.labels.products import (
     Sums,
     divide_rows,
     multiply_part,
+    product_shape,
     sum_of,
 )
 from divgrpc.labels.training import TrainedLabels, train_on
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.parameters import LabelParameters
 from divgrpc.sharding.messages import Buffer
-from divgrpc.sharding.staged_training import MULTIPLY, OfferedTraining, offered, unpack_product
+from divgrpc.sharding.staged_training import (
+    MULTIPLY,
+    OPERATIONS,
+    OfferedTraining,
+    offered,
+    unpack_product,
+)
 from divgrpc.storage.arrays import ArrayFolder
 from divgrpc.storage.writers import ArrayStore
 from divgrpc.types import FloatArray, Progress
@@ -30,7 +37,8 @@ from divgrpc_server.builder.shard_work import ShardWork
 
 # Fewer parts are multiplied before shard servers have read the matrix.
 _PARTS_MIN: Final = 4
-# The product of a part has at most 2**23 values (32 MiB), which is what a reply takes.
+# The product of a part has about 2**23 values (32 MiB) at most, which a reply takes. XᵀX of 4,096
+# columns has 2,048 values more.
 _PRODUCT_NUMBERS: Final = 2**23
 # A part may be begun while at most this many parts before it have no product yet, so that few
 # products wait for their turn in the sum.
@@ -52,20 +60,21 @@ class ShardTrainer:
         on_progress: Callable[[Progress], None],
     ) -> TrainedLabels:
         """Train on data that were prepared in a folder of the staging folder."""
-        parts = divide_rows(data.documents, data.labels)
-        if len(parts) < _PARTS_MIN or not isinstance(scratch, ArrayFolder):
+        parts = {name: divide_rows(name, data.documents, data.labels) for name in OPERATIONS}
+        if len(parts["features"]) < _PARTS_MIN or not isinstance(scratch, ArrayFolder):
             return train_on(data, parameters, on_progress)
-        with offered(self._stage.folder, scratch, data, max(map(len, parts))) as offer:
-            return train_on(data, parameters, on_progress, self._multiplier(offer, data))
+        rows_max = max(len(part) for division in parts.values() for part in division)
+        with offered(self._stage.folder, scratch, data, rows_max) as offer:
+            return train_on(data, parameters, on_progress, self._multiplier(offer, data, parts))
 
-    def _multiplier(self, offer: OfferedTraining, data: TrainingData) -> Multiply:
-        parts = divide_rows(data.documents, data.labels)
-
+    def _multiplier(
+        self, offer: OfferedTraining, data: TrainingData, parts: Mapping[Operation, list[range]]
+    ) -> Multiply:
         def multiply(operation: Operation, matrix: FloatArray) -> Sums:
             with offer.matrix(matrix) as number:
                 task = _ProductTask(offer, data, operation, matrix, number)
-                products = self._work.run(task, parts, _PARTS_AHEAD)
-                return sum_of(_in_order(products, parts))
+                products = self._work.run(task, parts[operation], _PARTS_AHEAD)
+                return sum_of(operation, _in_order(products, parts[operation]))
 
         def multiply_columns(operation: Operation, matrix: FloatArray) -> Sums:
             width = max(1, _PRODUCT_NUMBERS // max(data.documents.shape[1], data.labels.dims))
@@ -95,7 +104,8 @@ class _ProductTask:
     ) -> None:
         self._offer, self._data, self._product = offer, data, operation
         self._matrix, self._number = matrix, number
-        self._shape = _shape_of(operation, data, matrix.shape[1])
+        sizes = data.documents.shape[1], data.labels.dims, matrix.shape[1]
+        self._shape = product_shape(operation, *sizes)
 
     def pack(self, rows: range) -> bytes:
         """See `Task`."""
@@ -113,13 +123,6 @@ class _ProductTask:
         return multiply_part(
             self._product, self._data.documents, self._data.labels, rows, self._matrix
         )
-
-
-def _shape_of(operation: Operation, data: TrainingData, columns: int) -> tuple[int, int]:
-    """Return the shape of a product with a matrix of so many columns."""
-    dims, label_count = data.documents.shape[1], data.labels.dims
-    rows = {"features": dims, "labels": label_count, "moments": dims, "squares": columns}
-    return rows[operation], columns
 
 
 def _in_order(products: Iterable[tuple[range, Sums]], parts: Sequence[range]) -> Iterator[Sums]:

@@ -112,7 +112,7 @@ def test_precomputed_and_implicit_moments_agree(
     rows: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
     matrix_training = train(rows, labels, parameters)
-    monkeypatch.setattr(products, "_MOMENT_COLUMNS_MAX", 0)
+    monkeypatch.setattr(products, "GRAM_COLUMNS_MAX", 0)
     monkeypatch.setattr(products, "_BLOCK_ROWS_MAX", 7)
     monkeypatch.setattr(products, "_BLOCK_ROWS_MIN", 1)
     monkeypatch.setattr(products, "_NUMBERS_MAX", 1)

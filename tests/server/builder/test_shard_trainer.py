@@ -13,6 +13,7 @@ from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import products
 from divgrpc.labels.build_inputs import LabelInputs
+from divgrpc.labels.products import Operation
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.sharding.layouts import FILE, MULTIPLY_REPLY, OPERATION, STAGED_REQUEST
 from divgrpc.sharding.staged_training import MULTIPLY, OPERATIONS, unpack_product
@@ -33,12 +34,15 @@ LABELS = RNG.random((240, 15)) < 0.2
 PARAMETERS = LabelParameters(rank=4, regularisation=1.0, iterations=3)
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, products.GRAM_COLUMNS_MAX], ids=["moments", "gram"])
+def small_parts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> set[Operation]:
+    """Let products have several parts; return the operations of a training with or without XᵀX."""
+    monkeypatch.setattr(products, "GRAM_COLUMNS_MAX", request.param)
+    monkeypatch.setattr(products, "_GRAM_VALUES_MIN", 1)
     monkeypatch.setattr(products, "_PART_VALUES_MIN", 1)
     monkeypatch.setattr(products, "_VALUES_PER_ROW_MIN", 0)
     monkeypatch.setattr(products, "_PARTS_MAX", PARTS)
-    monkeypatch.setattr(products, "_MOMENT_COLUMNS_MAX", 0)
+    return {*OPERATIONS} - {"moments" if request.param else "gram"}
 
 
 def train(
@@ -87,7 +91,7 @@ def test_a_model_is_the_one_that_one_machine_trains(
 
 
 def test_each_product_has_one_matrix_and_one_message_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: set[Operation]
 ) -> None:
     monkeypatch.setattr(shard_work_module, "_ITEMS_PER_CORE", 0)
     asks: list[tuple[int, str, tuple[int, ...]]] = []
@@ -106,10 +110,13 @@ def test_each_product_has_one_matrix_and_one_message_a_part(
 
     train(tmp_path, answer)
     assert len(asks) == len({*asks})
-    assert [*dict.fromkeys(number for number, _, _ in asks)] == list(
-        range(1, len(asks) // PARTS + 1)
-    )
-    assert {operation for _, operation, _ in asks} == {*OPERATIONS}
+    numbers = [*dict.fromkeys(number for number, _, _ in asks)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert {operation for _, operation, _ in asks} == small_parts
+    grams = [rows for _, operation, rows in asks if operation == "gram"]
+    assert len(asks) - len(grams) == PARTS * (len(numbers) - bool(grams))
+    # XᵀX is computed once, over parts of its own.
+    assert sorted(grams) == ([(0, 80), (80, 160), (160, 240)] if "gram" in small_parts else [])
 
 
 def test_a_place_that_does_not_multiply_costs_no_build(
@@ -145,6 +152,8 @@ def test_numbers_that_are_not_finite_are_not_used(value: float) -> None:
     reply = MULTIPLY_REPLY.pack({"product": np.full((2, 3), value, np.float32)})
     with pytest.raises(InvalidArgumentError, match="not finite"):
         unpack_product("moments", reply)
+    with pytest.raises(InvalidArgumentError, match="not finite"):
+        unpack_product("gram", reply)
     assert unpack_product("squares", reply).shape == (0, 0)
 
 
@@ -152,8 +161,7 @@ def test_few_parts_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.Monke
     """While a place has the first part, no more than so many parts after it are begun."""
     monkeypatch.setattr(shard_trainer, "_PARTS_AHEAD", 3)
     monkeypatch.setattr(shard_work_module, "_ITEMS_PER_CORE", 0)
-    unfinished: dict[tuple[int, int], None] = {}
-    spans: list[int] = []
+    spans: dict[int, list[int]] = {}
 
     def answer(stage: Staging) -> Answer:
         shards = Shards(stage)
@@ -161,17 +169,17 @@ def test_few_parts_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.Monke
         def record(place: int, request: shard_index_pb2.AskRequest) -> bytes:
             columns = STAGED_REQUEST.unpack(request.messages)
             start, _ = columns["rows"].tolist()
-            unfinished[int(columns["matrix"][FILE]), start] = None
-            spans.append(start)
+            spans.setdefault(int(columns["matrix"][FILE]), []).append(start)
             return shards(place, request)
 
         return record
 
     train(tmp_path, answer)
-    starts = sorted({*spans})
-    assert len(starts) == PARTS
-    for first in range(0, len(spans), PARTS):
-        order = [starts.index(start) for start in spans[first : first + PARTS]]
+    assert max(map(len, spans.values())) == PARTS
+    for product in spans.values():
+        starts = sorted({*product})
+        assert len(starts) == len(product)
+        order = [starts.index(start) for start in product]
         assert all(part < place + 3 for place, part in enumerate(order)), order
 
 

@@ -23,7 +23,7 @@ from divgrpc.labels.products import multiply_part
 from divgrpc.labels.training import TrainedLabels, train_on
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.parameters import BuildParameters, LabelParameters
-from divgrpc.sharding import staged_arrays
+from divgrpc.sharding import staged_arrays, staged_training
 from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import STAGED_REQUEST
 from divgrpc.sharding.staged_arrays import columns_of
@@ -199,13 +199,30 @@ def check_refusals(cache: ShardCache, name: str, number: int) -> None:
     bad, absent = code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND
     for rows in (range(-1, 4), range(4, 4), range(52, 61), range(10)):
         assert multiply(cache, name, rows, 0, number, 2) == bad, rows
-    for matrix in ((4, number, 2), (-1, number, 2), (0, 0, 2), (0, number, 0), ()):
+    for matrix in ((5, number, 2), (4, number, 2), (-1, number, 2), (0, 0, 2), (0, number, 0), ()):
         assert multiply(cache, name, range(9), *matrix) == bad, matrix
     assert multiply(cache, name, range(9), 0, number, 10**9) == bad
     # The file has fewer rows than this operation multiplies.
     assert multiply(cache, name, range(9), 1, number, 2) == absent
     assert multiply(cache, name, range(9), 0, number + 1, 2) == absent
     assert ask(cache, pack_block(name, BLOCK)) == absent
+
+
+def check_gram(
+    cache: ShardCache, name: str, data: TrainingData, offer: staged_training.OfferedTraining
+) -> None:
+    """Ask for XᵀX, which has no matrix, and which the documents of many columns do not have."""
+    features = data.documents.shape[1]
+    matrix = np.empty((features, 0), np.float32)
+    with offer.matrix(matrix) as number:
+        reply = multiply(cache, name, range(9), 4, number, 0)
+        assert isinstance(reply, bytes)
+        expected = multiply_part("gram", data.documents, data.labels, range(9), matrix)
+        assert unpack_product("gram", reply).tobytes() == expected.tobytes()
+        assert multiply(cache, name, range(10), 4, number, 0) == code_pb2.INVALID_ARGUMENT
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(staged_training, "GRAM_COLUMNS_MAX", features - 1)
+            assert multiply(cache, name, range(9), 4, number, 0) == code_pb2.INVALID_ARGUMENT
 
 
 def test_products_of_a_training_are_refused_with_their_status(
@@ -230,6 +247,7 @@ def test_products_of_a_training_are_refused_with_their_status(
                 assert unpack_product("features", reply).tobytes() == expected.tobytes()
                 check_refusals(cache, name, number)
             assert multiply(cache, name, range(9), 0, number, 2) == absent
+            check_gram(cache, name, data, offer)
         return train_on(data, parameters, None)
 
     with staging(tmp_path / "points", replace=True) as stage:
