@@ -11,8 +11,10 @@ points alone. So the limit of the number of rows holds for a shard.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -37,7 +39,9 @@ from divgrpc.search.arrays import points_of
 from divgrpc.search.point_arrays import PointArrays
 from divgrpc.sharding.cutting import ROW_NUMBERS, homes_of, rows_follow_ids, without_vectors
 from divgrpc.sharding.files import ShardPart, finish_shards
-from divgrpc.sharding.measuring import ShardedSearcher
+from divgrpc.sharding.measuring import AskShards, ShardedSearcher
+from divgrpc.sharding.staged_arrays import sync
+from divgrpc.sharding.staged_shards import ShardFiles, SyncArray
 from divgrpc.storage.arrays import (
     ArrayEntry,
     ArrayFolder,
@@ -56,6 +60,12 @@ from divgrpc.vectors import BuildRows, Rows, SparseRows, block_rows, release_row
 
 # Returns what encodes the points whose arrays are in a folder.
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
+Measuring: TypeAlias = AbstractContextManager[AskShards | None]
+# Returns what `DividedEncoding.measuring` does. Takes the files of the shards, the names of the
+# arrays that they share, the parameters with all defaults, and the shape (n, d) of all points.
+MeasureIn: TypeAlias = Callable[
+    [Sequence[ShardFiles], Collection[str], BuildParameters, tuple[int, int]], Measuring
+]
 _ROWS: Final = "rows"
 _POINTS: Final = ("vectors", "indptr", "indices", "values")
 # Rows are written when so many are held, or so many values of dense ones (4 MiB).
@@ -69,15 +79,23 @@ class DividedEncoding(Encoding):
 
     parts: the arrays of each shard.
     rows: the numbers of the rows of each shard, which ascend.
+    measuring: has, in a block, what asks shards elsewhere; None if there are none.
     """
 
     parts: Sequence[Mapping[str, Array]] = ()
     rows: Sequence[IntArray] = ()
+    measuring: Callable[[], Measuring] = nullcontext
 
-    def searcher(self, points: BuildRows, *, longest_first: bool = False) -> ShardedSearcher:
-        """Return what searches the shards for tuning; `points` (n, d) are those of all shards."""
+    @contextmanager
+    def searching(
+        self, points: BuildRows, *, longest_first: bool = False
+    ) -> Iterator[ShardedSearcher]:
+        """In the block, have what searches all points (n, d) of the shards for tuning."""
         assert not longest_first  # noqa: S101  # only label factors are sorted by length
-        return ShardedSearcher(points, self.parts, self.rows, self.arrays, self.parameters)
+        with self.measuring() as ask:
+            yield ShardedSearcher(
+                points, self.parts, self.rows, self.arrays, self.parameters, ask_elsewhere=ask
+            )
 
 
 class _Part:
@@ -106,6 +124,10 @@ class _Part:
             if name in _POINTS or not is_received(name)
         }
 
+    def files(self, sync_numbers: SyncArray) -> ShardFiles:
+        """Return the files of the shard; `sync_numbers` syncs the numbers of its rows, its ids."""
+        return ShardFiles(self.store.folder, self._entries, sync_numbers)
+
     def described(self, dims: int) -> ShardPart:
         """Return the description of the shard."""
         rows, entries = len(self.rows), self._entries
@@ -117,11 +139,13 @@ class DividedBuild:
     """Divides the points of one build among shards; see `divgrpc.builder.point_writer.PointWriter`.
 
     encode_in: encodes the points of a shard.
+    measure_in: measures searches of all shards, if they answer elsewhere.
     """
 
     def __init__(self, stage: Staging, shards: int, attributes: Sequence[Attribute] = ()) -> None:
         """Take the staging folder, and the declarations of the attributes of the points."""
         self.encode_in: EncodeIn = lambda _folder: encode_on_all_cores
+        self.measure_in: MeasureIn = lambda *_: nullcontext()
         self.rows_max = shards * LIMITS["rows_max"]
         self._stage, self._attributes = stage, attributes
         self._row_count = self._checksum = 0
@@ -225,7 +249,13 @@ class DividedBuild:
             shared["cell_starts"] = np.sum([arrays["cell_starts"] for arrays in parts], axis=0)
             put(self._stage, "cell_starts", shared["cell_starts"])
         rows = [part.rows for part in self._parts]
-        return DividedEncoding(shared, functions.parameters, functions.code_bits, parts, rows)
+        files = [
+            part.files(partial(sync, self._numbers, str(shard)))
+            for shard, part in enumerate(self._parts)
+        ]
+        parameters, bits = functions.parameters, functions.code_bits
+        measuring = partial(self.measure_in, files, shared.keys(), parameters, points.shape)
+        return DividedEncoding(shared, parameters, bits, parts, rows, measuring)
 
     def _divide(self, points: BuildRows, report: Report) -> None:
         """Copy everything but dense vectors to the folders of the shards."""

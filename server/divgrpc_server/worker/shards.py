@@ -11,7 +11,8 @@ opened, and threads remove the copies of earlier generations when the server sta
 index changes. A copy that is damaged again after it was made again is not made a third time until a
 minute has passed.
 
-A builder may ask a shard server to work on points in its staging folder (`worker.staged`).
+A builder may ask a shard server to work on points in its staging folder (`worker.staged`). Codes of
+a shard that is being built are copied too, before searches of it are measured.
 """
 
 import threading
@@ -82,7 +83,7 @@ class Ask:
         self._message = message
         name = check_index_name(message.index)
         if message.operation in OPERATIONS:
-            self.name = staged_folder(name, message.messages)
+            self.name = staged_folder(name, message.operation, message.messages)
         else:
             key = ShardKey(name, message.generation, message.shard, message.checksum)
             self.name = str(key)
@@ -140,7 +141,7 @@ class ShardCache:
         """
         self._root, self._on_open, self._on_damage = root, on_open, on_damage
         self._copies = copies
-        self._staged = StagedCache(root)
+        self._staged = StagedCache(root, copies.staged if copies else None)
         self._cores: dict[ShardKey, ShardCore] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()

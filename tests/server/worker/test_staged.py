@@ -168,7 +168,7 @@ def test_builds_that_ask_in_turn_are_opened_once(
     """A few are kept; one thread forgets those that are over."""
     names = {*"abcde"}
 
-    def open_build(folder: Path) -> Mock:
+    def open_build(folder: Path, _: object) -> Mock:
         return Mock(close_ended=lambda: folder.name not in names)
 
     open_builds = Mock(side_effect=open_build)

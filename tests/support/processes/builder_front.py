@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from divgrpc.sharding.staged_arrays import folder_of
-from divgrpc.sharding.staged_build import StagedBuild
+from divgrpc.sharding.staged_build import StagedBuild, folder_of
 from divgrpc.storage.generations import Staging
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.builder.shard_work import ShardWork
@@ -67,7 +66,7 @@ class Shards:
         if place < len(self._reasons) and self._reasons[place]:
             return rounds.pack_refusal(self._reasons[place])
         assert (request.index, request.shard) == ("points", place)
-        folder = folder_of(request.messages)
+        folder = folder_of(request.operation, request.messages)
         if folder not in self._builds:
             self._builds[folder] = StagedBuild(self._stage.folder.parent / folder)
         reply = self._builds[folder].ask(request.operation, request.messages)
