@@ -86,16 +86,27 @@ class DividedEncoding(Encoding):
     rows: Sequence[IntArray] = ()
     measuring: Callable[[], Measuring] = nullcontext
 
+    def searcher(
+        self,
+        points: BuildRows,
+        *,
+        longest_first: bool = False,
+        ask_elsewhere: AskShards | None = None,
+    ) -> ShardedSearcher:
+        """Return what searches the shards for tuning; `points` (n, d) are those of all shards."""
+        assert not longest_first  # noqa: S101  # only label factors are sorted by length
+        return ShardedSearcher(
+            points, self.parts, self.rows, self.arrays, self.parameters,
+            ask_elsewhere=ask_elsewhere,
+        )  # fmt: skip
+
     @contextmanager
     def searching(
         self, points: BuildRows, *, longest_first: bool = False
     ) -> Iterator[ShardedSearcher]:
-        """In the block, have what searches all points (n, d) of the shards for tuning."""
-        assert not longest_first  # noqa: S101  # only label factors are sorted by length
+        """In the block, have what `searcher` returns; shards may answer elsewhere."""
         with self.measuring() as ask:
-            yield ShardedSearcher(
-                points, self.parts, self.rows, self.arrays, self.parameters, ask_elsewhere=ask
-            )
+            yield self.searcher(points, longest_first=longest_first, ask_elsewhere=ask)
 
 
 class _Part:

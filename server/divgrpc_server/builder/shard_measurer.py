@@ -12,7 +12,8 @@ from divgrpc.sharding.staged_shards import MEASURE, ShardFiles, offered, pack_qu
 from divgrpc.storage.arrays import ArrayFolder
 from divgrpc_server.builder.shard_work import ShardWork
 
-# The codes of fewer points are read here before shard servers have replied.
+# One core scans the codes of so many points in about 20 ms, and a message takes about 4 ms. With
+# fewer, little is won by copies of the codes.
 _ROWS_MIN: Final = 4_000_000
 
 

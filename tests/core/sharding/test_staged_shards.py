@@ -210,7 +210,6 @@ def test_points_in_a_reply_are_those_of_each_query() -> None:
         partial(reply, codes=[1.0]),
         partial(reply, codes=[]),
         partial(reply, codes=[1.0, np.nan, 3.0]),
-        partial(reply, ids=[5, 4, 9]),
         partial(reply, ids=[5, -1, 9]),
         partial(reply, ids=[5, 3, 10]),
     ],
