@@ -129,8 +129,8 @@ class ShardCopies:
         Also removes those of builds that are over. Waits for the processes that are making copies.
         What cannot be removed is reported.
         """
-        self.staged.remove_ended()
         try:
+            self.staged.remove_ended()
             stale = [match for match in self._matches() if self._is_stale(match)]
             for index, shard in sorted({(match[1], int(match["shard"])) for match in stale}):
                 with self._lock(index, shard):
@@ -244,7 +244,10 @@ class StagedCopies:
         """
         # Before the names are read, which have what is made until then.
         is_making = bool(self._making)
-        matches = [match for name in _names_in(self._folder) if (match := _STAGED.fullmatch(name))]
+        matches: list[re.Match[str]] = []
+        with contextlib.suppress(OSError):
+            names = _names_in(self._folder)
+            matches = [match for name in names if (match := _STAGED.fullmatch(name))]
         ended = [match for match in matches if not self._is_offered(match)]
         for copy in {self._folder / match["copy"] for match in ended}:
             with contextlib.suppress(OSError), _locked(_lock_of(copy)):

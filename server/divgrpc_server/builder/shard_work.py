@@ -207,9 +207,10 @@ class ShardWork:
             place = self._place_of(shard)
             try:
                 results[shard] = task.unpack(shard, _reply_of(place, packed))
-                self._place_states[place].failures = 0
             except (ValueError, DecodeError) as error:
                 faults[place] = error
+        for place in {*map(self._place_of, shard_of.values())} - faults.keys():
+            self._place_states[place].failures = 0
         for place, fault in faults.items():
             self._pause(place, task.verb, fault)
         return [results[shard] if shard in results else task.work(shard) for shard in shards]

@@ -15,7 +15,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import MEASURE_REPLY
-from divgrpc.sharding.messages import join
+from divgrpc.sharding.messages import Buffer, join
 from divgrpc.sharding.staged_build import folder_of
 from divgrpc.sharding.staged_shards import MEASURE, OFFER
 from divgrpc.storage.generations import Staging, read_manifest, staging
@@ -169,6 +169,60 @@ def test_replies_may_come_in_any_order(tmp_path: Path, monkeypatch: pytest.Monke
     log = Mock()
     build(tmp_path, Shards, log)
     log.warning.assert_not_called()
+
+
+class _Doubling:
+    """Doubles the numbers of shards, and keeps those for which no place has replied."""
+
+    operation, verb = "double", "double"
+
+    def __init__(self) -> None:
+        self.here: list[int] = []
+
+    def pack(self, shard: int) -> bytes:
+        return bytes([shard])
+
+    def unpack(self, _: int, reply: Buffer) -> int:
+        return 2 * int(bytes(reply)[0])
+
+    def work(self, shard: int) -> int:
+        self.here.append(shard)
+        return 2 * shard
+
+
+def test_a_place_that_fails_for_one_of_its_shards_is_asked_more_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shards of places that are left alone are not lost, and results are in order."""
+    seconds = Mock(return_value=100.0)
+    monkeypatch.setattr(shard_work_module, "time", Mock(monotonic=seconds))
+
+    def answer(place: int, request: shard_index_pb2.AskRequest) -> bytes:
+        if request.messages == b"\0":
+            return rounds.pack_refusal("busy")
+        response = shard_index_pb2.AskResponse(replies=request.messages)
+        return rounds.pack_round({place: response.SerializeToString()})
+
+    with shard_work(answer, PLACES, Mock()) as (work, places):
+        for moment, at_places, here in (
+            (100.0, [0, 1, 0, 1], [0]),
+            (100.9, [1, 1], [2, 0]),
+            (101.1, [0, 1, 0, 1], [0]),
+            (103.0, [1, 1], [2, 0]),
+            (103.2, [0, 1, 0, 1], [0]),
+            (107.1, [1, 1], [2, 0]),
+        ):
+            places.clear()
+            seconds.return_value, task = moment, _Doubling()
+            assert work.ask(task, [2, 1, 0, 3]) == [4, 2, 0, 6]
+            assert (places, task.here) == (at_places, here)
+        # As soon as it has answered for all, it is asked after the shortest time.
+        seconds.return_value = 200.0
+        assert work.ask(_Doubling(), [2]) == [4]
+        assert work.ask(_Doubling(), [0]) == [0]
+        seconds.return_value = 201.1
+        assert work.ask(task := _Doubling(), [2]) == [4]
+        assert task.here == []
 
 
 def test_nothing_may_follow_the_commit(tmp_path: Path) -> None:
