@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ class _Machine:
         self.builds: dict[Path, StagedBuild] = {}
 
     def __call__(self, folder: Path, message: bytes) -> bytes:
+        # The thread that reports progress, because a builder sends both through one socket.
+        assert threading.current_thread() is threading.main_thread()
         self.messages.append(message)
         build = self.builds.setdefault(folder, StagedBuild(folder))
         return build.ask(MEASURE, message)
