@@ -94,9 +94,9 @@ def assemble(
     tick = partial(report, "tuning")
     (rows, dims), parameters = points.shape, encoding.parameters
     is_sparse = isinstance(points, SparseBuildRows)
-    searcher = encoding.searcher(points, longest_first=longest_first)
-    tuning = tune(searcher, parameters, tick, queries=queries)
-    dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
+    with encoding.searching(points, longest_first=longest_first) as searcher:
+        tuning = tune(searcher, parameters, tick, queries=queries)
+        dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
     return Manifest(
         generation=0,
         rows=rows,

@@ -7,6 +7,7 @@ A code stores the margins of a point with a few bits each (`divgrpc.builder.hash
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -86,6 +87,13 @@ class Encoding:
         arrays = with_points(self.arrays, points)
         dims = points.shape[1]
         return Searcher(arrays, self.parameters, dims, longest_first=longest_first)
+
+    @contextmanager
+    def searching(
+        self, points: BuildRows, *, longest_first: bool = False
+    ) -> Iterator[MeasuredSearcher]:
+        """In the block, have what `searcher` returns; others may answer for it meanwhile."""
+        yield self.searcher(points, longest_first=longest_first)
 
 
 def rows_per_block(points: Rows, planes: int) -> int:

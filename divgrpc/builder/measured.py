@@ -11,7 +11,8 @@ class MeasuredSearcher(Protocol):
     """Searches the points of an index, so that tuning can measure the searches.
 
     `Searcher` does so for a whole index, and `divgrpc.sharding.measuring.ShardedSearcher` for
-    points that are divided among shards. Both give the same numbers. Threads may share a searcher.
+    points that are divided among shards. Both give the same numbers. Threads may share a searcher,
+    unless `has_one_thread`.
     """
 
     @property
@@ -29,6 +30,10 @@ class MeasuredSearcher(Protocol):
     @property
     def scores_longest(self) -> bool:
         """Whether scans first score the longest points, to skip points too short to be near."""
+
+    @property
+    def has_one_thread(self) -> bool:
+        """Whether one thread alone may search, the one that reports progress."""
 
     @property
     def max_probes(self) -> int:

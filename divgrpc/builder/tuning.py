@@ -323,7 +323,8 @@ class _Measurement:
 
         starts: Sequence[int] = range(0, len(numbers), batch)
         results: list[tuple[_Shares, int]] = []
-        for part in map(measure, starts) if large else on_all_cores(measure, starts):
+        in_turn = large or self._searcher.has_one_thread
+        for part in map(measure, starts) if in_turn else on_all_cores(measure, starts):
             results += part
             self._report_life()
         recalls, counts = zip(*results, strict=True)

@@ -17,7 +17,7 @@ from divgrpc.kernels.code_scan import find_by_code, find_passing_by_code
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.projection import project_query, sign_code
-from divgrpc.kernels.query import count_open, limit_pool, select_results, spread_query
+from divgrpc.kernels.query import limit_pool, select_results, spread_query
 from divgrpc.kernels.records import (
     BUCKETS_PROBED,
     COPIES_COLLAPSED,
@@ -145,9 +145,8 @@ def find_by_scan(index, scratch, plan, margins):
         return find_passing_by_code(
             index.hashing, plan, index.ids, flags, scratch.candidates, code, scratch.scan
         )
-    n = count_open(index.points, scratch.passing)
     return find_by_code(
-        index.hashing, plan, index.ids, n, 0, scratch.candidates, code, scratch.scan
+        index.hashing, plan, index.ids, plan.n_points, 0, scratch.candidates, code, scratch.scan
     )
 
 

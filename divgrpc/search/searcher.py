@@ -70,6 +70,7 @@ class Searcher:
     """
 
     has_lasting_rows = True  # a row is the same point in all searches
+    has_one_thread = False  # threads may share a searcher
 
     def __init__(
         self,

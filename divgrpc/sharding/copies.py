@@ -3,6 +3,9 @@
     <cache>/<index>.<generation>.<shard>.<crc32>/       manifest.json, shared/ and shards/<shard>/
     <cache>/<index>.<generation>.<shard>.<crc32>.part/  a copy that is being made
     <cache>/.<index>.<shard>.lock                       locked (flock) while a process uses copies
+    <cache>/<staging folder>.<shard>/                   arrays of a build that is under way
+    <cache>/<staging folder>.<shard>.part/              a copy of them that is being made
+    <cache>/<staging folder>.<shard>.lock               locked while a process makes it
 
 A copy has the layout of the generation's folder, with one of its shards. The checksum is that of
 the manifest of the whole generation, which has the checksums of all its files. So a name stands for
@@ -13,31 +16,55 @@ incomplete. All checksums are compared whenever a copy is opened.
 
 The processes of a machine share the copies. Those that open one share its lock, and one that makes
 or removes copies has the lock alone. A copy stays mapped after its removal.
+
+A shard of a build has a copy while the builder offers it (`staged_shards`). Its checksums are
+compared once, when the copy is made.
 """
 
 import contextlib
 import os
 import re
 import shutil
+import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from divgrpc.arrays import Array
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, StorageFullError
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import wait_for_lock
 from divgrpc.sharding.files import open_shard_part
-from divgrpc.storage.arrays import damage_errors, full_disk_errors, sync_folder
-from divgrpc.storage.generations import Generation, IndexFolder, read_manifest, staging_path
+from divgrpc.sharding.staged_arrays import StagedArrays, is_offered
+from divgrpc.sharding.staged_shards import OFFER
+from divgrpc.storage.arrays import (
+    ArrayEntry,
+    damage_errors,
+    full_disk_errors,
+    open_array,
+    sync_folder,
+)
+from divgrpc.storage.generations import (
+    STAGING_INFIX,
+    Generation,
+    IndexFolder,
+    read_manifest,
+    staging_path,
+)
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.shards import shard_files
+from divgrpc.storage.shards import SHARDS, shard_files
 
 _PART: Final = ".part"
+_LOCK: Final = ".lock"
 _COPIED_BYTES: Final = 1 << 22
 _NAME: Final = re.compile(
     rf"({INDEX_NAME.pattern})\.(\d+)\.(?P<shard>\d+)\.([0-9a-f]{{8}})({re.escape(_PART)})?"
+)
+_STAGED: Final = re.compile(
+    rf"(?P<copy>(?P<staging>\.{INDEX_NAME.pattern}{re.escape(STAGING_INFIX)}[0-9A-Za-z]+)"
+    rf"\.(?P<shard>\d+))({re.escape(_PART)}|{re.escape(_LOCK)})?"
 )
 
 
@@ -54,6 +81,7 @@ class ShardCopies:
     def __init__(self, folder: Path, root: Path, report: Report) -> None:
         """Take the folder of the copies and the folder of the indexes."""
         self._folder, self._root, self._report = folder, root, report
+        self.staged = StagedCopies(folder, root, report)
 
     def open(self, index: str, generation: int, shard: int) -> Generation:
         """Open the copy of a shard, after making it if there is none.
@@ -103,30 +131,22 @@ class ShardCopies:
     def _make(self, source: Path, copy: Path, text: bytes, shard: int) -> None:
         """Copy the files of a shard; raises `IndexDamagedError`, `StorageFullError`, `OSError`."""
         start_time = time.monotonic()
-        part = copy.with_name(copy.name + _PART)
-        # A process that was killed may have left this folder.
-        shutil.rmtree(part, ignore_errors=True)
-        try:
+        with _making(copy) as part:
             with full_disk_errors():
-                part.mkdir()
                 (part / MANIFEST).write_bytes(text)
             for name in shard_files(source, Manifest.from_json(text), shard):
                 _copy(source / name, part / name)
-            for folder in {path.parent for path in part.rglob("*")}:
-                sync_folder(folder)
-            os.rename(part, copy)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
         seconds = time.monotonic() - start_time
         self._report(f"a shard was copied in {seconds:.1f} s", copy.name, "")
 
     def remove_stale(self) -> None:
         """Remove the copies of generations that are not current any more, and unfinished ones.
 
-        Waits for the processes that are making copies. What cannot be removed is reported.
+        Also removes those of builds that are over. Waits for the processes that are making copies.
+        What cannot be removed is reported.
         """
         try:
+            self.staged.remove_ended()
             stale = [match for match in self._matches() if self._is_stale(match)]
             for index, shard in sorted({(match[1], int(match["shard"])) for match in stale}):
                 with self._lock(index, shard):
@@ -143,9 +163,7 @@ class ShardCopies:
                 self._report("an old copy was removed", match[0], "")
 
     def _matches(self) -> list[re.Match[str]]:
-        with contextlib.suppress(FileNotFoundError):
-            return [match for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))]
-        return []
+        return [match for name in _names_in(self._folder) if (match := _NAME.fullmatch(name))]
 
     def _is_stale(self, match: re.Match[str]) -> bool:
         """Return whether a folder is no copy of the current generation of its index."""
@@ -173,10 +191,8 @@ class ShardCopies:
             if not is_staged and not (index / str(generation)).exists():
                 return False
             return generation > IndexFolder(index).current()
-        except IndexNotFoundError:
-            return True
         except (DivgrpcError, OSError):
-            return True  # it is not known now
+            return True  # there is no pointer yet, or it cannot be read now
 
     def _is_mounted(self) -> bool:
         """Return whether the data folder has any entry; an empty mount point has none.
@@ -191,10 +207,131 @@ class ShardCopies:
     @contextlib.contextmanager
     def _lock(self, index: str, shard: int, *, is_shared: bool = False) -> Iterator[None]:
         """Lock the copies of a shard of an index; waits for others. Raises `OSError`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f".{index}.{shard}.lock").open("ab") as file:
-            wait_for_lock(file, is_shared=is_shared)
+        with _locked(self._folder / f".{index}.{shard}{_LOCK}", is_shared=is_shared):
             yield
+
+
+class StagedCopies:
+    """The copies of shards of builds that are under way, while builders offer them."""
+
+    def __init__(self, folder: Path, root: Path, report: Report) -> None:
+        """Take the folder of the copies and the folder of the indexes."""
+        self._folder, self._root, self._report = folder, root, report
+        # The copies that threads of this process make, and those that could not be made.
+        self._making: set[str] = set()
+        self._failed: set[str] = set()
+
+    def open(self, staged: StagedArrays) -> dict[str, Array]:
+        """Map the arrays of a copy; a thread makes it if there is none.
+
+        Raises `IndexNotFoundError` if there is no copy yet, or if none can be made.
+        """
+        name = f"{staged.folder.parts[-3]}.{staged.folder.name}"
+        copy, files = self._folder / name, staged.files
+        with contextlib.suppress(IndexDamagedError):
+            return {
+                array: open_array(copy / f"{array}.npy", entry, verify=False, grows=True)
+                for array, (_, entry) in files.items()
+            }
+        if name in self._failed:
+            raise IndexNotFoundError(f"the shard {name} cannot be copied, as the log says")
+        if name not in self._making:
+            self._making.add(name)
+            arguments = copy, files, staged.is_offered
+            threading.Thread(target=self._make, args=arguments, daemon=True).start()
+        raise IndexNotFoundError(f"the shard {name} is being copied")
+
+    def _make(
+        self,
+        copy: Path,
+        files: Mapping[str, tuple[Path, ArrayEntry]],
+        is_offered: Callable[[], bool],
+    ) -> None:
+        """Make a copy, unless another process has made it."""
+        start_time = time.monotonic()
+        try:
+            with _locked(_lock_of(copy)):
+                if copy.exists() or not is_offered():
+                    return
+                with _making(copy) as part:
+                    for name, (path, entry) in files.items():
+                        target = part / f"{name}.npy"
+                        _copy(path, target)
+                        # An array that is still open has no checksum.
+                        open_array(target, entry, verify=entry.crc32 != 0, grows=True)
+            seconds = time.monotonic() - start_time
+            self._report(f"a shard of a build was copied in {seconds:.1f} s", copy.name, "")
+        except (OSError, StorageFullError, IndexDamagedError) as error:
+            if is_offered():
+                self._failed.add(copy.name)
+                self._report("a shard of a build has no copy", copy.name, str(error))
+        finally:
+            self._making.discard(copy.name)
+
+    def remove_ended(self) -> bool:
+        """Remove the copies of what no builder offers any more; return whether others are left.
+
+        Waits for the processes that are making copies of it.
+        """
+        # Before the names are read, which have what is made until then.
+        is_making = bool(self._making)
+        matches: list[re.Match[str]] = []
+        with contextlib.suppress(OSError):
+            names = _names_in(self._folder)
+            matches = [match for name in names if (match := _STAGED.fullmatch(name))]
+        ended = [match for match in matches if not self._is_offered(match)]
+        for copy in {self._folder / match["copy"] for match in ended}:
+            with contextlib.suppress(OSError), _locked(_lock_of(copy)):
+                for path in (copy, copy.with_name(copy.name + _PART)):
+                    shutil.rmtree(path, ignore_errors=True)
+                _lock_of(copy).unlink(missing_ok=True)
+            self._failed.discard(copy.name)
+        return is_making or len(matches) > len(ended)
+
+    def _is_offered(self, match: re.Match[str]) -> bool:
+        return is_offered(self._root / match["staging"] / SHARDS / match["shard"], OFFER)
+
+
+def _lock_of(copy: Path) -> Path:
+    """Return the file that is locked while a copy of a shard of a build is made or removed."""
+    return copy.with_name(copy.name + _LOCK)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, is_shared: bool = False) -> Iterator[None]:
+    """Lock a file in the folder of the copies; waits for others. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        wait_for_lock(file, is_shared=is_shared)
+        yield
+
+
+@contextlib.contextmanager
+def _making(copy: Path) -> Iterator[Path]:
+    """Yield a new folder, which gets the name of the copy at the end of the block.
+
+    Raises `StorageFullError` and `OSError`.
+    """
+    part = copy.with_name(copy.name + _PART)
+    # A process that was killed may have left this folder.
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with full_disk_errors():
+            part.mkdir()
+        yield part
+        for folder in {path.parent for path in part.rglob("*")}:
+            sync_folder(folder)
+        os.rename(part, copy)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Return the names in the folder of the copies, which the first copy makes."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.listdir(folder)
+    return []
 
 
 def _read(path: Path) -> bytes:

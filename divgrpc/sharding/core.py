@@ -10,6 +10,9 @@ from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.kernels import records
+from divgrpc.kernels.registers import slots_of
+from divgrpc.parameters import BuildParameters
 from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import conditions, layouts, questions
 from divgrpc.sharding.cutting import columns_of_rows
@@ -26,10 +29,17 @@ from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher, nearest_places
 from divgrpc.storage.generations import Generation
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 
+# Names of the arrays that the operation "measure" reads beside ids.
+CODE_ARRAYS: Final = frozenset(
+    slot.name
+    for record in (records.Hashing, records.Tables, records.Cells)
+    for slot in slots_of(record)
+)
 # Maximum number of bytes of filters and of the rows that pass them, which are kept.
 _FILTER_BYTES_MAX: Final = 64 << 20
 
@@ -43,7 +53,9 @@ class ShardCore:
         self.rows, self._dims = manifest.rows, manifest.dims
         self._arrays = generation.arrays
         self._n_cells = len(self._arrays.get("cell_centres", ()))
-        self._searcher = ShardSearcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._searcher = ShardSearcher(
+            generation.arrays, manifest.parameters, manifest.dims, self.rows
+        )
         self._hasher = PointHasher(self._searcher, generation.arrays, self.rows)
         self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
         self._filters = FilterReader(
@@ -73,6 +85,22 @@ class ShardCore:
             "labels": self._labels,
             "measure": self._hasher.answer,
         }
+
+    @classmethod
+    def of_codes(
+        cls, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int
+    ) -> "ShardCore":
+        """Return a shard that answers the operation "measure" only.
+
+        arrays: those of `CODE_ARRAYS` that the points have, and `ids` (m,) int64 of all points,
+            which ascend.
+        """
+        manifest = Manifest(
+            generation=0, rows=len(arrays["ids"]), dims=dims, points="dense", nonzeros=0,
+            widest_row=dims, parameters=parameters, code_bits=0, n_probes=1, auto_search="exact",
+            search_costs=(), choices=(), warnings=(), arrays={},
+        )  # fmt: skip
+        return cls(Generation(manifest, dict(arrays)))
 
     def ask(self, name: str, message: Buffer) -> bytes:
         """Answer one or more messages that `messages.join` has joined, with as many replies.

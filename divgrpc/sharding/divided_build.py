@@ -11,8 +11,10 @@ shard.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -38,9 +40,11 @@ from divgrpc.search.arrays import points_of
 from divgrpc.search.point_arrays import PointArrays
 from divgrpc.sharding.cutting import ROW_NUMBERS
 from divgrpc.sharding.files import finish_shards
-from divgrpc.sharding.measuring import ShardedSearcher
+from divgrpc.sharding.measuring import AskShards, ShardedSearcher
 from divgrpc.sharding.placement import shard_of
-from divgrpc.sharding.row_divider import RowDivider, ShardFiles
+from divgrpc.sharding.row_divider import RowDivider, ShardStaging
+from divgrpc.sharding.staged_arrays import sync
+from divgrpc.sharding.staged_shards import ShardFiles
 from divgrpc.storage.arrays import full_disk_errors
 from divgrpc.storage.generations import Staging
 from divgrpc.storage.manifest import Manifest
@@ -52,6 +56,12 @@ from divgrpc.vectors import Rows, SparseRows
 
 # Returns what encodes the points whose arrays are in a folder.
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
+Measuring: TypeAlias = AbstractContextManager[AskShards | None]
+# Returns what `DividedEncoding.measuring` does. Takes the files of the shards, the names of the
+# arrays that they share, the parameters with all defaults, and the shape (n, d) of all points.
+MeasureIn: TypeAlias = Callable[
+    [Sequence[ShardFiles], Collection[str], BuildParameters, tuple[int, int]], Measuring
+]
 _ROWS: Final = "rows"
 
 
@@ -61,15 +71,34 @@ class DividedEncoding(Encoding):
 
     parts: the arrays of each shard.
     rows: the numbers of the rows of each shard, which ascend.
+    measuring: has, in a block, what asks shards elsewhere; None if there are none.
     """
 
     parts: Sequence[Mapping[str, Array]] = ()
     rows: Sequence[IntArray] = ()
+    measuring: Callable[[], Measuring] = nullcontext
 
-    def searcher(self, points: BuildRows, *, longest_first: bool = False) -> ShardedSearcher:
+    def searcher(
+        self,
+        points: BuildRows,
+        *,
+        longest_first: bool = False,
+        ask_elsewhere: AskShards | None = None,
+    ) -> ShardedSearcher:
         """Return what searches the shards for tuning; `points` (n, d) are those of all shards."""
         assert not longest_first  # noqa: S101  # only label factors are sorted by length
-        return ShardedSearcher(points, self.parts, self.rows, self.arrays, self.parameters)
+        return ShardedSearcher(
+            points, self.parts, self.rows, self.arrays, self.parameters,
+            ask_elsewhere=ask_elsewhere,
+        )  # fmt: skip
+
+    @contextmanager
+    def searching(
+        self, points: BuildRows, *, longest_first: bool = False
+    ) -> Iterator[ShardedSearcher]:
+        """In the block, have what `searcher` returns; shards may answer elsewhere."""
+        with self.measuring() as ask:
+            yield self.searcher(points, longest_first=longest_first, ask_elsewhere=ask)
 
 
 class _Ids:
@@ -101,11 +130,13 @@ class DividedBuild:
     """Divides the points of one build among shards; see `divgrpc.builder.point_writer.PointWriter`.
 
     encode_in: encodes the points of a shard.
+    measure_in: measures searches of all shards, if they answer elsewhere.
     """
 
     def __init__(self, stage: Staging, shards: int, attributes: Sequence[Attribute] = ()) -> None:
         """Take the staging folder, and the declarations of the attributes of the points."""
         self.encode_in: EncodeIn = lambda _folder: encode_on_all_cores
+        self.measure_in: MeasureIn = lambda *_: nullcontext()
         self.rows_max = shards * LIMITS["rows_max"]
         self._stage, self._attributes = stage, attributes
         self._row_count = 0
@@ -113,7 +144,7 @@ class DividedBuild:
             (stage.folder / SHARDS).mkdir()
             self._numbers = stage.scratch(_ROWS)
             stores = [stage.scratch(f"{SHARDS}/{shard}") for shard in range(shards)]
-        self._parts = [ShardFiles(store) for store in stores]
+        self._parts = [ShardStaging(store) for store in stores]
         for shard in range(shards):
             self._numbers.begin(str(shard), np.int64, ())
         self._divider = RowDivider(stage.folder, self._parts, attributes)
@@ -235,9 +266,15 @@ class DividedBuild:
             shared["cell_starts"] = np.sum([arrays["cell_starts"] for arrays in parts], axis=0)
             put(self._stage, "cell_starts", shared["cell_starts"])
         rows = [part.rows for part in self._parts]
-        return DividedEncoding(shared, functions.parameters, functions.code_bits, parts, rows)
+        files = [
+            part.files(partial(sync, self._numbers, str(shard)))
+            for shard, part in enumerate(self._parts)
+        ]
+        parameters, bits = functions.parameters, functions.code_bits
+        measuring = partial(self.measure_in, files, shared.keys(), parameters, points.shape)
+        return DividedEncoding(shared, parameters, bits, parts, rows, measuring)
 
-    def _encode_part(self, part: ShardFiles, functions: HashFunctions, report: Report) -> None:
+    def _encode_part(self, part: ShardStaging, functions: HashFunctions, report: Report) -> None:
         """Write the codes of a shard, and the tables or cells that hold them."""
         points = points_of(part.arrays(), self._dims)
         encoder = PointEncoder(part.store, functions.parameters.metric, points, report)

@@ -186,6 +186,14 @@ STAGED_REQUEST: Final = Layout(
         Column.of("matrix", np.int64),  # for products, `MATRIX_NUMBERS` numbers
     ),
 )
+# Messages of the operation "measure" to a shard of a build that is under way (`staged_shards`).
+STAGED_QUESTION: Final = Layout(
+    30,
+    (
+        Column.of("folder", np.uint8),  # the path of the folder of the shard, from the data folder
+        Column.of("messages", np.uint8),  # as `messages.join` joins them
+    ),
+)
 ENCODE_REPLY: Final = Layout(
     21,
     (

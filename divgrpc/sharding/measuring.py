@@ -1,28 +1,31 @@
 """Measures searches of points that are divided among shards, before there is an index of them.
 
 Tuning a `ShardedSearcher` gives the same numbers as tuning a whole index. The queries are hashed
-here. The shards find the points that a search hashes, in this process and by messages, and
-the best of them are the hashed points of all shards. What an exact search reads follows from the
-points, which are read block by block.
+here. The shards find the points that a search hashes, by messages, and the best of them are the
+hashed points of all shards. What an exact search reads follows from the points, which are read
+block by block.
+
+Shards answer in this process, or elsewhere with the same bytes (`AskShards`). A search without a
+limit is always answered here: it compares no codes, and its points would fill large messages.
 """
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.build_rows import BuildRows, SparseBuildRows, release_rows
+from divgrpc.errors import invalid
 from divgrpc.hashing.length_bounds import bounded_rows, length_bounds
 from divgrpc.hashing.lists import blocks_of, create_lists
 from divgrpc.kernels import exact, normalise, records, replies, shards
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
-from divgrpc.kernels.registers import record_of, register, slots_of
+from divgrpc.kernels.registers import record_of, register
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
 from divgrpc.platforms import count_cores
@@ -32,16 +35,12 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.sharding import layouts
 from divgrpc.sharding.best_points import BestPoints, FoundPoints
-from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.core import CODE_ARRAYS, ShardCore
 from divgrpc.sharding.finding import share_of
-from divgrpc.sharding.messages import divide, join
-from divgrpc.storage.generations import Generation
-from divgrpc.storage.manifest import Manifest
+from divgrpc.sharding.messages import MESSAGE_FIELD, Buffer, divide, join
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
-# Names of the arrays that kernels read.
-_KERNEL_ARRAYS: Final = frozenset(slot.name for slot in slots_of(records.Index))
 _NO_IDS: Final = np.empty(0, np.int64)
 _NO_CODES: Final = np.empty(0, np.float32)
 _NO_CELLS: Final = np.empty(0, np.int32)
@@ -60,8 +59,49 @@ class _Tools(NamedTuple):
     """What each thread has for itself."""
 
     memory: Memory
-    cores: list[ShardCore]
+    cores: dict[int, ShardCore]  # the shards that have points, by number
     best: BestPoints
+
+
+class Question(NamedTuple):
+    """A message to some shards, and how to read a reply to it that another machine has sent.
+
+    messages: what `ShardCore.ask` takes for the operation "measure".
+    queries: the number of queries. limit: the maximum number of points for each of them.
+    has_codes: whether the reply has the distances by code.
+    numbers, cores: by shard, the row numbers of its points, and what answers in this thread.
+    """
+
+    messages: bytes
+    queries: int
+    limit: int
+    has_codes: bool
+    numbers: Sequence[IntArray]
+    cores: Mapping[int, ShardCore]
+
+    def work(self, shard: int) -> list[FoundPoints]:
+        """Return the points that a shard finds for each query, without another machine."""
+        return _points_in(self.cores[shard].ask("measure", self.messages))
+
+    def unpack(self, shard: int, reply: Buffer) -> list[FoundPoints]:
+        """Return the points in a reply; raises `InvalidArgumentError` for one that does not fit."""
+        parts, numbers = _points_in(reply), self.numbers[shard]
+        if len(parts) != self.queries:
+            raise invalid(MESSAGE_FIELD, f"is about {len(parts)} queries and not {self.queries}")
+        for ids, codes in parts:
+            if len(ids) > self.limit or len(codes) != self.has_codes * len(ids):
+                raise invalid(MESSAGE_FIELD, "has other points than it was asked for")
+            is_within = not len(ids) or numbers[0] <= ids.min() <= ids.max() <= numbers[-1]
+            if not is_within or np.isnan(codes).any():
+                raise invalid(MESSAGE_FIELD, "has points that the shard does not have")
+        return parts
+
+
+class AskShards(Protocol):
+    """Asks shards elsewhere."""
+
+    def __call__(self, question: Question, shards: Sequence[int]) -> list[list[FoundPoints]]:
+        """Return for each shard what `question.work` returns, in the order of `shards`."""
 
 
 class ShardedSearcher:
@@ -80,6 +120,8 @@ class ShardedSearcher:
         numbers: Sequence[IntArray],
         shared: Mapping[str, Array],
         parameters: BuildParameters,
+        *,
+        ask_elsewhere: AskShards | None = None,
     ) -> None:
         """Take the points, and the arrays of each shard.
 
@@ -88,6 +130,7 @@ class ShardedSearcher:
         numbers: (m,) int64 for each shard, the row numbers of its points, which ascend.
         shared: the arrays that all shards share. `cell_starts` counts the points of all shards.
         parameters: all defaults are filled in.
+        ask_elsewhere: asks shards, which otherwise answer in this process.
         """
         self._points = points
         self._rows, self._dims = points.shape
@@ -96,6 +139,7 @@ class ShardedSearcher:
         self._shared = {name: read_only(array) for name, array in shared.items()}
         self._index = record_of(records.Index, self._shared, {"d": self._dims, "m": self._dims})
         self._register = register(self._index)
+        self._ask_elsewhere = ask_elsewhere
         self._n_cells = len(self._index.cells.centres)
         self._has_terms = any("scan_terms" in part for part in parts)
         self._nonzeros: int | None = None
@@ -125,6 +169,11 @@ class ShardedSearcher:
     def least_probes(self) -> int:
         """Minimum number of probes: 1 with cells, otherwise one for each hash table."""
         return self._parameters.n_tables or 1
+
+    @property
+    def has_one_thread(self) -> bool:
+        """Whether one thread alone may search, the one that reports progress."""
+        return self._ask_elsewhere is not None
 
     def release(self) -> None:
         """Allow the operating system to drop the pages of memory-mapped arrays."""
@@ -167,20 +216,15 @@ class ShardedSearcher:
         tools: _Tools = self._local.tools
         return tools
 
-    def _make_cores(self) -> list[ShardCore]:
+    def _make_cores(self) -> dict[int, ShardCore]:
         """Return the shards that have points; the row numbers of the points are their ids."""
-        manifest = Manifest(
-            generation=0, rows=0, dims=self._dims, points="dense", nonzeros=0,
-            widest_row=self._dims, parameters=self._parameters, code_bits=0, n_probes=1,
-            auto_search="exact", search_costs=(), choices=(), warnings=(), arrays={},
-        )  # fmt: skip
-        cores = []
-        for part, numbers in zip(self._parts, self._numbers, strict=True):
-            arrays = {name: part[name] for name in _KERNEL_ARRAYS & part.keys()}
-            arrays = self._shared | arrays | {"ids": read_only(numbers)}
+        cores = {}
+        for shard, (part, numbers) in enumerate(zip(self._parts, self._numbers, strict=True)):
+            arrays = self._shared | dict(part)
+            arrays = {name: arrays[name] for name in CODE_ARRAYS & arrays.keys()}
+            arrays["ids"] = read_only(numbers)
             if len(numbers):
-                whole = replace(manifest, rows=len(numbers))
-                cores.append(ShardCore(Generation(whole, arrays)))
+                cores[shard] = ShardCore.of_codes(arrays, self._parameters, self._dims)
         return cores
 
     def _hash(self, queries: Rows, number: int, plan: QueryPlan, memory: Memory) -> _Query:
@@ -207,21 +251,32 @@ class ShardedSearcher:
         for more.
         """
         limit = 0 if how == layouts.CELLS else plan.kernel.hash_limit
-        cores, best, rule = self._tools.cores, self._tools.best, self._rule(plan, how)
-        most = limit and share_of(limit, len(cores))
-        message = _message(plan, how, most, queries)
-        parts = [_ask(core, message) for core in cores]
+        best, rule, shards = self._tools.best, self._rule(plan, how), [*self._tools.cores]
+        most = limit and share_of(limit, len(shards))
+        parts = self._ask(_message(plan, how, most, queries), how, most, len(queries), shards)
         results = []
         for number, query in enumerate(queries):
             answers = [part[number] for part in parts]
             ids, short = best.keep(plan, rule, answers, most)
             if short and most < limit:
                 message = _message(plan, how, limit, [query])
-                for shard in short:
-                    (answers[shard],) = _ask(cores[shard], message)
+                parts_again = self._ask(message, how, limit, 1, [shards[place] for place in short])
+                for place, (answer,) in zip(short, parts_again, strict=True):
+                    answers[place] = answer
                 ids, _ = best.keep(plan, rule, answers, limit)
             results.append(ids)
         return results
+
+    def _ask(
+        self, message: bytes, how: int, limit: int, count: int, shards: Sequence[int]
+    ) -> list[list[FoundPoints]]:
+        """Return the points that each of some shards finds for the `count` queries of a message."""
+        has_codes = how in {layouts.CELLS_BY_CODE, layouts.SCAN}
+        cores, messages = self._tools.cores, join([message])
+        question = Question(messages, count, limit, has_codes, self._numbers, cores)
+        if self._ask_elsewhere is None or not limit:
+            return [question.work(shard) for shard in shards]
+        return self._ask_elsewhere(question, shards)
 
     def _rule(self, plan: QueryPlan, how: int) -> int:
         """Return how the best points are chosen, as `BestPoints.keep` takes it."""
@@ -320,12 +375,25 @@ class _Longest(NamedTuple):
         )
 
 
-def _ask(core: ShardCore, message: bytes) -> list[FoundPoints]:
-    """Return the points that a shard finds for each query of a `MEASURE_REQUEST`."""
-    (reply,) = divide(core.ask("measure", join([message])))
-    columns = layouts.MEASURE_REPLY.unpack(reply)
-    ids, codes = columns["ids"], columns["codes"]
-    spans = pairwise([0, *columns["ends"].tolist()])
+def _points_in(packed: Buffer) -> list[FoundPoints]:
+    """Return the points in the reply to one `MEASURE_REQUEST`, for each query.
+
+    Raises `InvalidArgumentError` for a reply that is malformed.
+    """
+    replies_packed = divide(packed)
+    if len(replies_packed) != 1:
+        raise invalid(MESSAGE_FIELD, f"holds {len(replies_packed)} replies and not one")
+    columns = layouts.MEASURE_REPLY.unpack(replies_packed[0])
+    ids, codes, ends = columns["ids"], columns["codes"], columns["ends"]
+    starts = np.concatenate(([0], ends))
+    # Differences of ends could overflow.
+    if (
+        (starts[1:] < starts[:-1]).any()
+        or starts[-1] != len(ids)
+        or len(codes) not in (0, len(ids))
+    ):
+        raise invalid(MESSAGE_FIELD, "must have the end of the points of each query")
+    spans = pairwise(starts.tolist())
     return [FoundPoints(ids[start:stop], codes[start:stop]) for start, stop in spans]
 
 

@@ -21,6 +21,7 @@ from divgrpc.columns.ids import ID_TEXTS
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS
 from divgrpc.sharding.files import ShardPart
+from divgrpc.sharding.staged_shards import ShardFiles, SyncArray
 from divgrpc.storage.arrays import ArrayEntry, ArrayFolder, check_room, checksum_of, open_array
 from divgrpc.storage.shards import is_received
 from divgrpc.storage.writers import put
@@ -44,7 +45,7 @@ _HELD_ROWS: Final = 1 << 16
 _HELD_BYTES: Final = 1 << 22
 
 
-class ShardFiles:
+class ShardStaging:
     """The arrays of a shard that is being built.
 
     rows: (m,) the numbers of its rows, when all were written. row_count: the number of rows so far.
@@ -75,6 +76,10 @@ class ShardFiles:
         """
         names = [name for name in self._entries if name in _POINTS or not is_received(name)]
         return {name: self.read(name) for name in names}
+
+    def files(self, sync_numbers: SyncArray) -> ShardFiles:
+        """Return the files of the shard; `sync_numbers` syncs the numbers of its rows, its ids."""
+        return ShardFiles(self.store.folder, self._entries, sync_numbers)
 
     def described(self, dims: int) -> ShardPart:
         """Return the description of the shard."""
@@ -110,7 +115,7 @@ class RowDivider:
     """Takes the arrays of all rows, as a store does, and writes them to the folders of shards."""
 
     def __init__(
-        self, folder: Path, shards: Sequence[ShardFiles], attributes: Sequence[Attribute]
+        self, folder: Path, shards: Sequence[ShardStaging], attributes: Sequence[Attribute]
     ) -> None:
         """Take the staging folder, the files of the shards, and the declared attributes."""
         self._folder, self._shards = folder, shards

@@ -1,13 +1,16 @@
 """Finds the points of one shard, as a router asks for them."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array
 from divgrpc.kernels import records, shards
 from divgrpc.kernels.records import NO_COPIES, Plan
+from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import NO_FILTER, empty_answers, pack_queries
 from divgrpc.search.code_order import CodeOrder
 from divgrpc.search.dials import METRICS
@@ -56,6 +59,16 @@ class ShardHits(NamedTuple):
 
 class ShardSearcher(Searcher):
     """Searches the arrays of a shard, given the margins of a query and the cells to read."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int, rows: int
+    ) -> None:
+        """Take the arrays of `rows` points of `dims` dimensions.
+
+        They may lack the vectors of the points. Then only `hash_points` may be called.
+        """
+        super().__init__(arrays, parameters, dims)
+        self._n_points = rows
 
     @property
     def order(self) -> CodeOrder:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.errors import IndexNotFoundError, invalid
 from divgrpc.sharding.layouts import STAGED_REQUEST
-from divgrpc.sharding.messages import Buffer
+from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.storage.arrays import (
     HEADER_BYTES,
     ArrayEntry,
@@ -88,9 +88,9 @@ def columns_of(folder: str, rows: range) -> dict[str, Array]:
     return {"folder": np.frombuffer(folder.encode(), np.uint8), "rows": bounds}
 
 
-def folder_of(message: Buffer) -> str:
+def folder_of(message: Buffer, layout: Layout = STAGED_REQUEST) -> str:
     """Return the name of the staging folder in a message; raises `InvalidArgumentError`."""
-    return STAGED_REQUEST.unpack(message)["folder"].tobytes().decode(errors="replace")
+    return layout.unpack(message)["folder"].tobytes().decode(errors="replace")
 
 
 def check_rows(bounds: Array, row_count: int, rows_max: int) -> range:
@@ -113,7 +113,7 @@ def check_rows(bounds: Array, row_count: int, rows_max: int) -> range:
 
 
 class StagedArrays:
-    """The arrays of one offer; `document` is what else it says."""
+    """The arrays of one offer in `folder`; `document` is what else it says."""
 
     def __init__(self, folder: Path, file_name: str) -> None:
         """Open the arrays that a file in the staging folder describes.
@@ -121,7 +121,7 @@ class StagedArrays:
         Raises `IndexNotFoundError` if the file is not there, or if a builder of another version
         offers the arrays: its arithmetic may be another.
         """
-        self._folder = folder
+        self.folder, self._file_name = folder, file_name
         # With the name of the staging folder, if it is that of a shard.
         is_shard = folder.parent.name == SHARDS
         self._name = "/".join(folder.parts[-3:]) if is_shard else folder.name
@@ -130,11 +130,21 @@ class StagedArrays:
         if self.document.get("version") != VERSION:
             offer = f"a build of version {self.document.get('version')} offers the points"
             raise IndexNotFoundError(f"{offer} in {self._name}, and this is {VERSION}")
-        self._paths, self._entries = {}, {}
+        self._entries: dict[str, ArrayEntry] = {}
+        self._paths: dict[str, Path] = {}
         for name, entry in self.document["arrays"].items():
             self._paths[name] = folder / entry["path"]
             shape = tuple(entry["shape"])
             self._entries[name] = ArrayEntry(entry["dtype"], shape, entry["crc32"])
+
+    @property
+    def files(self) -> dict[str, tuple[Path, ArrayEntry]]:
+        """The file of each array, which may be longer, and its entry."""
+        return {name: (path, self._entries[name]) for name, path in self._paths.items()}
+
+    def is_offered(self) -> bool:
+        """Return whether the arrays are still offered."""
+        return is_offered(self.folder, self._file_name)
 
     def entry(self, name: str) -> ArrayEntry:
         """Return the dtype and shape of an array."""
@@ -168,7 +178,7 @@ class StagedArrays:
 
     def read_file(self, name: str, shape: tuple[int, ...]) -> Array:
         """Return a float32 array of this shape in a file of the staging folder without a header."""
-        return self._values(self._folder / name, np.float32, math.prod(shape), 0).reshape(shape)
+        return self._values(self.folder / name, np.float32, math.prod(shape), 0).reshape(shape)
 
     def _values(self, path: Path, dtype: npt.DTypeLike, count: int, offset: int) -> Array:
         with self.absence_errors():

@@ -1,18 +1,34 @@
-"""What a builder lets other machines do: encode points, and multiply data of a training."""
+"""What a builder lets other machines do: encode points, measure searches, and multiply."""
 
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from divgrpc.errors import UnsupportedError
-from divgrpc.sharding import staged_points, staged_training
+from divgrpc.sharding import staged_arrays, staged_points, staged_shards, staged_training
+from divgrpc.sharding.layouts import STAGED_QUESTION, STAGED_REQUEST
 from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.staged_arrays import is_offered
 from divgrpc.sharding.staged_points import ENCODE, StagedPoints
+from divgrpc.sharding.staged_shards import MEASURE, OpenCopy, StagedShard
 from divgrpc.sharding.staged_training import MULTIPLY, StagedTraining
 
-OPERATIONS: Final = (ENCODE, MULTIPLY)
-_OFFERS: Final = {ENCODE: staged_points.OFFER, MULTIPLY: staged_training.OFFER}
+OPERATIONS: Final = (ENCODE, MEASURE, MULTIPLY)
+_OFFERS: Final = {
+    ENCODE: staged_points.OFFER,
+    MEASURE: staged_shards.OFFER,
+    MULTIPLY: staged_training.OFFER,
+}
+_Offer: TypeAlias = StagedPoints | StagedShard | StagedTraining
+
+
+def folder_of(name: str, message: Buffer) -> str:
+    """Return the name of the staging folder in a message, or the path of the folder of a shard.
+
+    name: one of `OPERATIONS`. Raises `InvalidArgumentError`.
+    """
+    layout = STAGED_QUESTION if name == MEASURE else STAGED_REQUEST
+    return staged_arrays.folder_of(message, layout)
 
 
 class StagedBuild:
@@ -21,10 +37,10 @@ class StagedBuild:
     One thread asks, and another one may close what is over.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Take the staging folder."""
-        self._folder = folder
-        self._offers: dict[str, StagedPoints | StagedTraining] = {}
+    def __init__(self, folder: Path, open_copy: OpenCopy | None = None) -> None:
+        """Take the staging folder, or that of a shard in it, and how shards are opened."""
+        self._folder, self._open_copy = folder, open_copy
+        self._offers: dict[str, _Offer] = {}
         self._lock = threading.Lock()
 
     def ask(self, name: str, message: Buffer) -> bytes:
@@ -40,10 +56,15 @@ class StagedBuild:
         with self._lock:
             offer = self._offers.get(name)
         if offer is None:
-            offer = StagedPoints(self._folder) if name == ENCODE else StagedTraining(self._folder)
+            offer = self._open(name)
             with self._lock:
                 self._offers[name] = offer
         return offer.answer(message)
+
+    def _open(self, name: str) -> _Offer:
+        if name == MEASURE:
+            return StagedShard(self._folder, self._open_copy)
+        return StagedPoints(self._folder) if name == ENCODE else StagedTraining(self._folder)
 
     def close_ended(self) -> bool:
         """Forget what is no longer offered; return whether nothing is open.

@@ -5,8 +5,11 @@ name rows only. It asks another replica if one is slow or gone. Each place has a
 time, and so has each core: this machine may have more cores than all places. One thread receives
 replies, others work. The main thread alone sends, because it sends the progress too.
 
-An item that shards do not finish is worked on here, with the same bytes, and its place gets no
-other one for a while. So no build fails because of a shard server.
+A question about a shard goes to the place of the shard alone, whose servers have it open. The main
+thread waits for the replies to all of them.
+
+What a place does not finish is worked on here, with the same bytes, and the place gets nothing else
+for a while. So no build fails because of a shard server.
 """
 
 import itertools
@@ -14,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -52,6 +55,22 @@ class Task(Protocol[_Result_co]):
         """Return the result in a reply; raises `ValueError` for a reply that does not fit."""
 
     def work(self, rows: range) -> _Result_co:
+        """Return the result without a shard server."""
+
+
+class ShardTask(Protocol[_Result_co]):
+    """What is to be done with shards."""
+
+    operation: str  # as for `StagedBuild.ask`
+    verb: str  # what a shard server does with the points, for the log
+
+    def pack(self, shard: int) -> bytes:
+        """Return the message for a server of a shard."""
+
+    def unpack(self, shard: int, reply: Buffer) -> _Result_co:
+        """Return the result in a reply; raises `ValueError` for a reply that does not fit."""
+
+    def work(self, shard: int) -> _Result_co:
         """Return the result without a shard server."""
 
 
@@ -132,31 +151,84 @@ class ShardWork:
             try:
                 result = task.unpack(ask.rows, _reply_of(ask.place, event.packed))
             except (ValueError, DecodeError) as error:
-                if not any(state.free_time for state in self._place_states.values()):
-                    self._log.warning(
-                        f"a shard server does not {task.verb} points of a build, "
-                        "so this process does",
-                        index=self._index, place=ask.place, reason=str(error),
-                    )  # fmt: skip
-                work.put_back(ask)
+                work.todo.appendleft(ask.rows)
+                self._pause(ask.place, task.verb, error)
             else:
                 self._place_states[ask.place].failures = 0
                 del work.unfinished[ask.rows]
                 return ask.rows, result
 
     def _ask(self, task: Task[_Result], work: "_Work[_Result]", place: int, rows: range) -> None:
-        number = next(self._numbers)
+        number = self._send(place, task.operation, task.pack(rows))
         work.asks[number] = _Ask(place, rows)
+        work.expected.put(True)
+
+    def _send(self, place: int, operation: str, messages: bytes) -> int:
+        """Send a message to a place; return the number of its round."""
+        number = next(self._numbers)
         message = shard_index_pb2.AskRequest(
-            index=self._index,
-            shard=place,
-            operation=task.operation,
-            messages=task.pack(rows),
+            index=self._index, shard=place, operation=operation, messages=messages
         )
         packed = rounds.pack_round({place: message.SerializeToString()}, may_lack=True)
         for part in job_rounds.parts_of(number, packed):
             job_frames.send(self._link, Frame.ASK, part)
-        work.expected.put(True)
+        return number
+
+    def _pause(self, place: int, verb: str, error: Exception) -> None:
+        """Ask a place nothing for a while, because it has not finished something."""
+        if not any(state.free_time for state in self._place_states.values()):
+            self._log.warning(
+                f"a shard server does not {verb} points of a build, so this process does",
+                index=self._index, place=place, reason=str(error),
+            )  # fmt: skip
+        state = self._place_states[place]
+        # A run waits for what a place has, so a place that keeps failing is asked more seldom.
+        pause = _PAUSE_SECONDS * 2 ** min(state.failures, _DOUBLINGS_MAX)
+        state.free_time, state.failures = time.monotonic() + pause, state.failures + 1
+
+    def prepare(self, operation: str, messages: Mapping[int, bytes]) -> None:
+        """Let the place of each shard have a message about it before a task asks; it may fail."""
+        for _ in self._receive_all([self._tell(operation, *item) for item in messages.items()]):
+            pass
+
+    def ask(self, task: ShardTask[_Result], shards: Sequence[int]) -> list[_Result]:
+        """Return the result of each of some shards, in their order."""
+        now = time.monotonic()
+        shard_of = {
+            self._tell(task.operation, shard, task.pack(shard)): shard
+            for shard in shards
+            if self._place_states[self._place_of(shard)].free_time < now
+        }
+        # The shards of other places, while these places work.
+        rest = [shard for shard in shards if shard not in shard_of.values()]
+        results, faults = {shard: task.work(shard) for shard in rest}, {}
+        for number, packed in self._receive_all(shard_of):
+            shard = shard_of[number]
+            place = self._place_of(shard)
+            try:
+                results[shard] = task.unpack(shard, _reply_of(place, packed))
+            except (ValueError, DecodeError) as error:
+                faults[place] = error
+        for place in {*map(self._place_of, shard_of.values())} - faults.keys():
+            self._place_states[place].failures = 0
+        for place, fault in faults.items():
+            self._pause(place, task.verb, fault)
+        return [results[shard] if shard in results else task.work(shard) for shard in shards]
+
+    def _place_of(self, shard: int) -> int:
+        return shard % self._places
+
+    def _tell(self, operation: str, shard: int, message: bytes) -> int:
+        """Send a message to the place of a shard; return the number of its round."""
+        return self._send(self._place_of(shard), operation, message)
+
+    def _receive_all(self, numbers: Collection[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield the number and the packed replies of each of some rounds, in any order."""
+        assembly = job_rounds.Assembly()
+        for _ in numbers:
+            while (replies := self._receive_part(assembly)) is None:
+                pass
+            yield replies
 
     def _receive(self, work: "_Work[_Result]") -> None:
         """Receive a reply for each item that a place was asked for."""
@@ -219,14 +291,6 @@ class _Work(Generic[_Result]):
                 counts[ask.place] += 1
         place = min(counts, key=counts.__getitem__, default=None)
         return place if place is not None and counts[place] < _ITEMS_PER_PLACE else None
-
-    def put_back(self, ask: _Ask) -> None:
-        """Take back an item that its place has not finished."""
-        self.todo.appendleft(ask.rows)
-        state = self._places[ask.place]
-        # A run waits for what a place has, so a place that keeps failing is asked more seldom.
-        pause = _PAUSE_SECONDS * 2 ** min(state.failures, _DOUBLINGS_MAX)
-        state.free_time, state.failures = time.monotonic() + pause, state.failures + 1
 
 
 def _reply_of(place: int, packed: bytes) -> Buffer:

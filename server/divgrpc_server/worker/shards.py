@@ -14,7 +14,8 @@ minute has passed.
 Before a build is published, a thread opens the shards of it that this server will be asked for, so
 that no call waits.
 
-A builder may ask a shard server to work on points in its staging folder (`worker.staged`).
+A builder may ask a shard server to work on points in its staging folder (`worker.staged`). Codes of
+a shard that is being built are copied too, before searches of it are measured.
 """
 
 import threading
@@ -35,8 +36,7 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
-from divgrpc.sharding.staged_arrays import folder_of
-from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild
+from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild, folder_of
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.staged_folders import check_staged
@@ -89,7 +89,8 @@ class Ask:
         self._message = message
         name = check_index_name(message.index)
         if message.operation in OPERATIONS:
-            self.name = check_staged(name, folder_of(message.messages))
+            folder = folder_of(message.operation, message.messages)
+            self.name = check_staged(name, folder)
         else:
             key = ShardKey(name, message.generation, message.shard, message.checksum)
             self.name = str(key)
@@ -158,7 +159,7 @@ class ShardCache:
         """
         self._root, self._on_open, self._on_damage = root, on_open, on_damage
         self._copies = copies
-        self._staged = StagedCache(root)
+        self._staged = StagedCache(root, copies.staged if copies else None)
         self._cores: dict[ShardKey, ShardCore] = {}
         self._prepared: dict[ShardKey, _Preparation] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}

@@ -24,6 +24,7 @@ from divgrpc.labels.training import TrainedLabels, train_on
 from divgrpc.labels.training_data import TrainingData
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.sharding import staged_arrays, staged_training
+from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import STAGED_REQUEST
 from divgrpc.sharding.staged_arrays import columns_of
@@ -34,6 +35,7 @@ from divgrpc.sharding.staged_points import (
     pack_block,
     unpack_encoded,
 )
+from divgrpc.sharding.staged_shards import MEASURE, pack_question
 from divgrpc.sharding.staged_training import MULTIPLY, unpack_product
 from divgrpc.sharding.staged_training import offered as offered_training
 from divgrpc.storage.arrays import ArrayFolder
@@ -46,6 +48,7 @@ from divgrpc_server.worker import staged
 from divgrpc_server.worker.shards import Ask, ShardCache, parse_ask
 from divgrpc_server.worker.staged import StagedCache
 from support.data.served_index import random_points
+from support.data.staged_shards import built_on_shards
 from support.processes.running_server import eventually
 
 POINTS = random_points(60, dims=8, seed=1)
@@ -168,7 +171,7 @@ def test_builds_that_ask_in_turn_are_opened_once(
     """A few are kept; one thread forgets those that are over."""
     names = {*"abcde"}
 
-    def open_build(folder: Path) -> Mock:
+    def open_build(folder: Path, _: object) -> Mock:
         return Mock(close_ended=lambda: folder.name not in names)
 
     open_builds = Mock(side_effect=open_build)
@@ -186,6 +189,25 @@ def test_builds_that_ask_in_turn_are_opened_once(
     names.clear()
     eventually(lambda: not {*threading.enumerate()} - threads)
     assert not cache._builds
+
+
+def test_all_shards_of_a_build_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until so many builds have asked since that it is not kept."""
+    is_over = threading.Event()
+    monkeypatch.setattr(staged, "StagedBuild", lambda *_: Mock(close_ended=is_over.is_set))
+    monkeypatch.setattr(staged, "_LOOK_SECONDS", 0.01)
+    cache = StagedCache(tmp_path)
+    shards = [f"a/shards/{shard}" for shard in range(9)]
+    for folder in ("a", *shards[:5], "b", "c", *shards[5:], "d"):
+        cache.find(folder)
+    assert {*cache._builds} == {"a", "b", "c", "d", *shards}
+    cache.find("e")
+    assert {*cache._builds} == {"a", "c", "d", "e", *shards}
+    for folder in "cdef":
+        cache.find(folder)
+    assert {*cache._builds} == {*"cdef"}
+    is_over.set()
+    eventually(lambda: not cache._builds)
 
 
 def multiply(cache: ShardCache, folder: str, rows: range, *matrix: int) -> bytes | int:
@@ -256,3 +278,45 @@ def test_products_of_a_training_are_refused_with_their_status(
         builder.append(POINTS, labels=labels)
         builder.build()
     assert multiply(cache, stage.folder.name, range(9), 0, 1, 2) == absent
+
+
+def test_shards_of_a_build_are_measured_from_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call does not wait for a copy. Copies go with the build."""
+    monkeypatch.setattr(staged, "_LOOK_SECONDS", 0.01)
+    root, folder, shards = tmp_path / "data", tmp_path / "cache", 3
+    copies = ShardCopies(folder, root, Mock())
+    cache = ShardCache(root, Mock(), Mock(), copies)
+    open_folders: set[Path] = set()
+
+    def answer(path: Path, message: bytes) -> bytes:
+        def is_answered() -> bool:
+            reply = ask(cache, message, operation=MEASURE)
+            assert reply == code_pb2.NOT_FOUND or isinstance(reply, bytes)
+            return isinstance(reply, bytes)
+
+        if path not in open_folders:
+            assert not is_answered()
+            eventually(is_answered)
+            open_folders.add(path)
+        assert ask(cache, pack_question("points", b""), operation=MEASURE) == bad
+        assert ask(cache, message, operation=MEASURE, index="others") == bad
+        reply = ask(cache, message, operation=MEASURE)
+        assert isinstance(reply, bytes)
+        return reply
+
+    bad = code_pb2.INVALID_ARGUMENT
+    points = random_points(400, dims=8, seed=1)
+    built_on_shards(root / "points", points, BuildParameters(), shards, answer)
+    assert len(open_folders) == shards
+    eventually(lambda: not cache._staged._builds and not [*folder.iterdir()])
+
+
+def test_a_worker_that_starts_removes_copies_of_builds_that_are_over(tmp_path: Path) -> None:
+    left = tmp_path / "cache" / ".points.staging-0f.3"
+    left.mkdir(parents=True)
+    root = tmp_path / "data"
+    root.mkdir()
+    ShardCache(root, Mock(), Mock(), ShardCopies(left.parent, root, Mock())).open_all()
+    eventually(lambda: not left.exists())

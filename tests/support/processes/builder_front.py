@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from divgrpc.sharding.staged_arrays import folder_of
-from divgrpc.sharding.staged_build import StagedBuild
+from divgrpc.errors import IndexNotFoundError
+from divgrpc.sharding.staged_build import StagedBuild, folder_of
+from divgrpc.sharding.staged_shards import OpenCopy
 from divgrpc.storage.generations import Staging
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.builder.shard_work import ShardWork
@@ -58,8 +59,8 @@ class Front:
 class Shards:
     """Work on what a staging folder offers, unless the place has a reason not to."""
 
-    def __init__(self, stage: Staging, *reasons: str) -> None:
-        self._stage, self._reasons = stage, reasons
+    def __init__(self, stage: Staging, *reasons: str, open_copy: OpenCopy | None = None) -> None:
+        self._stage, self._reasons, self._open_copy = stage, reasons, open_copy
         self._builds: dict[str, StagedBuild] = {}
 
     def __call__(self, place: int, request: shard_index_pb2.AskRequest) -> bytes:
@@ -67,10 +68,14 @@ class Shards:
         if place < len(self._reasons) and self._reasons[place]:
             return rounds.pack_refusal(self._reasons[place])
         assert (request.index, request.shard) == ("points", place)
-        folder = folder_of(request.messages)
+        folder = folder_of(request.operation, request.messages)
         if folder not in self._builds:
-            self._builds[folder] = StagedBuild(self._stage.folder.parent / folder)
-        reply = self._builds[folder].ask(request.operation, request.messages)
+            path = self._stage.folder.parent / folder
+            self._builds[folder] = StagedBuild(path, self._open_copy)
+        try:
+            reply = self._builds[folder].ask(request.operation, request.messages)
+        except IndexNotFoundError as error:
+            return rounds.pack_refusal(str(error))
         return rounds.pack_round(
             {place: shard_index_pb2.AskResponse(replies=reply).SerializeToString()}
         )
