@@ -47,8 +47,7 @@ from divgrpc_server.logging.logs import Logger
 from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
-# A build that is not published after this time was given up.
-_PREPARED_SECONDS_MAX: Final = 7_200.0
+_LOOK_SECONDS: Final = 1.0
 _DAMAGE_SECONDS: Final = 5.0
 # To look again takes as long as the two copies that were made before.
 _COPY_DAMAGE_SECONDS: Final = 60.0
@@ -122,21 +121,14 @@ def parse_ask(request: Request, log: Logger) -> Ask | Reply:
 
 
 class _Outcome(NamedTuple):
-    """A shard that a thread has opened, or the error.
+    """A shard that a thread has opened, or the error; None if its build is over without a result.
 
     folder: of a shard of a build, its folder; else "".
     """
 
     key: ShardKey
-    result: ShardCore | Exception
+    result: ShardCore | Exception | None
     folder: str = ""
-
-
-class _Preparation(NamedTuple):
-    """An open shard of a build that is not published yet, and when it is closed in that case."""
-
-    core: ShardCore
-    end_time: float
 
 
 class ShardCache:
@@ -161,7 +153,8 @@ class ShardCache:
         self._copies = copies
         self._staged = StagedCache(root, copies.staged if copies else None)
         self._cores: dict[ShardKey, ShardCore] = {}
-        self._prepared: dict[ShardKey, _Preparation] = {}
+        # Shards of builds that are not published yet.
+        self._prepared: dict[ShardKey, ShardCore] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
         # Shards whose damage was reported.
@@ -179,7 +172,7 @@ class ShardCache:
         key = ShardKey.parse(text)
         core = self._cores.get(key)
         if core is None and key in self._prepared:
-            core = self._cores[key] = self._prepared.pop(key).core
+            core = self._cores[key] = self._prepared.pop(key)
         if core is not None:
             return core
         if key in self._errors:
@@ -225,11 +218,14 @@ class ShardCache:
                 key, result, folder = self._outcomes.get_nowait()
             except Empty:
                 return names
+            if result is None:
+                self._prepared.pop(key, None)
+                self._remove_copies()
+                continue
             if folder:
                 names.append((key.name, folder))
                 if isinstance(result, ShardCore):
-                    end_time = time.monotonic() + _PREPARED_SECONDS_MAX
-                    self._prepared[key] = _Preparation(result, end_time)
+                    self._prepared[key] = result
                 continue
             self._opening.discard(key)
             names.append((str(key), ""))
@@ -271,6 +267,12 @@ class ShardCache:
             result = error
         self._outcomes.put(_Outcome(key, result, folder))
         self._on_open()
+        while build.exists():
+            time.sleep(_LOOK_SECONDS)
+        # A build that is published has been renamed.
+        if not (self._root / index / str(key.generation)).exists():
+            self._outcomes.put(_Outcome(key, None))
+            self._on_open()
 
     def forget_prepared(self) -> None:
         """Close shards of builds, because the front that asked for them may be gone."""
@@ -280,14 +282,8 @@ class ShardCache:
         """Close the shards of an index that are not of its current generation."""
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
-        # A build that is published later has a greater number.
-        newest, now = max((key.generation for key in current), default=0), time.monotonic()
-        for key, preparation in [*self._prepared.items()]:
-            if key in current:
-                self._cores[key] = preparation.core
-            is_old = key.name == index and key.generation <= newest
-            if is_old or preparation.end_time < now:
-                del self._prepared[key]
+        for key in current & self._prepared.keys():
+            self._cores[key] = self._prepared.pop(key)
         self._remove_copies()
 
     def _remove_copies(self) -> None:

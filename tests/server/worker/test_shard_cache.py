@@ -140,10 +140,9 @@ def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
     assert shards.find(key).rows
 
 
-def test_a_build_that_was_given_up_is_closed(
+def test_a_build_that_was_given_up_is_closed_and_its_copy_removed(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After some time, with its front, or when a later build takes its number."""
     cores = weakref.WeakSet[ShardCore]()
 
     class Core(ShardCore):
@@ -153,32 +152,26 @@ def test_a_build_that_was_given_up_is_closed(
 
     monkeypatch.setattr(shards_module, "ShardCore", Core)
 
+    monkeypatch.setattr(shards_module, "_LOOK_SECONDS", 0.01)
+    build(shards.path)
+
     def prepare(folder: Path) -> None:
         shards.prepare(folder)
-        raise KeyboardInterrupt
-
-    def give_up() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            build(shards.path, prepare)
         gc.collect()
         assert len(cores) == 1
+        assert shards.names == {"points.2.0"}
+        raise KeyboardInterrupt
 
-    def is_closed() -> bool:
+    def is_over() -> bool:
+        shards.cache.collect()
         gc.collect()
-        return not cores
+        return not cores and not shards.names
 
-    give_up()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            build(shards.path, prepare, rows=50)
+        eventually(is_over)
     shards.cache.forget_prepared()
-    eventually(is_closed)
-    monkeypatch.setattr(shards_module, "_PREPARED_SECONDS_MAX", 0.0)
-    give_up()
-    shards.cache.refresh("others")
-    eventually(is_closed)
-    monkeypatch.setattr(shards_module, "_PREPARED_SECONDS_MAX", 60.0)
-    give_up()
-    build(shards.path, rows=50)
-    shards.cache.refresh("points")
-    eventually(is_closed)
 
 
 def test_a_generation_that_goes_while_it_is_copied_is_no_damage(
