@@ -23,11 +23,11 @@ from support.data.staged_shards import Answer, built_on_shards
 
 ROWS = 1500
 SHARDS = 3
-# Each two values of different options occur together.
+# Each family with dense and sparse points; metrics alternate.
 CASES = [
-    (family, metric, KINDS[(one + other) % len(KINDS)])
+    (family, METRICS[(one + other) % len(METRICS)], kind)
     for one, family in enumerate(FAMILIES)
-    for other, metric in enumerate(METRICS)
+    for other, kind in enumerate(KINDS)
 ]
 DENSE = drawn(ROWS, 20, 2, "cosine")
 
