@@ -18,6 +18,7 @@ A builder may ask a shard server to work on points in its staging folder (`worke
 a shard that is being built are copied too, before searches of it are measured.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -47,8 +48,6 @@ from divgrpc_server.logging.logs import Logger
 from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
-# A build that is not published after this time was given up.
-_PREPARED_SECONDS_MAX: Final = 7_200.0
 _DAMAGE_SECONDS: Final = 5.0
 # To look again takes as long as the two copies that were made before.
 _COPY_DAMAGE_SECONDS: Final = 60.0
@@ -133,10 +132,10 @@ class _Outcome(NamedTuple):
 
 
 class _Preparation(NamedTuple):
-    """An open shard of a build that is not published yet, and when it is closed in that case."""
+    """An open shard of a build that is not published yet, and the folder of the build."""
 
     core: ShardCore
-    end_time: float
+    build: Path
 
 
 class ShardCache:
@@ -227,9 +226,9 @@ class ShardCache:
                 return names
             if folder:
                 names.append((key.name, folder))
-                if isinstance(result, ShardCore):
-                    end_time = time.monotonic() + _PREPARED_SECONDS_MAX
-                    self._prepared[key] = _Preparation(result, end_time)
+                build = self._root / Path(folder).parts[0]
+                if isinstance(result, ShardCore) and self._is_kept(key, build):
+                    self._prepared[key] = _Preparation(result, build)
                 continue
             self._opening.discard(key)
             names.append((str(key), ""))
@@ -281,14 +280,20 @@ class ShardCache:
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
         # A build that is published later has a greater number.
-        newest, now = max((key.generation for key in current), default=0), time.monotonic()
-        for key, preparation in [*self._prepared.items()]:
+        newest = max((key.generation for key in current), default=0)
+        for key, (core, build) in [*self._prepared.items()]:
             if key in current:
-                self._cores[key] = preparation.core
+                self._cores[key] = core
             is_old = key.name == index and key.generation <= newest
-            if is_old or preparation.end_time < now:
+            if is_old or not self._is_kept(key, build):
                 del self._prepared[key]
         self._remove_copies()
+
+    def _is_kept(self, key: ShardKey, build: Path) -> bool:
+        """Return whether a build that was in the folder `build` is under way or was published."""
+        # A build is renamed when it is published.
+        folders = build, self._root / key.name / str(key.generation)
+        return any(map(os.path.exists, folders))
 
     def _remove_copies(self) -> None:
         """Remove the copies of earlier generations in a thread, which may wait for a copy."""
