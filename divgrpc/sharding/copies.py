@@ -2,7 +2,8 @@
 
     <cache>/<index>.<generation>.<shard>.<crc32>/       manifest.json, shared/ and shards/<shard>/
     <cache>/<index>.<generation>.<shard>.<crc32>.part/  a copy that is being made
-    <cache>/.<index>.<shard>.lock                       locked (flock) while a process uses copies
+    <cache>/.<index>.<shard>.lock                       locked (flock) while a process opens copies
+    <cache>/.<index>.<shard>.part.lock                  locked while a process makes one
     <cache>/<staging folder>.<shard>/                   arrays of a build that is under way
     <cache>/<staging folder>.<shard>.part/              a copy of them that is being made
     <cache>/<staging folder>.<shard>.lock               locked while a process makes it
@@ -14,8 +15,10 @@ the same bytes for ever, also after an index was deleted and built again.
 A copy is made under another name and renamed, so a process that is killed leaves no copy that is
 incomplete. All checksums are compared whenever a copy is opened.
 
-The processes of a machine share the copies. Those that open one share its lock, and one that makes
-or removes copies has the lock alone. A copy stays mapped after its removal.
+The processes of a machine share the copies. Those that open one share its lock, and one that
+repairs or removes copies has the lock alone. A second lock lets one process at a time make or
+remove copies, so copies of the generation before are opened meanwhile. A copy stays mapped after
+its removal.
 
 A shard of a build has a copy while the builder offers it (`staged_shards`). Its checksums are
 compared once, when the copy is made.
@@ -106,16 +109,17 @@ class ShardCopies:
         try:
             with self._lock(index, shard, is_shared=True), contextlib.suppress(IndexDamagedError):
                 return open_shard_part(copy, shard)
-            with self._lock(index, shard):
-                return self._open_or_make(source, copy, text, shard)
+            with self._lock(index, shard, _PART):
+                if not copy.exists():
+                    self._make(source, copy, text, shard)
+                with self._lock(index, shard):
+                    return self._open_or_repair(source, copy, text, shard)
         except (OSError, StorageFullError) as error:
             self._report("a shard has no copy, and is read where it is", copy.name, str(error))
         return open_shard_part(source, shard)
 
-    def _open_or_make(self, source: Path, copy: Path, text: bytes, shard: int) -> Generation:
-        """Open a copy, after making it if it is missing or damaged. The lock must be held."""
-        if not copy.exists():
-            self._make(source, copy, text, shard)
+    def _open_or_repair(self, source: Path, copy: Path, text: bytes, shard: int) -> Generation:
+        """Open a copy, after making it again if it is damaged. The locks must be held."""
         try:
             return open_shard_part(copy, shard)
         except IndexDamagedError as error:
@@ -149,13 +153,13 @@ class ShardCopies:
             self.staged.remove_ended()
             stale = [match for match in self._matches() if self._is_stale(match)]
             for index, shard in sorted({(match[1], int(match["shard"])) for match in stale}):
-                with self._lock(index, shard):
+                with self._lock(index, shard, _PART), self._lock(index, shard):
                     self._remove_stale(index, shard)
         except OSError as error:
             self._report("old copies cannot be removed", "", str(error))
 
     def _remove_stale(self, index: str, shard: int) -> None:
-        """Remove the stale copies of a shard of an index, whose lock must be held."""
+        """Remove the stale copies of a shard of an index, whose locks must be held."""
         # List the folders again, because they may have changed before this process had the lock.
         for match in self._matches():
             if (match[1], int(match["shard"])) == (index, shard) and self._is_stale(match):
@@ -205,9 +209,14 @@ class ShardCopies:
             return False
 
     @contextlib.contextmanager
-    def _lock(self, index: str, shard: int, *, is_shared: bool = False) -> Iterator[None]:
-        """Lock the copies of a shard of an index; waits for others. Raises `OSError`."""
-        with _locked(self._folder / f".{index}.{shard}{_LOCK}", is_shared=is_shared):
+    def _lock(
+        self, index: str, shard: int, part: str = "", *, is_shared: bool = False
+    ) -> Iterator[None]:
+        """Lock the copies of a shard of an index; waits for others. Raises `OSError`.
+
+        part: `_PART` for the lock of those who make and remove copies, which is taken first.
+        """
+        with _locked(self._folder / f".{index}.{shard}{part}{_LOCK}", is_shared=is_shared):
             yield
 
 

@@ -71,20 +71,6 @@ class ShardCore:
             has_payloads=manifest.has_payloads,
         )
         self._counts = layouts.count_reply(self._description)
-        self._operations: dict[str, Callable[[Buffer], bytes]] = {
-            "find": self._find,
-            # The same for a shard that is asked again.
-            "more": self._find,
-            "fetch": self._fetch,
-            "count": self._count,
-            "describe": self._describe,
-            "get": self._stored.get,
-            "scroll": self._scroll,
-            "topics": self._topics,
-            "categories": self._categories,
-            "labels": self._labels,
-            "measure": self._hasher.answer,
-        }
 
     @classmethod
     def of_codes(
@@ -108,11 +94,30 @@ class ShardCore:
         Raises `UnsupportedError` for an unknown name, and `InvalidArgumentError` for a message that
         is malformed or does not fit the shard.
         """
-        answer = self._operations.get(name)
+        operations = self._operations
+        answer = operations.get(name)
         if answer is None:
-            known = ", ".join(self._operations)
+            known = ", ".join(operations)
             raise UnsupportedError("name", f"must be one of {known}, got {name!r:.80}")
         return join([answer(part) for part in divide(message)])
+
+    @property
+    def _operations(self) -> dict[str, Callable[[Buffer], bytes]]:
+        # If the shard kept its own methods, its files would stay mapped until garbage is collected.
+        return {
+            "find": self._find,
+            # The same for a shard that is asked again.
+            "more": self._find,
+            "fetch": self._fetch,
+            "count": self._count,
+            "describe": self._describe,
+            "get": self._stored.get,
+            "scroll": self._scroll,
+            "topics": self._topics,
+            "categories": self._categories,
+            "labels": self._labels,
+            "measure": self._hasher.answer,
+        }
 
     def _find(self, message: Buffer) -> bytes:
         request = layouts.FIND_REQUEST.unpack(message)

@@ -168,6 +168,8 @@ class DividedBuild:
 
         Raises `LimitExceededError` for too many points of one shard.
         """
+        if not len(block):
+            return  # all rows of the block were skipped
         rows_held = sum(map(len, self._homes))
         if self._divider.is_full(rows_held):
             self._write_held()

@@ -1,7 +1,8 @@
 """Watches the indexes of a read-only server, which another server changes without telling.
 
 Workers look at an index before each request. A front also lets them look without requests, so that
-a worker with little to do opens new generations and merges too, and lets go of old files.
+a worker with little to do opens new generations and merges too, and lets go of old files. A shard
+server also lets go of what it has opened of a build that was given up.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from divgrpc.errors import DivgrpcError
-from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.generations import IndexFolder, list_builds, list_indexes
 from divgrpc.storage.layouts import layout_stamp
 from divgrpc.storage.published import WRITES
 from divgrpc_server.front.pool import Pool
@@ -39,8 +40,10 @@ async def follow(root: Path, pool: Pool, log: Logger) -> NoReturn:
 
 
 def _stamps(root: Path) -> dict[str, object]:
-    """Return a value for each index that changes with its generation and its layout."""
-    return {name: _stamp(IndexFolder(root / name)) for name in list_indexes(root)}
+    """Return a value for each index that changes with its generation, its layout and its builds."""
+    builds = list_builds(root)
+    names = {*list_indexes(root), *builds}
+    return {name: (_stamp(IndexFolder(root / name)), builds.get(name)) for name in names}
 
 
 def _stamp(index: IndexFolder) -> object:

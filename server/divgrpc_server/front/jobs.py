@@ -401,6 +401,9 @@ class _Relay:
         self._pool = pool
         self._sending = asyncio.Lock()
         self._staged: StagedGeneration | None = None
+        # Prepares workers, while progress goes on.
+        self._preparation: asyncio.Future[None] | None = None
+        self._fault: Exception | None = None
         self._rounds = JobRounds(shards, self._send, self._hang_up)
 
     async def run(self) -> None:
@@ -413,7 +416,8 @@ class _Relay:
                 await messages  # raises what ended it early; otherwise the upload is complete
             await events
         finally:
-            tasks = [messages, events, *([self._writing] if self._writing else [])]
+            others = filter(None, (self._writing, self._preparation))
+            tasks = [messages, events, *others]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -442,7 +446,7 @@ class _Relay:
                 kind, payload = await job_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
                 await self._end_progress()  # another process may write to the caller next
-                raise self._rounds.error or _DeathError() from None
+                raise self._fault or self._rounds.error or _DeathError() from None
             if kind not in _EVENTS:
                 raise FrameError(f"the process of a job sent a frame {kind.name}")
             if kind == Frame.STATUS:
@@ -454,11 +458,7 @@ class _Relay:
                 self._upload.turn(callers=False)
             elif kind == Frame.STAGED:
                 self._staged = StagedGeneration.unpack(payload)
-                await self._pool.prepare(payload)
-                # If PUBLISH cannot be sent, the builder has ended, and its last frame is its
-                # status.
-                with suppress(BrokenPipeError, ConnectionResetError):
-                    await self._send(Frame.PUBLISH)
+                self._preparation = asyncio.ensure_future(self._prepare(payload))
             else:
                 self._upload.turn(callers=not self._is_committed)
                 if kind == Frame.RESULT:
@@ -466,6 +466,18 @@ class _Relay:
                 await self._pass_event(payload, is_last=kind == Frame.RESULT)
             if kind == Frame.RESULT:
                 return
+
+    async def _prepare(self, generation: bytes) -> None:
+        """Let workers open a generation, and then the builder publish it."""
+        try:
+            await self._pool.prepare(generation)
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            self._fault = error
+            self._hang_up()
+            return
+        # If PUBLISH cannot be sent, the builder has ended, and its last frame is its status.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await self._send(Frame.PUBLISH)
 
     async def _pass_event(self, payload: bytes, *, is_last: bool) -> None:
         """Pass on an event, or keep it if it is a row of an evaluation that may start over."""

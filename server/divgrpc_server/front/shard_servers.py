@@ -244,6 +244,8 @@ class ShardServers:
 
     async def _prepare_shard(self, address: str, generation: StagedGeneration, shard: int) -> str:
         """Let a server open a shard; return why it has not, "" if it has tried."""
+        if not self._states.may_reply(address):
+            return self._states.describe_fault(address)
         name, folder = generation
         message = shard_index_pb2.PrepareRequest(index=name, folder=folder, shard=shard)
         call = asyncio.create_task(self._send_preparation(address, message.SerializeToString()))

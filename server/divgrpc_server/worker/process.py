@@ -86,7 +86,7 @@ class Worker:
         # Tasks that wait until their index is open, by the name of the index.
         self._parked: dict[str, list[Task]] = {}
         # Requests of builds that wait until a generation is open, by the folder of the generation.
-        self._preparing: dict[str, tuple[FrontLink, Request]] = {}
+        self._preparing: dict[str, list[tuple[FrontLink, Request]]] = {}
         # Notes of fronts that wait until a suspect is answered, None while there is no suspect.
         self._notes_kept: list[tuple[FrontLink, Request]] | None = None
         self._awake_seconds = process.config.worker_awake
@@ -254,8 +254,10 @@ class Worker:
             self._notes_kept.append((front, note))
         elif note.op == Op.PREPARE:
             generation = StagedGeneration.unpack(note.payload)
-            self._preparing[generation.folder] = (front, note)
-            self._indexes.prepare(generation.name, generation.folder)
+            waiting = self._preparing.setdefault(generation.folder, [])
+            waiting.append((front, note))
+            if len(waiting) == 1:
+                self._indexes.prepare(generation.name, generation.folder)
         elif note.op == Op.REFRESH:
             self._refresh(note.payload.decode())
         elif note.op == Op.RECHECK:
@@ -454,11 +456,11 @@ class Worker:
         """Continue the requests that waited for an index to open."""
         for name, folder in self._indexes.collect():
             if folder:
-                front, request = self._preparing.pop(folder)
-                front.reply(Reply(request.id, Outcome.ANSWER, b""))
-                front.flush()
-                if front.is_gone:
-                    self._indexes.forget_prepared()
+                for front, request in self._preparing.pop(folder):
+                    front.reply(Reply(request.id, Outcome.ANSWER, b""))
+                    front.flush()
+                    if front.is_gone:
+                        self._indexes.forget_prepared()
                 continue
             self._resume(self._parked.pop(name, []))
 

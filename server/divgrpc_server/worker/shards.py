@@ -18,6 +18,7 @@ A builder may ask a shard server to work on points in its staging folder (`worke
 a shard that is being built are copied too, before searches of it are measured.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -47,7 +48,6 @@ from divgrpc_server.logging.logs import Logger
 from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 1.0
 _DAMAGE_SECONDS: Final = 5.0
 # To look again takes as long as the two copies that were made before.
 _COPY_DAMAGE_SECONDS: Final = 60.0
@@ -121,14 +121,21 @@ def parse_ask(request: Request, log: Logger) -> Ask | Reply:
 
 
 class _Outcome(NamedTuple):
-    """A shard that a thread has opened, or the error; None if its build is over without a result.
+    """A shard that a thread has opened, or the error.
 
     folder: of a shard of a build, its folder; else "".
     """
 
     key: ShardKey
-    result: ShardCore | Exception | None
+    result: ShardCore | Exception
     folder: str = ""
+
+
+class _Preparation(NamedTuple):
+    """An open shard of a build that is not published yet, and the folder of the build."""
+
+    core: ShardCore
+    build: Path
 
 
 class ShardCache:
@@ -153,8 +160,7 @@ class ShardCache:
         self._copies = copies
         self._staged = StagedCache(root, copies.staged if copies else None)
         self._cores: dict[ShardKey, ShardCore] = {}
-        # Shards of builds that are not published yet.
-        self._prepared: dict[ShardKey, ShardCore] = {}
+        self._prepared: dict[ShardKey, _Preparation] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
         # Shards whose damage was reported.
@@ -172,7 +178,7 @@ class ShardCache:
         key = ShardKey.parse(text)
         core = self._cores.get(key)
         if core is None and key in self._prepared:
-            core = self._cores[key] = self._prepared.pop(key)
+            core = self._cores[key] = self._prepared.pop(key).core
         if core is not None:
             return core
         if key in self._errors:
@@ -218,14 +224,11 @@ class ShardCache:
                 key, result, folder = self._outcomes.get_nowait()
             except Empty:
                 return names
-            if result is None:
-                self._prepared.pop(key, None)
-                self._remove_copies()
-                continue
             if folder:
                 names.append((key.name, folder))
-                if isinstance(result, ShardCore):
-                    self._prepared[key] = result
+                build = self._root / Path(folder).parts[0]
+                if isinstance(result, ShardCore) and self._is_kept(key, build):
+                    self._prepared[key] = _Preparation(result, build)
                 continue
             self._opening.discard(key)
             names.append((str(key), ""))
@@ -267,12 +270,6 @@ class ShardCache:
             result = error
         self._outcomes.put(_Outcome(key, result, folder))
         self._on_open()
-        while build.exists():
-            time.sleep(_LOOK_SECONDS)
-        # A build that is published has been renamed.
-        if not (self._root / index / str(key.generation)).exists():
-            self._outcomes.put(_Outcome(key, None))
-            self._on_open()
 
     def forget_prepared(self) -> None:
         """Close shards of builds, because the front that asked for them may be gone."""
@@ -282,9 +279,21 @@ class ShardCache:
         """Close the shards of an index that are not of its current generation."""
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
-        for key in current & self._prepared.keys():
-            self._cores[key] = self._prepared.pop(key)
+        # A build that is published later has a greater number.
+        newest = max((key.generation for key in current), default=0)
+        for key, (core, build) in [*self._prepared.items()]:
+            if key in current:
+                self._cores[key] = core
+            is_old = key.name == index and key.generation <= newest
+            if is_old or not self._is_kept(key, build):
+                del self._prepared[key]
         self._remove_copies()
+
+    def _is_kept(self, key: ShardKey, build: Path) -> bool:
+        """Return whether a build that was in the folder `build` is under way or was published."""
+        # A build is renamed when it is published.
+        folders = build, self._root / key.name / str(key.generation)
+        return any(map(os.path.exists, folders))
 
     def _remove_copies(self) -> None:
         """Remove the copies of earlier generations in a thread, which may wait for a copy."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 import pytest
@@ -230,6 +231,34 @@ def test_several_processes_make_one_copy(copies: Copies) -> None:
     for part in parts:
         check_equal(part, open_shard_part(folder, 0))
     assert copies.events == [(_COPIED, "")]
+
+
+def test_a_copy_opens_while_the_next_generation_is_copied(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts meanwhile must answer queries."""
+    copies.build()
+    copies.copies.open("points", 1, 0)
+    copies.build()
+    is_copying, goes_on, copy = Event(), Event(), copies_module._copy
+
+    def wait_and_copy(source: Path, target: Path) -> None:
+        is_copying.set()
+        assert goes_on.wait(20)
+        copy(source, target)
+
+    monkeypatch.setattr(copies_module, "_copy", wait_and_copy)
+    (copies.root / "points" / "1").mkdir()
+    shutil.copy(next(copies.cache.glob("points.1.0.*/manifest.json")), copies.root / "points" / "1")
+    with ThreadPoolExecutor() as threads:
+        making = threads.submit(copies.copies.open, "points", 2, 0)
+        assert is_copying.wait(20)
+        opening = threads.submit(copies.copies.open, "points", 1, 0)
+        try:
+            assert opening.result(10).manifest.generation == 1
+        finally:
+            goes_on.set()
+        assert making.result(20).manifest.generation == 2
 
 
 def test_the_copy_of_a_build_is_that_of_the_generation(copies: Copies) -> None:

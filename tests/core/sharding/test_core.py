@@ -1,6 +1,8 @@
 """A shard refuses messages that do not fit it."""
 
 import contextlib
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,19 @@ def test_a_request_is_answered() -> None:
     columns = layouts.FIND_REPLY.unpack(reply)
     assert columns["vectors"].shape == (5, 20)
     assert columns["numbers"].tolist() == [shard.rows, 5, 0]
+
+
+def test_a_shard_that_is_closed_leaves_memory_at_once() -> None:
+    """An idle worker collects no garbage, so the files of a removed copy would stay mapped."""
+    shard = a_shard()
+    shard.ask("find", request())
+    reference = weakref.ref(shard)
+    gc.disable()
+    try:
+        del shard
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -397,13 +397,17 @@ def test_a_generation_that_takes_long_to_open(
         return open_generation(folder)
 
     monkeypatch.setattr(index_cache, "open_generation", open_slowly)
-    front.send(Request(1, FOREVER, Op.PREPARE, "", StagedGeneration("small", "staged").pack()))
+    staged = StagedGeneration("small", "staged").pack()
+    front.send(Request(1, FOREVER, Op.PREPARE, "", staged))
+    # A server that has two addresses is asked twice.
+    front.send(Request(3, FOREVER, Op.PREPARE, "", staged))
     assert answer_to(front, 2).generation == 1
     readable, _, _ = select.select([front.link.fileno()], [], [], 10)
     assert readable
     assert bytes(front.link.receive()[0]) == frames.pack_credits(0, 0)
     go_on.set()
-    assert front.hear_until(1) == [1]
+    assert front.hear_until(3) == [1, 3]
+    assert answer_to(front, 4).generation == 1
 
 
 def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ PAYLOADS = [b"x" * (number % 7) for number in IDS]
 LABELS = sparse.csr_array(RNG.random((ROWS, 15)) < 0.2)
 SPARSE = sparse.random_array((ROWS, 80), density=0.1, format="csr", dtype=np.float32, rng=RNG)
 WITH_ZEROS = np.where(RNG.random((ROWS, 1)) < 0.1, np.float32(0), POINTS)
+# All rows of the first blocks of a build are skipped.
+LATE = np.where(np.arange(ROWS)[:, None] < ROWS // 3, np.float32(0), POINTS)
 
 # With the points of another kind, "vectors".
 KINDS: dict[str, dict[str, Any]] = {
@@ -38,5 +40,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse cells": {"vectors": SPARSE, "hash_family": "cells", "metric": "euclidean"},
     "components": {"hash_family": "pca_hash", "centred": True, "ids": IDS},
     "zeros": {"vectors": WITH_ZEROS, "zero_vectors": "skip", "attributes": ATTRIBUTES},
+    "late": {"vectors": LATE, "zero_vectors": "skip", "ids": TEXTS},
     "few": {"vectors": POINTS[:3]},
 }
