@@ -256,10 +256,11 @@ class Pool:
         while worker.unsent_notes and self._send(worker, next(iter(worker.unsent_notes))):
             del worker.unsent_notes[next(iter(worker.unsent_notes))]
 
-    async def prepare(self, generation: bytes) -> None:
+    async def prepare(self, generation: bytes) -> bytes:
         """Wait until every running worker has opened a generation, or has died.
 
-        `generation` is a packed `StagedGeneration`.
+        `generation` is a packed `StagedGeneration`. If no worker could open it, returns the status
+        of one of them, else b"".
         """
         replies: list[asyncio.Future[Reply]] = []
         for worker in self._workers:
@@ -269,7 +270,8 @@ class Pool:
             if self._send_packet(worker, [call]):
                 self._hand_over(worker, [call])
                 replies.append(future)
-        await asyncio.gather(*replies)
+        statuses = [reply.payload for reply in await asyncio.gather(*replies)]
+        return min(statuses, key=len, default=b"")
 
     def refresh(self, index: str) -> None:
         """Notify every worker and the writer that an index was replaced or deleted."""

@@ -240,7 +240,9 @@ class Service:
 
     async def _prepare(self, request: bytes) -> bytes:
         """Let all workers open a shard of a build."""
-        await self._pool.prepare(parse_preparation(request).pack())
+        status = await self._pool.prepare(parse_preparation(request).pack())
+        if status:
+            raise RefusedError(status)
         return shard_index_pb2.PrepareResponse().SerializeToString()
 
     async def _write(self, op: Op, request: bytes, call: Call) -> bytes:

@@ -10,7 +10,7 @@ as queries wait for a worker.
 import asyncio
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain, filterfalse
@@ -80,6 +80,8 @@ _CHANGED: Final = (
 # Another replica may answer what one answers with one of these codes.
 _ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
 
+# Codes of a server that cannot open a shard: it lacks descriptors or memory, or a file is damaged.
+_CANNOT_OPEN: Final = (code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
 # Codes of a server that understands a call and lets it in.
 _ANSWERS: Final = (
     *_ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT,
@@ -222,30 +224,45 @@ class ShardServers:
 
         A server that cannot be reached opens them at the first query.
         """
-        shards: dict[str, list[int]] = {}
+        # A server copies one shard after another.
+        turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        tasks = {
+            (shard, address): asyncio.create_task(
+                self._prepare(address, generation, shard, turns[address])
+            )
+            for shard in range(self._shard_count)
+            for address in self._topology.replicas(shard)
+        }
+        try:
+            await asyncio.gather(*tasks.values())
+        finally:
+            for task in tasks.values():
+                task.cancel()
         for shard in range(self._shard_count):
-            for address in self._topology.replicas(shard):
-                shards.setdefault(address, []).append(shard)
-        calls = (self._prepare(address, generation, shards[address]) for address in shards)
-        await asyncio.gather(*calls)
+            outcomes = [task.result() for (number, _), task in tasks.items() if number == shard]
+            refusals = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
+            if refusals and all(outcomes):
+                raise refusals[0]
 
     async def _prepare(
-        self, address: str, generation: StagedGeneration, shards: Iterable[int]
-    ) -> None:
-        """Let a server open shards, one after another."""
-        for shard in shards:
-            reason = await self._prepare_shard(address, generation, shard)
-            if reason:
-                self._log.warning(
-                    "a shard server has not opened a build, so its first query waits",
-                    index=generation.name, shard=shard, address=address, reason=reason,
-                )  # fmt: skip
-                return
+        self, address: str, generation: StagedGeneration, shard: int, turn: asyncio.Lock
+    ) -> str | RefusedError:
+        """Let a server open a shard; return why it cannot, or has not, "" if it has."""
+        async with turn:
+            outcome: str | RefusedError = self._states.describe_fault(address)
+            if self._states.may_reply(address):
+                outcome = await self._prepare_shard(address, generation, shard)
+        if outcome:
+            self._log.warning(
+                "a shard server has not opened a build, so its first query waits",
+                index=generation.name, shard=shard, address=address, reason=str(outcome),
+            )  # fmt: skip
+        return outcome
 
-    async def _prepare_shard(self, address: str, generation: StagedGeneration, shard: int) -> str:
-        """Let a server open a shard; return why it has not, "" if it has tried."""
-        if not self._states.may_reply(address):
-            return self._states.describe_fault(address)
+    async def _prepare_shard(
+        self, address: str, generation: StagedGeneration, shard: int
+    ) -> str | RefusedError:
+        """Let a server open a shard, for as long as it may reply; return as `_prepare` does."""
         name, folder = generation
         message = shard_index_pb2.PrepareRequest(index=name, folder=folder, shard=shard)
         call = asyncio.create_task(self._send_preparation(address, message.SerializeToString()))
@@ -261,15 +278,19 @@ class ShardServers:
         finally:
             call.cancel()
 
-    async def _send_preparation(self, address: str, message: bytes) -> str:
-        """Send a message to a server; return why it refuses it, "" if it does not."""
+    async def _send_preparation(self, address: str, message: bytes) -> str | RefusedError:
+        """Send a message to a server; return as `_prepare` does."""
         prepare: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(
             _PREPARE
         )
         try:
             await prepare(message, timeout=_PREPARE_SECONDS_MAX, metadata=self._metadata)
         except aio.AioRpcError as error:
-            return _text_of(error)
+            status = _status_of(error)
+            if status.details and status.code in _CANNOT_OPEN:
+                status.message = f"the shard server {address} cannot open it: {status.message}"
+                return RefusedError(status.SerializeToString())
+            return "" if status.code == code_pb2.NOT_FOUND else _text_of(error)
         except asyncio.CancelledError:
             if not is_channel_closed():
                 raise

@@ -61,7 +61,10 @@ class Shards(Protocol):
         """
 
     def prepare(self, generation: StagedGeneration) -> Awaitable[None]:
-        """Wait until all servers have opened their shards of a build, so that no query waits."""
+        """Wait until all servers have opened their shards of a build, so that no query waits.
+
+        Raises `RefusedError` if no server can open a shard.
+        """
 
     def await_places(self) -> Awaitable[None]:
         """Wait until each place has a server.
@@ -94,11 +97,15 @@ class ShardedPool(Pool):
             task.cancel()
         super().close()
 
-    async def prepare(self, generation: bytes) -> None:
-        """Wait until every worker has opened a generation, and every shard server its shards."""
-        await asyncio.gather(
+    async def prepare(self, generation: bytes) -> bytes:
+        """Wait until every worker has opened a generation, and every shard server its shards.
+
+        Raises `RefusedError` if no server can open a shard.
+        """
+        status, _ = await asyncio.gather(
             super().prepare(generation), self._shards.prepare(StagedGeneration.unpack(generation))
         )
+        return status
 
     def withdraw(self, call: PoolCall) -> None:
         """Remove a call whose caller no longer waits."""

@@ -180,6 +180,9 @@ class IndexCache:
 
         self._open(name, work, folder=folder)
 
+    def take_error(self, folder: str) -> Exception | None:
+        """Return None: the first request of a generation that cannot be opened gets the error."""
+
     def forget_prepared(self) -> None:
         """Close prepared generations, because the front that requested them may be gone."""
         self._prepared.clear()

@@ -28,7 +28,7 @@ from divgrpc.engine import Engine
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.gathering_engine import GatheringEngine
 from divgrpc.sharding.staged_build import StagedBuild
-from divgrpc_server.codec.statuses import LateError, ReplicaBehindError
+from divgrpc_server.codec.statuses import LateError, ReplicaBehindError, explain
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import StagedGeneration
@@ -456,13 +456,21 @@ class Worker:
         """Continue the requests that waited for an index to open."""
         for name, folder in self._indexes.collect():
             if folder:
+                error = self._indexes.take_error(folder)
                 for front, request in self._preparing.pop(folder):
-                    front.reply(Reply(request.id, Outcome.ANSWER, b""))
+                    front.reply(self._reply_of(request, error))
                     front.flush()
                     if front.is_gone:
                         self._indexes.forget_prepared()
                 continue
             self._resume(self._parked.pop(name, []))
+
+    def _reply_of(self, request: Request, error: Exception | None) -> Reply:
+        """Return the reply to a request to prepare a generation."""
+        if error is None:
+            return Reply(request.id, Outcome.ANSWER, b"")
+        status = explain(error, request.tag, self._log).SerializeToString()
+        return Reply(request.id, Outcome.STATUS, status)
 
     def _resume(self, tasks: list[Task]) -> None:
         """Begin tasks that have waited."""

@@ -39,6 +39,7 @@ from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import open_shard_part
 from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild, folder_of
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
+from divgrpc.storage.manifest import Manifest
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.staged_folders import check_staged
 from divgrpc_server.codec.statuses import explain
@@ -161,6 +162,8 @@ class ShardCache:
         self._staged = StagedCache(root, copies.staged if copies else None)
         self._cores: dict[ShardKey, ShardCore] = {}
         self._prepared: dict[ShardKey, _Preparation] = {}
+        # Why shards of builds could not be opened, by their folders.
+        self._prepare_errors: dict[str, Exception] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
         # Shards whose damage was reported.
@@ -216,7 +219,7 @@ class ShardCache:
         """Store the shards that threads have opened.
 
         Returns their names, each with "". For a shard of a build, returns the name of the index
-        with the folder of the shard. If it could not be opened, the first call gets the error.
+        with the folder of the shard; `take_error` tells why it could not be opened.
         """
         names: list[tuple[str, str]] = []
         while True:
@@ -226,6 +229,8 @@ class ShardCache:
                 return names
             if folder:
                 names.append((key.name, folder))
+                if isinstance(result, Exception):
+                    self._prepare_errors[folder] = result
                 build = self._root / Path(folder).parts[0]
                 if isinstance(result, ShardCore) and self._is_kept(key, build):
                     self._prepared[key] = _Preparation(result, build)
@@ -260,16 +265,20 @@ class ShardCache:
         build, shard = path.parent.parent, int(path.name)
         result: ShardCore | Exception
         try:
-            manifest = read_manifest(build)
+            manifest = _read_build(build, shard)
             key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
             if self._copies is None:
                 result = ShardCore(open_shard_part(build, shard))
             else:
                 result = ShardCore(self._copies.prepare(build, index, shard))
-        except Exception as error:  # noqa: BLE001  # the first call meets it again
+        except Exception as error:  # noqa: BLE001  # `take_error` returns it
             result = error
         self._outcomes.put(_Outcome(key, result, folder))
         self._on_open()
+
+    def take_error(self, folder: str) -> Exception | None:
+        """Return why a shard of a build could not be opened, None if it was, and forget it."""
+        return self._prepare_errors.pop(folder, None)
 
     def forget_prepared(self) -> None:
         """Close shards of builds, because the front that asked for them may be gone."""
@@ -347,6 +356,20 @@ def _check_key(root: Path, key: ShardKey) -> Path:
     if key.shard >= len(entries) or entries[key.shard].crc32 != key.checksum:
         raise _replaced(key)
     return folder
+
+
+def _read_build(folder: Path, shard: int) -> Manifest:
+    """Return the manifest of a build.
+
+    Raises `IndexNotFoundError` if it is not there, perhaps not yet on a network file system, or is
+    not divided among so many shards.
+    """
+    if not folder.exists():
+        raise IndexNotFoundError(f"there is no build {folder.name!r}")
+    manifest = read_manifest(folder)
+    if shard >= len(manifest.shards):
+        raise IndexNotFoundError(f"the build {folder.name!r} has no shard {shard}")
+    return manifest
 
 
 def _replaced(key: ShardKey) -> IndexChangedError:

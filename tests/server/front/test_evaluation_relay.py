@@ -44,12 +44,14 @@ def relay(
     messages: list[bytes] | None = None,
     shards: Shards | None = None,
     write: Callable[[bytes], Awaitable[None]] | None = None,
+    prepare: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> list[bytes]:
     """Relay an evaluation to processes that send these frames; return what was passed on.
 
     messages: gets what was passed on, also if the evaluation fails.
     shards: answers rounds.
     write: is the caller, who otherwise reads all messages.
+    prepare: lets workers open a generation.
     """
     remaining: Iterator[Frames] = iter(processes)
     messages = [] if messages is None else messages
@@ -63,8 +65,9 @@ def relay(
                 frames = next(remaining)
                 for kind, payload in frames:
                     job_frames.send(process_end, kind, payload)
-                if not frames or frames[-1][0] != Frame.ASK:  # else it waits for replies
-                    # Otherwise the system would drop what the front has not read.
+                # Otherwise it waits for the front.
+                if not frames or frames[-1][0] not in (Frame.ASK, Frame.STAGED):
+                    # Or else the system would drop what the front has not read.
                     process_end.shutdown(socket.SHUT_WR)
                 links.append(process_end.dup())
             front.handle(control.Message("job", message.number), front_end.detach())
@@ -75,7 +78,8 @@ def relay(
 
     channel: Any = Channel()
     links: list[socket.socket] = []
-    front = jobs.Jobs(Config(), channel, Mock(), Path("/nowhere"), shards)
+    pool = Mock(prepare=prepare)
+    front = jobs.Jobs(Config(), channel, pool, Path("/nowhere"), shards)
     try:
         asyncio.run(run())
     finally:
@@ -106,6 +110,32 @@ def test_rows_that_are_too_large_to_keep(monkeypatch: pytest.MonkeyPatch) -> Non
         relay(PROGRESS + ROWS + 2 * row, messages=messages)
     assert messages == [b"progress", b"row 1", b"row 2", b"row 3", b"row 3"]
     assert relay(PROGRESS + ROWS + row + END) == [b"progress", b"row 1", b"row 2", b"row 3"]
+
+
+# Builds that workers open before they are published.
+
+STAGED: Frames = [(Frame.STAGED, b"points/.points.staging-0")]
+
+
+def test_progress_is_passed_on_while_workers_open_a_build() -> None:
+    """It may take minutes, and a caller who hears nothing gives up."""
+    messages: list[bytes] = []
+
+    async def prepare(generation: bytes) -> None:
+        assert generation == STAGED[0][1]
+        async with asyncio.timeout(20):
+            while not messages:
+                await asyncio.sleep(0.01)
+
+    assert relay(STAGED + PROGRESS + END, messages=messages, prepare=prepare) == [b"progress"]
+
+
+def test_a_build_that_cannot_be_opened_is_not_published() -> None:
+    async def prepare(_: bytes) -> None:
+        raise UnavailableError("no replica of shard 1 can open the build")
+
+    with pytest.raises(UnavailableError, match="no replica of shard 1"):
+        relay(STAGED, prepare=prepare)
 
 
 # Rounds of messages to shards.

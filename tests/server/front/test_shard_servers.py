@@ -416,3 +416,31 @@ async def test_a_silent_server_does_not_delay_a_build_for_ever(servers: Servers)
     assert not task.done()
     servers.front._states.note_fault(silent, "unreachable", "it does not reply")
     await task
+
+
+@with_servers()
+async def test_a_build_that_no_replica_can_open_is_refused(servers: Servers) -> None:
+    """Nobody could query it, so the index before stays."""
+    opened: list[tuple[str, int]] = []
+    refusing = fail(IndexDamagedError("array codes does not match its checksum"))
+    broken = [await servers.start(f"broken {n}", reply, refusing) for n in range(2)]
+    whole = await servers.start("whole", reply, preparing(opened, "whole"))
+    generation = StagedGeneration("points", ".points.staging-0")
+    servers.front.follow(Topology(1, ((broken[0], whole), (whole,))))
+    await servers.front.prepare(generation)
+    assert sorted(opened) == [("whole", 0), ("whole", 1)]
+    servers.front.follow(Topology(2, ((whole,), (broken[0], broken[1], "127.0.0.1:1"))))
+    with pytest.raises(RefusedError, match=f"{broken[0]} cannot open it: array codes") as caught:
+        await servers.front.prepare(generation)
+    assert caught.value.status.code == code_pb2.DATA_LOSS
+    assert caught.value.reason
+
+
+@with_servers()
+async def test_a_build_that_servers_do_not_see_is_published(servers: Servers) -> None:
+    """A network file system may remember that a folder was not there."""
+    unseeing = await servers.start("unseeing", reply, fail(IndexNotFoundError("no such build")))
+    servers.front.follow(Topology(1, ((unseeing,),)))
+    with capture_logs() as lines:
+        await servers.front.prepare(StagedGeneration("points", ".points.staging-0"))
+    assert lines == []

@@ -112,6 +112,7 @@ def test_a_shard_of_a_build_is_open_when_it_is_published(shards: Shards) -> None
     def prepare(folder: Path) -> None:
         names = [("points", f"{folder.name}/shards/0")]
         assert shards.prepare(folder) == names
+        assert shards.cache.take_error(names[0][1]) is None
         shards.cache.refresh("points")
         assert shards.cache.find(str(first)) is core
 
@@ -134,6 +135,9 @@ def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
                 patch.setattr(ShardCopies, "prepare", Path.read_bytes)
                 names = [("points", f"{folder.name}/shards/{shard}")]
                 assert shards.prepare(folder, shard) == names
+                error = shards.cache.take_error(names[0][1])
+                assert type(error) is (TypeError if shard == 0 else IndexNotFoundError)
+                assert shards.cache.take_error(names[0][1]) is None
 
     key = key_of(build(shards.path, prepare))
     assert shards.cache.find(str(key)) is None
