@@ -270,16 +270,6 @@ def list_indexes(root: Path) -> list[str]:
     )
 
 
-def list_builds(root: Path) -> dict[str, list[str]]:
-    """Return the sorted names of the staging folders in `root`, by the name of their index."""
-    builds: dict[str, list[str]] = {}
-    for entry in sorted(os.listdir(root)):
-        name, infix, _ = entry.removeprefix(".").partition(STAGING_INFIX)
-        if infix and INDEX_NAME.fullmatch(name):
-            builds.setdefault(name, []).append(entry)
-    return builds
-
-
 def indexes_without_pointer(root: Path) -> list[str]:
     """Return the sorted names of the folders in `root` that lack CURRENT, but have a generation."""
     names = []

@@ -6,11 +6,12 @@ server also lets go of what it has opened of a build that was given up.
 """
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Final, NoReturn
 
 from divgrpc.errors import DivgrpcError
-from divgrpc.storage.generations import IndexFolder, list_builds, list_indexes
+from divgrpc.storage.generations import STAGING_INFIX, IndexFolder, list_indexes
 from divgrpc.storage.layouts import layout_stamp
 from divgrpc.storage.published import WRITES
 from divgrpc_server.front.pool import Pool
@@ -41,7 +42,7 @@ async def follow(root: Path, pool: Pool, log: Logger) -> NoReturn:
 
 def _stamps(root: Path) -> dict[str, object]:
     """Return a value for each index that changes with its generation, its layout and its builds."""
-    builds = list_builds(root)
+    builds = _list_builds(root)
     names = {*list_indexes(root), *builds}
     return {name: (_stamp(IndexFolder(root / name)), builds.get(name)) for name in names}
 
@@ -52,3 +53,13 @@ def _stamp(index: IndexFolder) -> object:
         return index.pointer_stamp(), layout
     except (DivgrpcError, OSError):
         return None  # the next request reports the damage, and other indexes go on
+
+
+def _list_builds(root: Path) -> dict[str, list[str]]:
+    """Return the sorted names of the staging folders, by the name of their index."""
+    builds: dict[str, list[str]] = {}
+    for entry in sorted(os.listdir(root)):
+        name, infix, _ = entry.removeprefix(".").partition(STAGING_INFIX)
+        if infix:
+            builds.setdefault(name, []).append(entry)
+    return builds
