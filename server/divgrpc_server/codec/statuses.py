@@ -295,7 +295,9 @@ def expected(error: BaseException) -> errors.DivgrpcError | None:
     ):
         return OutOfMemoryError("there is not enough memory for this request")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return OutOfMemoryError("there are not enough descriptors or memory for this request")
+        return OutOfMemoryError(
+            "there are not enough descriptors (ulimit -n) or memory for this request"
+        )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return errors.StorageFullError("there is no room left where indexes are kept")
     return None
