@@ -15,7 +15,13 @@ from typing import Final
 
 from divgrpc.arrays import Array
 from divgrpc.errors import IndexDamagedError, UnsupportedError
-from divgrpc.storage.arrays import ArrayEntry, damage_errors, open_array
+from divgrpc.storage.arrays import (
+    HEADER_BYTES,
+    ArrayEntry,
+    checksum_in_file,
+    damage_errors,
+    open_array,
+)
 from divgrpc.storage.manifest import MANIFEST, Manifest
 
 SHARED: Final = "shared"
@@ -120,6 +126,26 @@ def shard_files(folder: Path, manifest: Manifest, shard: int) -> Iterator[Path]:
         yield home / f"{name}.npy"
     for name in filter(is_shared, manifest.arrays):
         yield Path(SHARED) / f"{name}.npy"
+
+
+def check_shard(folder: Path, manifest: Manifest, shard: int) -> None:
+    """Compare the checksums of the files of a shard, and of those that it shares.
+
+    The files are read and not mapped: to read a mapped file that another machine has removed ends
+    the process. Raises `IndexDamagedError` and `OtherFormatError`.
+    """
+    part = read_shard_manifest(folder, manifest, shard)
+    shared = {name: entry for name, entry in manifest.arrays.items() if is_shared(name)}
+    for home, entries in ((SHARED, shared), (f"{SHARDS}/{shard}", part.arrays)):
+        for name, entry in entries.items():
+            path = folder / home / f"{name}.npy"
+            try:
+                with damage_errors(f"array {name}"):
+                    checksum = checksum_in_file(path, HEADER_BYTES, entry.bytes)
+            except (FileNotFoundError, NotADirectoryError):
+                raise IndexDamagedError(f"array {name} is missing") from None
+            if checksum != entry.crc32:
+                raise IndexDamagedError(f"array {name} does not match its checksum")
 
 
 def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifest:

@@ -416,8 +416,7 @@ class _Relay:
                 await messages  # raises what ended it early; otherwise the upload is complete
             await events
         finally:
-            others = filter(None, (self._writing, self._preparation))
-            tasks = [messages, events, *others]
+            tasks = [messages, events, *filter(None, (self._writing, self._preparation))]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -40,6 +40,7 @@ from divgrpc.sharding.files import open_shard_part
 from divgrpc.sharding.staged_build import OPERATIONS, StagedBuild, folder_of
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest
 from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.shards import check_shard
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.staged_folders import check_staged
 from divgrpc_server.codec.statuses import explain
@@ -268,7 +269,9 @@ class ShardCache:
             manifest = _read_build(build, shard)
             key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
             if self._copies is None:
-                result = ShardCore(open_shard_part(build, shard))
+                # A build that is cancelled removes its files.
+                check_shard(build, manifest, shard)
+                result = ShardCore(open_shard_part(build, shard, verify=False))
             else:
                 result = ShardCore(self._copies.prepare(build, index, shard))
         except Exception as error:  # noqa: BLE001  # `take_error` returns it

@@ -17,7 +17,7 @@ from divgrpc.sharding.files import open_router_part, open_shard_part
 from divgrpc.sharding.router import Request, Router
 from divgrpc.storage.generations import IndexFolder, staging
 from divgrpc.storage.manifest import MANIFEST, Manifest
-from divgrpc.storage.shards import array_files
+from divgrpc.storage.shards import array_files, check_shard
 from divgrpc.types import HashFamily, QueryResult
 from support.data.divided_indexes import differences, differing_arrays
 from support.data.served_index import random_points
@@ -93,7 +93,7 @@ def _open_all(folder: Path) -> None:
 
 
 def test_each_changed_byte_of_a_shard_is_noticed(tmp_path: Path) -> None:
-    """By the server that opens it, and by the doctor."""
+    """By the server that opens it, before it maps a build, and by the doctor."""
     folder = build(tmp_path / "points", 2)
     manifest = Manifest.from_json((folder / MANIFEST).read_bytes())
     files = [path for path, entry in array_files(folder, manifest) if entry.bytes]
@@ -104,14 +104,23 @@ def test_each_changed_byte_of_a_shard_is_noticed(tmp_path: Path) -> None:
         data = path.read_bytes()
         place = len(data) - 1
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]))
-        with pytest.raises(IndexDamagedError):
-            _open_all(folder)
+        for check in (_open_all, _check_all):
+            with pytest.raises(IndexDamagedError):
+                check(folder)
         (report,) = check_folder(tmp_path / "points")
         assert report.verdict == "damaged"
         path.write_bytes(data)
+    _check_all(folder)
     files[0].unlink()
+    with pytest.raises(IndexDamagedError, match="is missing"):
+        _check_all(folder)
     (report,) = check_folder(tmp_path / "points")
     assert report.verdict == "damaged"
+
+
+def _check_all(folder: Path) -> None:
+    for shard in range(2):
+        check_shard(folder, Manifest.from_json((folder / MANIFEST).read_bytes()), shard)
 
 
 def test_a_snapshot_has_all_shards(tmp_path: Path) -> None:

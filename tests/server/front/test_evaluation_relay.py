@@ -48,10 +48,8 @@ def relay(
 ) -> list[bytes]:
     """Relay an evaluation to processes that send these frames; return what was passed on.
 
-    messages: gets what was passed on, also if the evaluation fails.
-    shards: answers rounds.
-    write: is the caller, who otherwise reads all messages.
-    prepare: lets workers open a generation.
+    messages: gets what was passed on, also if the evaluation fails. shards: answers rounds. write:
+    is the caller, who otherwise reads all messages. prepare: lets workers open a generation.
     """
     remaining: Iterator[Frames] = iter(processes)
     messages = [] if messages is None else messages
@@ -78,8 +76,7 @@ def relay(
 
     channel: Any = Channel()
     links: list[socket.socket] = []
-    pool = Mock(prepare=prepare)
-    front = jobs.Jobs(Config(), channel, pool, Path("/nowhere"), shards)
+    front = jobs.Jobs(Config(), channel, Mock(prepare=prepare), Path("/nowhere"), shards)
     try:
         asyncio.run(run())
     finally:

@@ -430,10 +430,10 @@ async def test_a_build_that_no_replica_can_open_is_refused(servers: Servers) -> 
     await servers.front.prepare(generation)
     assert sorted(opened) == [("whole", 0), ("whole", 1)]
     servers.front.follow(Topology(2, ((whole,), (broken[0], broken[1], "127.0.0.1:1"))))
-    with pytest.raises(RefusedError, match=f"{broken[0]} cannot open it: array codes") as caught:
+    with pytest.raises(RefusedError, match=f"{broken[0]} cannot open it: array codes") as failure:
         await servers.front.prepare(generation)
-    assert caught.value.status.code == code_pb2.DATA_LOSS
-    assert caught.value.reason
+    assert failure.value.status.code == code_pb2.DATA_LOSS
+    assert failure.value.reason
 
 
 @with_servers()
