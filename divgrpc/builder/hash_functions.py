@@ -15,7 +15,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.build_rows import BuildRows, SparseBuildRows, block_rows, release_rows, take
+from divgrpc.build_rows import BuildRows, block_rows, release_rows, take
 from divgrpc.builder.progress import Report
 from divgrpc.builder.row_encoder import CENTRE, CENTRE_MARGINS, CENTRES, COARSE, COARSE_STARTS
 from divgrpc.hashing import codes, hyperplanes, partition
@@ -30,9 +30,6 @@ from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
 # Name of the array with the distances of cells (`_Fitting._store_reaches`).
 REACHES: Final = "cell_reaches"
-# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, which is as fast as
-# two threads.
-_ONE_THREAD_DIMS_MAX: Final = 512
 # The sample for the centre and the spread (`_spread`) has at most 2**22 values or 256 rows,
 # whichever is more.
 _SAMPLE_NUMBERS: Final = 1 << 22
@@ -83,9 +80,11 @@ def fit(points: BuildRows, request: BuildParameters, report: Report) -> HashFunc
     """
     parameters = hyperplanes.fill_defaults(request, *points.shape)
     fitting = _Fitting(parameters, points, report)
-    fitting.draw(fit=request.n_components is None)
-    if parameters.hash_family == "cells":
-        fitting.learn_cells()
+    # With several threads, the last digits of matrix products would depend on their number.
+    with threadpool_limits(1, user_api="blas"):
+        fitting.draw(fit=request.n_components is None)
+        if parameters.hash_family == "cells":
+            fitting.learn_cells()
     return HashFunctions(fitting.arrays, fitting.parameters, fitting.bits)
 
 
@@ -138,12 +137,9 @@ class _Fitting:
             self._centre = _mean(self._points)
         if self.parameters.hash_family == "cells":
             self._fit_to_sample(fit=fit)
-        # With few dimensions or sparse rows, several BLAS threads would mostly wait for each other.
-        one_thread = isinstance(self._points, SparseBuildRows) or self._dims <= _ONE_THREAD_DIMS_MAX
-        with threadpool_limits(1 if one_thread else None, user_api="blas"):
-            planes = hyperplanes.draw_hyperplanes(
-                self.parameters, self._points, self._centre, self._planes, self._sketch
-            )
+        planes = hyperplanes.draw_hyperplanes(
+            self.parameters, self._points, self._centre, self._planes, self._sketch
+        )
         self._put("hyperplanes", planes)
         self._put("thresholds", self._sketch.of_dense(self._centre) @ planes)
         if len(self._sketch.places):
@@ -181,9 +177,8 @@ class _Fitting:
         def project(start: int) -> FloatArray:
             return self._margins(take(self._points, numbers[start : start + block]))[:, :width]
 
-        with threadpool_limits(1, user_api="blas"):
-            sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
-            centres = partition.learn(sample, partition.cell_count(rows, width), rng)
+        sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
+        centres = partition.learn(sample, partition.cell_count(rows, width), rng)
         cells = _Cells(centres, self.arrays["hyperplanes"])
         self._store_centres(cells)
         if self.parameters.metric != "inner_product":

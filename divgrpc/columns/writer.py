@@ -113,10 +113,10 @@ class ColumnWriter:
         the number of each attribute before its order is made. Raises `InvalidArgumentError` if a
         text id occurs twice.
         """
-        self.write_words(store)
         for number in range(len(self._attributes)):
             if on_attribute is not None:
                 on_attribute(number)
+            self._write_words(store, number)
             write_value_order(store, self._first + number)
         if self._ids is not None and with_keys:
             stored = texts_in(store, ID_TEXTS)
@@ -126,11 +126,14 @@ class ColumnWriter:
 
     def write_words(self, store: RowStore) -> None:
         """Write the texts that the numbers of keywords stand for."""
-        for number, attribute in enumerate(self._attributes):
-            if attribute.type == "keyword":
-                texts = [word.encode() for word in self._words[number]]
-                _begin_texts(store, self._name(number, "words")).append(texts)
-                _write(store, self._name(number, "words.order"), order_of_texts(texts))
+        for number in range(len(self._attributes)):
+            self._write_words(store, number)
+
+    def _write_words(self, store: RowStore, number: int) -> None:
+        if self._attributes[number].type == "keyword":
+            texts = [word.encode() for word in self._words[number]]
+            _begin_texts(store, self._name(number, "words")).append(texts)
+            _write(store, self._name(number, "words.order"), order_of_texts(texts))
 
     def _name(self, number: int, part: str) -> str:
         return array_name(self._first + number, part)

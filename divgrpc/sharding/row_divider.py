@@ -213,7 +213,7 @@ class RowDivider:
     def replace(self, name: str, parts: Sequence[Array]) -> None:
         """Replace the rows of an array, which were written; takes those of each shard."""
         for shard, part in zip(self._shards, parts, strict=True):
-            shard.store.remove(name)
+            shard.store.drop(name)
             put(shard.store, name, part)
         self._arrays[name].crc32 = checksum_of(self.read(name))
 

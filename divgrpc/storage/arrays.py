@@ -259,7 +259,7 @@ class ArrayFolder:
         self.begin(name, dtype, shape[1:])
         return self._files[name].fill(shape[0])
 
-    def remove(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """Remove an array that is being written."""
         self._files.pop(name).discard()
         (self.folder / f"{name}.npy").unlink()
