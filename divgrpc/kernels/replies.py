@@ -236,18 +236,17 @@ def find_misfit(replies, counts, dims, is_sparse, has_inverse_lengths):
 
 
 @kernel
-def find_last_probe(merge, plan, size, absent, enough):
+def find_last_probe(merge, plan, size, n_unsent, enough):
     """Return the number of probes after which one index would stop; 2**31 - 1 if it goes on.
 
     merge: the register of a `Merge` with `size` points. plan: the fields of a `Plan`.
-    absent: number of further points, which shards have found in the first `plan.n_probes` buckets
-        and not sent.
+    n_unsent: number of further points of the first `plan.n_probes` buckets, which no reply has.
     enough: as for `buckets.look_up_buckets`.
     """
     tags, plan = record_at(merge, Merge).tags[:size], Plan(*plan)
     never = np.int64(2**31 - 1)
     stop = np.int64(max(1, plan.n_probes))
-    least = plan.min_points - absent
+    least = plan.min_points - n_unsent
     if least > size:
         stop = never
     elif least > 0:

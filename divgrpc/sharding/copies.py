@@ -282,7 +282,7 @@ class StagedCopies:
 
         Waits for the processes that are making copies of it.
         """
-        # Before the names are read, which have what is made until then.
+        # A copy that is finished after this line is among the names below.
         is_making = bool(self._making)
         matches: list[re.Match[str]] = []
         with contextlib.suppress(OSError):

@@ -102,7 +102,7 @@ class DividedEncoding(Encoding):
 
 
 class _Ids:
-    """What is known of the ids of all rows.
+    """The kind and the order of the ids of all rows.
 
     kind: "text", "integer", or "number" if they are the numbers of the rows. give_order: whether
     rows with greater numbers have greater ids.

@@ -216,8 +216,8 @@ class Merger:
     def last_probe(self, plan: QueryPlan, received: Replies, enough: int) -> int:
         """Return the number of probes after which a search of tables ends (`find_last_probe`)."""
         points = received.points
-        absent = int(received.sizes[:, replies.TOTAL].sum()) - points
-        return int(replies.find_last_probe(self._register, plan.fields, points, absent, enough))
+        n_unsent = int(received.sizes[:, replies.TOTAL].sum()) - points
+        return int(replies.find_last_probe(self._register, plan.fields, points, n_unsent, enough))
 
     def select(self, received: Replies, question: Question, stop: int = 0) -> Selection:
         """Select candidates from the replies that were joined last.

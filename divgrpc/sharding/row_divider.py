@@ -28,8 +28,8 @@ from divgrpc.storage.writers import put
 from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute
 
-# The array with the ends of the values of another one, by its name. Those of attributes with
-# several values for a point are in `_ends_of`.
+# By the name of an array of values, the array with the ends of the values of each row. Attributes
+# with several values for a point are added in `RowDivider`.
 _ENDS: Final = {
     "indices": "indptr",
     "values": "indptr",
@@ -211,7 +211,7 @@ class RowDivider:
         return [np.diff(part, prepend=0) for part in ends]
 
     def replace(self, name: str, parts: Sequence[Array]) -> None:
-        """Replace the rows of an array, which were written; takes those of each shard."""
+        """Write an array anew; `parts` are the rows of each shard."""
         for shard, part in zip(self._shards, parts, strict=True):
             shard.store.drop(name)
             put(shard.store, name, part)

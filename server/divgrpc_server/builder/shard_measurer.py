@@ -61,13 +61,13 @@ class _MeasuringTask:
         self._folders, self._question = folders, question
 
     def pack(self, shard: int) -> bytes:
-        """See `ShardTask`."""
+        """See `Task`."""
         return pack_question(self._folders[shard], self._question.messages)
 
     def unpack(self, shard: int, reply: Buffer) -> list[FoundPoints]:
-        """See `ShardTask`."""
+        """See `Task`."""
         return self._question.unpack(shard, reply)
 
     def work(self, shard: int) -> list[FoundPoints]:
-        """See `ShardTask`."""
+        """See `Task`."""
         return self._question.work(shard)

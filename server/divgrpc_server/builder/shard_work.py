@@ -40,37 +40,22 @@ _PAUSE_SECONDS: Final = 1.0
 _DOUBLINGS_MAX: Final = 6
 _Result = TypeVar("_Result")
 _Result_co = TypeVar("_Result_co", covariant=True)
+_Item_contra = TypeVar("_Item_contra", contravariant=True)
 
 
-class Task(Protocol[_Result_co]):
-    """What is to be done with ranges of rows."""
+class Task(Protocol[_Item_contra, _Result_co]):
+    """What is to be done with items: ranges of rows, or numbers of shards."""
 
     operation: str  # as for `StagedBuild.ask`
     verb: str  # what a shard server does with the points, for the log
 
-    def pack(self, rows: range) -> bytes:
+    def pack(self, item: _Item_contra, /) -> bytes:
         """Return the message for a shard server."""
 
-    def unpack(self, rows: range, reply: Buffer) -> _Result_co:
+    def unpack(self, item: _Item_contra, reply: Buffer, /) -> _Result_co:
         """Return the result in a reply; raises `ValueError` for a reply that does not fit."""
 
-    def work(self, rows: range) -> _Result_co:
-        """Return the result without a shard server."""
-
-
-class ShardTask(Protocol[_Result_co]):
-    """What is to be done with shards."""
-
-    operation: str  # as for `StagedBuild.ask`
-    verb: str  # what a shard server does with the points, for the log
-
-    def pack(self, shard: int) -> bytes:
-        """Return the message for a server of a shard."""
-
-    def unpack(self, shard: int, reply: Buffer) -> _Result_co:
-        """Return the result in a reply; raises `ValueError` for a reply that does not fit."""
-
-    def work(self, shard: int) -> _Result_co:
+    def work(self, item: _Item_contra, /) -> _Result_co:
         """Return the result without a shard server."""
 
 
@@ -109,7 +94,7 @@ class ShardWork:
         self._place_states = {place: _PlaceState() for place in range(places)}
 
     def run(
-        self, task: Task[_Result], items: Sequence[range], ahead: int | None = None
+        self, task: Task[range, _Result], items: Sequence[range], ahead: int | None = None
     ) -> Iterator[tuple[range, _Result]]:
         """Yield all items in any order, each with its result.
 
@@ -132,7 +117,7 @@ class ShardWork:
             receiver.join()
 
     def _next(
-        self, task: Task[_Result], work: "_Work[_Result]", submit: Callable[[range], None]
+        self, task: Task[range, _Result], work: "_Work[_Result]", submit: Callable[[range], None]
     ) -> tuple[range, _Result]:
         """Return the next result, and hand out items meanwhile."""
         while True:
@@ -158,7 +143,9 @@ class ShardWork:
                 del work.unfinished[ask.rows]
                 return ask.rows, result
 
-    def _ask(self, task: Task[_Result], work: "_Work[_Result]", place: int, rows: range) -> None:
+    def _ask(
+        self, task: Task[range, _Result], work: "_Work[_Result]", place: int, rows: range
+    ) -> None:
         number = self._send(place, task.operation, task.pack(rows))
         work.asks[number] = _Ask(place, rows)
         work.expected.put(True)
@@ -191,7 +178,7 @@ class ShardWork:
         for _ in self._receive_all([self._tell(operation, *item) for item in messages.items()]):
             pass
 
-    def ask(self, task: ShardTask[_Result], shards: Sequence[int]) -> list[_Result]:
+    def ask(self, task: Task[int, _Result], shards: Sequence[int]) -> list[_Result]:
         """Return the result of each of some shards, in their order."""
         now = time.monotonic()
         shard_of = {

@@ -24,7 +24,7 @@ class StagedCache:
     def __init__(self, root: Path, copies: StagedCopies | None = None) -> None:
         """Take the folder of the indexes, and the copies of their shards."""
         self._root, self._copies = root, copies
-        # By folder, the staging folder or that of a shard; the one that was used last comes last.
+        # By the staging folder or the folder of a shard in it, in the order of their last use.
         self._builds: dict[str, StagedBuild] = {}
         self._forgets = False
         self._lock = threading.Lock()

@@ -77,11 +77,11 @@ def check_files(path: Path) -> None:
     assert [name for name in expected if files[name] != expected[name]] == []
 
 
+@pytest.mark.parametrize("shards", [2, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_that_are_built_apart_have_the_files_of_a_division(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shards: int
 ) -> None:
-    shards = 2 + 3 * ([*KINDS].index(kind) % 2)
     build_both(tmp_path, monkeypatch, KINDS[kind], shards)
     check_files(tmp_path)
 

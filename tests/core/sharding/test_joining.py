@@ -31,11 +31,11 @@ def files_of(path: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks", [10**6, 50])
 def test_a_new_number_of_shards_has_the_files_of_a_division(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, blocks: int
 ) -> None:
-    """Byte for byte, also of a generation that is whole again; most kinds are joined in blocks."""
-    blocks = 10**6 if kind == "texts" else 50
+    """Byte for byte, also of a generation that is whole again."""
     monkeypatch.setattr(joining, "_BLOCK_ROWS_MAX", blocks)
     one, other = tmp_path / "one", tmp_path / "other"
     build(one, kind)

@@ -23,11 +23,11 @@ from support.data.staged_shards import Answer, built_on_shards
 
 ROWS = 1500
 SHARDS = 3
-# Each family with dense and sparse points; metrics alternate.
+# Each two values of different options occur together.
 CASES = [
-    (family, METRICS[(one + other) % len(METRICS)], kind)
+    (family, metric, KINDS[(one + other) % len(KINDS)])
     for one, family in enumerate(FAMILIES)
-    for other, kind in enumerate(KINDS)
+    for other, metric in enumerate(METRICS)
 ]
 DENSE = drawn(ROWS, 20, 2, "cosine")
 
@@ -153,7 +153,7 @@ def test_nothing_is_answered_after_the_offer(tmp_path: Path) -> None:
 
 
 def test_files_that_go_away_end_no_process(tmp_path: Path) -> None:
-    """What is in memory answers; what is not is refused, also halfway."""
+    """A shard in memory answers. One whose files go before or while they are read is refused."""
 
     class _EndError(Exception):
         pass
