@@ -29,6 +29,7 @@ from divgrpc.kernels.exact import count_longest
 from divgrpc.kernels.overflow import add_places
 from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
+from divgrpc.labels.matrices import gram
 from divgrpc.labels.prediction import embed
 from divgrpc.parallel import on_this_thread
 from divgrpc.parameters import LabelParameters, QueryParameters
@@ -293,6 +294,8 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
     path, counts = np.arange(-1, 7), np.ones(8, np.uint32)
     Branches.of(path, path + 1, 8).pick(np.zeros((8, 1), np.int64), points[:, :1], counts, 1, 0.5)
     train(sparse_points, points, LabelParameters(rank=2, iterations=1))
+    # `train` makes rows dense if they store as large a share of their values as these points.
+    gram(as_rows("documents", sparse.csr_array((1, 8), dtype=np.float32), 8))
 
 
 def _compile_together() -> None:

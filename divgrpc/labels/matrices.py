@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import read_only
 from divgrpc.build_rows import SparseBuildRows, block_rows
 from divgrpc.kernels import leml
 from divgrpc.parallel import on_all_cores
@@ -63,7 +64,8 @@ def gram(rows: Rows) -> FloatArray:
     if _is_nearly_dense(rows):
         return _gram_of_dense(rows.matrix.toarray())
     triangle = np.zeros(triangle_size(rows.dims), np.float32)
-    leml.add_gram(rows.indptr, rows.indices, rows.values, triangle)
+    starts, indices, values = rows.indptr, rows.indices, rows.values
+    leml.add_gram(read_only(starts), read_only(indices), read_only(values), triangle)
     return triangle
 
 

@@ -4,6 +4,7 @@ Compiling all kernels takes too long for a test. Therefore tests copy the comple
 this test run, and remove or damage one small kernel in the copy.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -76,6 +77,23 @@ def test_kernel_names_lists_every_decorated_function() -> None:
         and "inline" not in value.targetoptions
     }
     assert names == cache_files.kernel_names()
+
+
+@pytest.mark.usefixtures("folder")
+def test_warming_calls_every_kernel_that_no_kernel_calls() -> None:
+    """Otherwise a server would compile such a kernel during a request."""
+    calls = [
+        call.func
+        for source in Path(cache_files.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+    ]
+    callees = {call.id for call in calls if isinstance(call, ast.Name)}
+    callees |= {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    files = (cache_files.read("warm") or b"").decode().split()
+    entries = {file.rpartition("-")[0] for file in files}
+    names = {name for name in cache_files.kernel_names() if name.partition(".")[2] not in callees}
+    assert names - entries == set()
 
 
 @pytest.mark.parametrize(
