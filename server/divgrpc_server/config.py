@@ -90,7 +90,7 @@ class Config:
     )
     shard_memory: int = _option(
         512 * 2**20,
-        "bytes that Ray keeps free for each shard server; more if the data directory is larger",
+        "bytes that Ray keeps free for each shard server; more if its shards are larger",
         low=1,
     )
     role: str = _option(

@@ -10,22 +10,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import grpc
 import pytest
 
 from divgrpc import Index
 from divgrpc.types import QueryResult
 from divgrpc_client import Client
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
 from support.processes import toolchains
 from support.processes.ray_nodes import RayNodes, free_port, shard_supervisors
 from support.processes.running_server import RunningServer, descendants, eventually
+from support.requests.manual_uploads import chunk, header, refusal
 
 POINTS: Final = random_points(400, dims=16, seed=5)
 QUERIES: Final = POINTS[:5] + 0.2
 SHARDS, REPLICAS = 2, 2
 # Five programs of many processes start at a time.
 _START_SECONDS: Final = 240
+EVENT: Final = "memory is kept for shards"
+STEP_BYTES: Final = 16 << 20
+FAILED_PRECONDITION: Final = grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +126,13 @@ def test_a_killed_node_loses_no_query(nodes: RayNodes, tmp_path: Path) -> None:
     """Its servers start again on the next node, apart from their replicas."""
     whole = Index.build(POINTS).query(QUERIES, k=5)
     options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
-    arguments = arguments_of(tmp_path, *options)
+    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
     with (
         RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
         Client(server.target, timeout=120, retries=False) as client,
     ):
         client.build("points", POINTS)
+        eventually(lambda: server.log.count(EVENT) == SHARDS * REPLICAS, _START_SECONDS)
         nodes.kill(1)
         for _ in range(100):
             check(client.query("points", QUERIES, k=5), whole)
@@ -135,7 +142,42 @@ def test_a_killed_node_loses_no_query(nodes: RayNodes, tmp_path: Path) -> None:
         for homes in places(server.log).values():
             assert len({*homes.values()}) == REPLICAS
         check(client.query("points", QUERIES, k=5), whole)
+        # Ray keeps the memory for their shards there too.
+        eventually(lambda: server.log.count(EVENT) == SHARDS * (REPLICAS + 1), _START_SECONDS)
     eventually(lambda: not shard_servers(server, nodes))
+
+
+def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> None:
+    """A build is refused before its rows are sent if nodes lack memory for them."""
+    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
+    # Ray keeps next to nothing for a server itself.
+    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
+    free_before = free_memory(nodes)
+    with (
+        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
+        Client(server.target, timeout=120, retries=False) as client,
+        server.channel() as channel,
+    ):
+        client.build("points", POINTS)
+        eventually(lambda: server.log.count(EVENT) == SHARDS * REPLICAS, _START_SECONDS)
+        assert free_before - free_memory(nodes) >= SHARDS * REPLICAS * STEP_BYTES
+        upload = header("large", expected_rows=10**10), chunk(POINTS)
+        details = refusal(DiverseIndexStub(channel), *upload)
+        assert (details.code, details.reason) == (FAILED_PRECONDITION, "MEMORY_MISSING")
+        client.delete_index("points")
+        eventually(lambda: free_before - free_memory(nodes) < STEP_BYTES, _START_SECONDS)
+
+
+def free_memory(nodes: RayNodes) -> int:
+    """Return the bytes of memory that Ray has on all nodes for others."""
+    script = (
+        "import ray, sys; ray.init(address=sys.argv[1], namespace='look', log_to_driver=False,"
+        " logging_level='ERROR', _node_ip_address='127.0.0.1');"
+        " print(int(ray.available_resources()['memory']))"
+    )
+    environment = os.environ | nodes.environment | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    command = [sys.executable, "-c", script, nodes.address]
+    return int(subprocess.check_output(command, env=environment, text=True, timeout=120))
 
 
 def places(log: str) -> dict[int, dict[int, str]]:
@@ -148,7 +190,7 @@ def places(log: str) -> dict[int, dict[int, str]]:
     return homes
 
 
-def refusal(folder: Path, *options: str, environment: dict[str, str]) -> tuple[str, float]:
+def refused_start(folder: Path, *options: str, environment: dict[str, str]) -> tuple[str, float]:
     """Return why a server does not start, and after how many seconds it says so."""
     command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0"]
     command += arguments_of(folder, "--engine", "ray", *options)
@@ -176,7 +218,7 @@ def test_a_cluster_that_cannot_serve_is_refused_in_time(nodes: RayNodes, tmp_pat
         ((*address, "--shard-memory", str(10**11)), nodes.environment, "the cluster has 0"),
         (elsewhere, nodes.environment, "has another data folder"),
     ):
-        reason, seconds = refusal(tmp_path, *options, environment=environment)
+        reason, seconds = refused_start(tmp_path, *options, environment=environment)
         assert words in reason
         # Beside the wait, a busy machine takes a while to start and end Python.
         assert seconds < 20 + 30

@@ -121,6 +121,20 @@ class PlacesMissingError(errors.DivgrpcError):
         )
 
 
+class MemoryMissingError(errors.DivgrpcError):
+    """The machines of shard servers lack memory for the shards of a build."""
+
+    reason = "MEMORY_MISSING"
+
+    def __init__(self, shard_bytes: int, room_bytes: int) -> None:
+        """Take the bytes of the largest shard, and of the largest for which there is memory."""
+        super().__init__(
+            f"a shard needs {shard_bytes:,} bytes of memory, and the shard servers with the least"
+            f" memory have {room_bytes:,}: start nodes, delete indexes, or give `ray start` more"
+            " --memory, and build again; nothing was built"
+        )
+
+
 class WorkersEndedError(errors.UnavailableError):
     """Two workers ended while they answered a request."""
 
@@ -222,6 +236,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
     ReadOnlyError: Meaning(code_pb2.FAILED_PRECONDITION),
     PlacesMissingError: Meaning(code_pb2.FAILED_PRECONDITION),
+    MemoryMissingError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     errors.MergesBehindError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.5),
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),

@@ -5,6 +5,7 @@ import os
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.engines.engine import Engine, HopelessError
+from divgrpc_server.engines.indexes import follow_indexes
 from divgrpc_server.engines.local import LocalEngine
 from divgrpc_server.engines.ray_variables import set_variables
 from divgrpc_server.ipc import control
@@ -24,11 +25,13 @@ async def _run(process: control.Process, log: logs.Logger) -> int:
 
     asyncio.get_running_loop().add_reader(process.channel.fileno(), obey)
     work = asyncio.create_task(_serve(engine, process.channel))
+    follower = asyncio.create_task(follow_indexes(engine, process.root, log))
     await asyncio.wait(
-        (work, asyncio.create_task(is_over.wait())), return_when=asyncio.FIRST_COMPLETED
+        (work, follower, asyncio.create_task(is_over.wait())), return_when=asyncio.FIRST_COMPLETED
     )
-    error = work.exception() if work.done() else None
-    work.cancel()
+    (error, *_) = [task.exception() for task in (work, follower) if task.done()] or [None]
+    for task in (work, follower):
+        task.cancel()
     await engine.stop()
     if isinstance(error, HopelessError):
         process.channel.send(Message("hopeless", 0, str(error)))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from divgrpc.errors import UnavailableError
@@ -53,6 +53,12 @@ class LocalEngine:
                 )
             yield self._topology()
             await self._changed.wait()
+
+    async def place(self, index: str, shard_bytes: Sequence[int]) -> None:
+        """Do nothing: this machine has all shards, in files that its servers map."""
+
+    async def drop(self, index: str) -> None:
+        """Do nothing, as `place` does."""
 
     async def stop(self) -> None:
         """End all servers."""

@@ -2,9 +2,10 @@
 
 Theory of operation. Each server is kept running by an actor of its own, which starts it on the node
 where Ray has put the actor, as `LocalEngine` does on this machine. A placement group for each place
-keeps its replicas on different nodes. Actors and groups are detached: they outlive this process,
-and the next one finds them by name. The names contain a digest of all that servers are started
-with, so actors of other options are not taken for these; they are ended.
+keeps its replicas on different nodes. If the shards of a server need more memory than its group
+has, another group keeps the rest on its node. Actors and groups are detached: they outlive this
+process, and the next one finds them by name. The names contain a digest of all that servers are
+started with, so actors of other options are not taken for these; they are ended.
 
 Ray starts an actor again that has ended, on another node if its node is gone. This process asks
 each actor again and again where its server is, and lets it begin once its node is known to have the
@@ -19,7 +20,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 from ray.util import get_placement_group, list_named_actors, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -36,10 +38,11 @@ from ray.util.scheduling_strategies import (
 )
 
 import divgrpc
-from divgrpc.storage.published import bytes_below
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.engine import HopelessError
+from divgrpc_server.engines.indexes import needs_of_indexes
+from divgrpc_server.engines.memory import bytes_at_places, room_for_shards
 from divgrpc_server.engines.shard_process import ShardProcess
 from divgrpc_server.engines.shared_folder import fault_of, marker
 from divgrpc_server.ipc.topology import Topology, topology_of
@@ -58,6 +61,11 @@ _MARKER_SECONDS_MAX: Final = 30.0
 # A node that joins later looks for a new file each time.
 _JOIN_LOOK_SECONDS: Final = 5.0
 _REPLY_SECONDS_MIN: Final = 1.0
+# Other programs on the nodes take memory and give it back.
+_MEMORY_SECONDS: Final = 5.0
+_KEEP_SECONDS: Final = 1.0
+# Memory is kept in multiples of this, so that few builds change it.
+_MEMORY_STEP_BYTES: Final = 16 << 20
 _DIGITS: Final = 12
 # What calls to Ray raise if the head is gone or refuses them.
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
@@ -130,8 +138,8 @@ class RayEngine:
         of the cluster.
         """
         self._config, self._root, self._secret, self._log = config, root, secret, log
-        self._arguments = _arguments_of(config, root)
-        self._memory_bytes = max(config.shard_memory, bytes_below(root) // config.shards)
+        self._arguments = shard_process.arguments_on_nodes(config, root)
+        self._memory_bytes = max(config.shard_memory, *needs_of_indexes(root, config.shards))
         self._service = f"divgrpc-{_digest(str(root))}"
         # The number of workers follows from the cores of this machine, and another router may have
         # others.
@@ -147,6 +155,12 @@ class RayEngine:
         # Whether another engine has placed these servers before.
         self._is_adopted = False
         self._was_whole = False
+        # The bytes that an index needs at each place.
+        self._needs: dict[str, list[int]] = {}
+        self._needs_changed = asyncio.Event()
+        self._room_bytes: int | None = None
+        # The node and the bytes of the memory that was last asked for beside that of a group.
+        self._asked: dict[tuple[int, int], tuple[str, int]] = {}
         # The servers that no actor has said anything about yet.
         self._unknown = set(self._servers)
         self._is_known = asyncio.Event()
@@ -171,6 +185,7 @@ class RayEngine:
         await self._join(end_time)
         await self._call(lambda: self._place(end_time))
         self._followers = [asyncio.create_task(self._follow(*server)) for server in self._servers]
+        self._followers.append(asyncio.create_task(self._keep_memory()))
         for follower in self._followers:
             follower.add_done_callback(lambda _: self._changed.set())
         if self._is_adopted:
@@ -200,6 +215,16 @@ class RayEngine:
             self._was_whole = self._was_whole or self.is_whole
             yield self._topology()
             await self._changed.wait()
+
+    async def place(self, index: str, shard_bytes: Sequence[int]) -> None:
+        """Keep memory for the shards of an index, at each node that has them; idempotent."""
+        self._needs[index] = bytes_at_places(shard_bytes, self._config.shards)
+        self._needs_changed.set()
+
+    async def drop(self, index: str) -> None:
+        """Keep no memory for an index any more; idempotent."""
+        self._needs.pop(index, None)
+        self._needs_changed.set()
 
     async def stop(self) -> None:
         """End all servers, unless they are for other routers too, or this engine has failed."""
@@ -478,6 +503,81 @@ class RayEngine:
         self._version = time.monotonic_ns()
         self._changed.set()
 
+    # Memory.
+
+    async def _keep_memory(self) -> None:
+        """Keep memory for the shards of all servers where they are, for ever."""
+        while True:
+            self._needs_changed.clear()
+            homes = {server: state.node for server, state in self._states.items()}
+            needs = [sum(sizes) for sizes in zip(*self._needs.values(), strict=True)]
+            room = self._room_bytes
+            with suppress(*_ERRORS):
+                room = await self._call(partial(self._keep_for, homes, needs))
+            if room != self._room_bytes:
+                self._room_bytes = room
+                self._version = time.monotonic_ns()
+                self._changed.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._needs_changed.wait(), _MEMORY_SECONDS)
+
+    def _keep_for(self, homes: dict[tuple[int, int], str], needs: list[int]) -> int | None:
+        """Keep memory for servers on their nodes; return the room for further shards.
+
+        needs: the bytes of the shards at each place, empty without an index.
+        """
+        groups = {
+            entry["name"]: entry
+            for entry in placement_group_table().values()
+            if entry["state"] != "REMOVED"
+        }
+        spare = []
+        for (place, number), node in homes.items():
+            need = needs[place] if needs else 0
+            group = groups.get(f"{self._prefix}-p{place}")
+            memory = int(group["bundles"][number]["memory"]) if group else 0
+            missing = -(-max(0, need - memory) // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
+            name = f"{self._prefix}-p{place}-r{number}-memory"
+            if self._keep_beside((place, number), node, missing, groups.get(name), name):
+                memory += missing
+            spare.append((node, memory - need))
+        free = available_resources_per_node()
+        left = {node: int(resources.get("memory", 0)) for node, resources in free.items()}
+        return room_for_shards(spare, left) if homes else None
+
+    def _keep_beside(
+        self,
+        server: tuple[int, int],
+        node: str,
+        size: int,
+        entry: dict[str, Any] | None,
+        name: str,
+    ) -> bool:
+        """Keep memory of a node for a server, beside that of its group; return whether it is kept.
+
+        entry: what is kept, or asked for, by the group `name`.
+        """
+        if entry is not None:
+            bundle, home = entry["bundles"][0], entry["bundles_to_node_id"][0]
+            if home and (home, bundle["memory"]) == (node, size):
+                return True
+            if not home and self._asked.get(server) == (node, size):
+                return False
+            remove_placement_group(get_placement_group(name))
+        self._asked[server] = node, size
+        if not size:
+            return True
+        selector = {"ray.io/node-id": node}
+        group = placement_group(
+            [{"memory": float(size)}], name=name, lifetime="detached",
+            bundle_label_selector=[selector],
+        )  # fmt: skip
+        is_kept = bool(group.wait(_KEEP_SECONDS))
+        write = self._log.info if is_kept else self._log.warning
+        event = "memory is kept for shards" if is_kept else "a node lacks memory for its shards"
+        write(event, place=server[0], replica=server[1], node=node, bytes=size)
+        return is_kept
+
     def _shares_node(self, server: tuple[int, int], state: State) -> bool:
         return any(
             other.node == state.node
@@ -487,19 +587,8 @@ class RayEngine:
 
     def _topology(self) -> Topology:
         addresses = {server: state.address for server, state in self._states.items()}
-        return topology_of(self._version, addresses, self._config.shards, self._config.replicas)
-
-
-def _arguments_of(config: Config, root: Path) -> list[str]:
-    """Return the arguments of shard servers, without the address, which the actor knows."""
-    arguments = shard_process.arguments_of(config, root)
-    if config.cluster_ca:
-        names = {"tls-cert": config.tls_cert, "tls-key": config.tls_key}
-        names["tls-client-ca"] = config.cluster_ca
-        arguments += [f"--{name}={Path(path).absolute()}" for name, path in names.items()]
-    elif config.insecure:
-        arguments.append("--insecure")
-    return arguments
+        topology = topology_of(self._version, addresses, self._config.shards, self._config.replicas)
+        return topology._replace(room_bytes=self._room_bytes)
 
 
 def _digest(text: str) -> str:

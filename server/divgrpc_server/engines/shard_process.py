@@ -116,6 +116,18 @@ def arguments_of(config: Config, root: Path) -> list[str]:
     return [*arguments, "--read-only", "--no-access-log"]
 
 
+def arguments_on_nodes(config: Config, root: Path) -> list[str]:
+    """Return the arguments of shard servers on other machines, except where they listen."""
+    arguments = arguments_of(config, root)
+    if config.cluster_ca:
+        names = {"tls-cert": config.tls_cert, "tls-key": config.tls_key}
+        names["tls-client-ca"] = config.cluster_ca
+        arguments += [f"--{name}={Path(path).absolute()}" for name, path in names.items()]
+    elif config.insecure:
+        arguments.append("--insecure")
+    return arguments
+
+
 async def end(servers: Sequence[ShardProcess]) -> None:
     """End servers that nobody keeps running any more."""
     processes = [process for server in servers if (process := server.running) is not None]

@@ -47,6 +47,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.front.job_rounds import JobRounds
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.refusals import RefusedError
+from divgrpc_server.front.room import RoomCheck
 from divgrpc_server.ipc import control, job_frames, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
@@ -150,7 +151,7 @@ class Build(Job):
         """Check the first message; raises the core's error if a builder would refuse its header."""
         header = self._header(message)
         name = check_index_name(header.index)
-        self.subject = Subject(name)
+        self.index, self.subject = name, Subject(name)
         parse_build_parameters(header.parameters)
         if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
             raise IndexExistsError(f"index {name!r} exists; set replace=True to replace it")
@@ -283,12 +284,16 @@ class Jobs:
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
         job.check(header if isinstance(header, bytes) else b"", self._root)
+        room = None
         if job.needs_places and self._shards is not None:
             await self._shards.await_places()
+            room = self._check_of(job, self._shards.room_bytes)
         try:
             for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:
-                    relay = _Relay(job, header, upload, link, self._pool, shards=self._shards)
+                    relay = _Relay(
+                        job, header, upload, link, self._pool, shards=self._shards, room=room
+                    )
                     try:
                         await relay.run()
                     except _DeathError:
@@ -307,6 +312,15 @@ class Jobs:
                 # open.
                 self._pool.refresh(job.index)
         raise UnavailableError(job.death)
+
+    def _check_of(self, job: Job, room_bytes: int | None) -> RoomCheck | None:
+        """Return what compares a build with the memory for its shards, if that is known."""
+        if room_bytes is None:
+            return None
+        return RoomCheck(
+            job.index, self._root, self._config.shards, room_bytes,
+            reads_upload=job.frame == Frame.MESSAGE,
+        )  # fmt: skip
 
     async def _start(self, job: Job, tag: str) -> socket.socket:
         number = next(self._numbers)
@@ -386,6 +400,7 @@ class _Relay:
         pool: Pool,
         *,
         shards: "Shards | None",
+        room: RoomCheck | None,
     ) -> None:
         # Whether the caller has received rows of an evaluation.
         self.has_passed_rows = False
@@ -399,6 +414,7 @@ class _Relay:
         self._upload = upload
         self._link = link
         self._pool = pool
+        self._room = room
         self._sending = asyncio.Lock()
         self._staged: StagedGeneration | None = None
         # Prepares workers, while progress goes on.
@@ -434,6 +450,8 @@ class _Relay:
         message = self._header
         with suppress(BrokenPipeError, ConnectionResetError):  # `_pass_events` raises the reason
             while isinstance(message, bytes):
+                if self._room is not None and self._room.reads_upload:
+                    self._room.check_message(message)
                 await self._send(self._job.frame, message)
                 message = await self._upload.read()
             await self._send(Frame.END)
@@ -469,6 +487,8 @@ class _Relay:
     async def _prepare(self, generation: bytes) -> None:
         """Let workers open a generation, and then the builder publish it."""
         try:
+            if self._room is not None:
+                await self._room.check_build(StagedGeneration.unpack(generation))
             await self._pool.prepare(generation)
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
             self._fault = error

@@ -192,6 +192,11 @@ class ShardServers:
         for channel in self._channels.values():
             await channel.close()
 
+    @property
+    def room_bytes(self) -> int | None:
+        """The largest shard for which each place has memory, as `Topology` says."""
+        return self._topology.room_bytes
+
     async def await_places(self) -> None:
         """Wait until each place has a server, for as long as queries wait for a worker.
 

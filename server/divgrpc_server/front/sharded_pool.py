@@ -66,6 +66,10 @@ class Shards(Protocol):
         Raises `RefusedError` if no server can open a shard.
         """
 
+    @property
+    def room_bytes(self) -> int | None:
+        """The largest shard for which each place has memory, as `Topology` says."""
+
     def await_places(self) -> Awaitable[None]:
         """Wait until each place has a server.
 

@@ -12,10 +12,13 @@ class Topology(NamedTuple):
     places: the addresses of the servers at each place, host:port. All servers at a place have the
         same shards: at place p of n are the shards p, p + n, p + 2n and so on of every index. A
         place whose servers are all down has no addresses.
+    room_bytes: the largest shard for which each place has memory, beside those that it has; None
+        if nobody counts it.
     """
 
     version: int
     places: tuple[tuple[str, ...], ...]
+    room_bytes: int | None = None
 
     def replicas(self, shard: int) -> tuple[str, ...]:
         """Return the addresses of the servers that have a shard."""
@@ -28,8 +31,8 @@ class Topology(NamedTuple):
     @classmethod
     def unpack(cls, text: str) -> "Topology":
         """Return the topology that `pack` has packed."""
-        version, places = json.loads(text)
-        return cls(version, tuple(map(tuple, places)))
+        version, places, room_bytes = json.loads(text)
+        return cls(version, tuple(map(tuple, places)), room_bytes)
 
 
 def topology_of(

@@ -169,6 +169,10 @@ class Answers:
         """Refuse, because no build is under way."""
         raise AssertionError(generation)
 
+    @property
+    def room_bytes(self) -> None:
+        """Nobody counts memory."""
+
     async def await_places(self) -> None:
         """Fail, because a place has no server."""
         raise PlacesMissingError([1], 2)

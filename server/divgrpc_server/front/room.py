@@ -1,0 +1,61 @@
+"""Refuses builds for whose shards the machines of shard servers lack memory."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from divgrpc.errors import DivgrpcError
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.shard_sizes import current_shard_sizes, read_shard_sizes
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server.codec.statuses import MemoryMissingError
+from divgrpc_server.ipc.job_frames import StagedGeneration
+
+
+class RoomCheck:
+    """Compares the size of a build with the memory that there is for its shards."""
+
+    def __init__(
+        self, index: str, root: Path, shards: int, room_bytes: int, *, reads_upload: bool
+    ) -> None:
+        """Take how many shards the build has, and the largest shard that there is memory for.
+
+        The build gets the memory of the index that it replaces too. root: the folder of the
+        indexes. reads_upload: whether `check_message` can read the upload.
+        """
+        self._root, self._shards = root, shards
+        self._room_bytes = room_bytes + _largest_shard(IndexFolder(root / index))
+        self._expected_rows = 0
+        # Whether `check_message` is to have the next message.
+        self.reads_upload = reads_upload
+
+    def check_message(self, message: bytes) -> None:
+        """Read a message of an upload, until the first one that has rows.
+
+        If the header says how many rows will come, they are taken to be as large as the first ones.
+        Raises `MemoryMissingError`.
+        """
+        request = index_pb2.BuildRequest.FromString(message)
+        step = request.WhichOneof("step")
+        if step == "header":
+            self._expected_rows = request.header.expected_rows
+        self.reads_upload = step in ("header", "label_chunk")
+        vectors = request.chunk.vectors
+        if rows := vectors.dense.rows or vectors.sparse.rows:
+            self._check(self._expected_rows * len(message) // rows // self._shards)
+
+    async def check_build(self, generation: StagedGeneration) -> None:
+        """Raise `MemoryMissingError` if a shard of a build that is not published is too large."""
+        sizes = await asyncio.to_thread(read_shard_sizes, self._root / generation.folder)
+        self._check(max(sizes, default=0))
+
+    def _check(self, shard_bytes: int) -> None:
+        if shard_bytes > self._room_bytes:
+            raise MemoryMissingError(shard_bytes, self._room_bytes)
+
+
+def _largest_shard(index: IndexFolder) -> int:
+    # The builder reports damage.
+    with suppress(DivgrpcError, OSError):
+        return max(current_shard_sizes(index), default=0)
+    return 0
