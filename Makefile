@@ -224,7 +224,7 @@ cluster-demo: .venv/ray  ## run a Ray cluster on this machine, and kill a node w
 
 test-cluster: .venv/ray  ## kill and stop nodes of a Ray cluster under load; ARGS="--namespaces" cuts links of hosts
 	$(BIN)/divgrpc warm
-	$(BIN)/python -m pytest -q -p no:xdist tests/server/test_engines.py -k refused
+	$(BIN)/python -m pytest -q -p no:xdist tests/server/test_engines.py -k "refused or kept"
 	$(CLUSTER) $(ARGS)
 
 # In an environment of its own, because the other stores bring some hundred packages.
