@@ -315,9 +315,9 @@ class ShardServers:
             replies = await asyncio.gather(*tasks.values())
         except ShardsMissingError as error:
             await asyncio.wait(tasks.values(), timeout=_RETRY_SECONDS)
-            failures = [task.exception() for task in tasks.values() if task.done()]
-            missing = [e.shards for e in failures if isinstance(e, ShardsMissingError)]
-            raise ShardsMissingError(sorted({*error.shards, *chain(*missing)})) from None
+            failures = [error, *(task.exception() for task in tasks.values() if task.done())]
+            missing = [e for e in failures if isinstance(e, ShardsMissingError)]
+            raise ShardsMissingError.join(missing) from None
         finally:
             for task in tasks.values():
                 task.cancel()
@@ -336,13 +336,13 @@ class ShardServers:
             if outcome is not None and isinstance(outcome.error, LateError):
                 if waits:
                     raise LateError(f"shard {shard} has not replied in time")
-                raise ShardsMissingError([shard])
+                raise self._states.missing_error(shard)
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
             if outcome is not None and not is_lost and (waits or not _cannot_answer(outcome.error)):
                 raise outcome.error
             left = wait_end - time.monotonic()
             if left <= 0:
-                raise ShardsMissingError([shard])
+                raise self._states.missing_error(shard)
             if version == self._topology.version:
                 # A server that was killed is replaced in a moment.
                 await self._await_change(changed, left)
