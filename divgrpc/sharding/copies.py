@@ -84,6 +84,8 @@ class ShardCopies:
     def __init__(self, folder: Path, root: Path, report: Report) -> None:
         """Take the folder of the copies and the folder of the indexes."""
         self._folder, self._root, self._report = folder, root, report
+        # The shards of indexes that threads of this process copy, or wait for others to copy.
+        self._copying: list[tuple[str, int]] = []
         self.staged = StagedCopies(folder, root, report)
 
     def open(self, index: str, generation: int, shard: int) -> Generation:
@@ -109,7 +111,7 @@ class ShardCopies:
         try:
             with self._lock(index, shard, is_shared=True), contextlib.suppress(IndexDamagedError):
                 return open_shard_part(copy, shard)
-            with self._lock(index, shard, _PART):
+            with self._noting(index, shard), self._lock(index, shard, _PART):
                 if not copy.exists():
                     self._make(source, copy, text, shard)
                 with self._lock(index, shard):
@@ -117,6 +119,19 @@ class ShardCopies:
         except (OSError, StorageFullError) as error:
             self._report("a shard has no copy, and is read where it is", copy.name, str(error))
         return open_shard_part(source, shard)
+
+    def is_copying(self, index: str, shard: int) -> bool:
+        """Return whether a thread waits for a copy of a shard, which this or another one makes."""
+        return (index, shard) in self._copying
+
+    @contextlib.contextmanager
+    def _noting(self, index: str, shard: int) -> Iterator[None]:
+        """Note for `is_copying` that a thread waits for a copy."""
+        self._copying.append((index, shard))
+        try:
+            yield
+        finally:
+            self._copying.remove((index, shard))
 
     def _open_or_repair(self, source: Path, copy: Path, text: bytes, shard: int) -> Generation:
         """Open a copy, after making it again if it is damaged. The locks must be held."""
