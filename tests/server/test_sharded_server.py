@@ -385,11 +385,14 @@ def test_servers_that_run_already_are_asked(shard_server: RunningServer, tmp_pat
             addresses = [one.address for one in client.get_index("points").shards[1].replicas]
             assert addresses == [shard_server.target, "127.0.0.1:1"]
             eventually(lambda: states_of(client) == ["serving", "unreachable"] * 2)
+            (info,) = client.list_indexes()
+            assert (info.degraded, info.missing_shards) == (True, ())
             eventually(lambda: readiness(server) == "ok\n")
             shard_server.stop()
             eventually(lambda: "no server of some shards" in readiness(server))
             with failing(CODES.UNAVAILABLE, UnavailableError, match="shards? 0"):
                 client.query("points", QUERIES)
+            assert client.get_index("points").missing_shards == (0, 1)
         assert server.pids("engine") == []
 
 

@@ -211,11 +211,18 @@ def test_info_tells_which_shard_servers_do_not_reply(capsys: pytest.CaptureFixtu
         ReplicaInfo("", "starting", "it is new"),
     )
     info = replace(described(()), shards=(ShardInfo(9, 1), ShardInfo(1, 1, replicas)))
-    tables.index(info)
-    assert "degraded" not in capsys.readouterr().out
+    for show in (tables.index, lambda one: tables.indexes([one])):
+        show(info)
+        assert "degraded" not in capsys.readouterr().out
+        show(replace(info, degraded=True))
+        text = capsys.readouterr().out
+        assert "degraded: a shard server does not reply, and a replica answers for it" in text
+        show(replace(info, degraded=True, missing_shards=(0, 1)))
+        text = " ".join(capsys.readouterr().out.split())
+        assert "unavailable: no server of shards 0, 1 replies, so queries fail unless" in text
+        assert "degraded" not in text
     tables.index(replace(info, degraded=True))
     text = capsys.readouterr().out
-    assert "degraded: a shard server does not reply" in text
     assert "shard 1 at a new server: starting, it is new" in text
     assert "[::1]" not in text
 
