@@ -99,6 +99,9 @@ def test_a_late_query_says_that_a_copy_is_made(tmp_path: Path) -> None:
             assert partial.missing_shards == (1,)
             lock.close()
             check(client, POINTS)
+            client.delete_index("points")
+            # No lock stays either.
+            eventually(lambda: [*cache.iterdir()] == [])
 
 
 def query_late(client: Client) -> str:
