@@ -19,9 +19,9 @@ from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.parameters import BuildParameters
 from divgrpc.platforms import wait_for_lock
 from divgrpc.sharding import copies as copies_module
-from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.files import divide_folder, open_shard_part
 from divgrpc.storage.generations import ROOT_LOCK, Generation, IndexFolder, staging
+from support.data.reported_copies import ReportedCopies
 from support.data.served_index import random_points
 
 POINTS = random_points(120, dims=8, seed=3)
@@ -30,17 +30,10 @@ _COPIED: Final = "a shard was copied"
 _DAMAGED: Final = "a copy is damaged, and is made again"
 
 
-class Copies:
-    """Copies of the shards of an index, and what was reported about them."""
+class Copies(ReportedCopies):
+    """Copies of the shards of indexes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "data", folder / "cache"
-        self.events: list[tuple[str, str]] = []
-        self.copies = ShardCopies(self.cache, self.root, self._report)
-
-    def _report(self, event: str, shard: str, reason: str) -> None:
-        assert shard.startswith(("points.", "others."))
-        self.events.append((event.split(" in ", maxsplit=1)[0], reason))
+    prefixes = ("points.", "others.")
 
     def build(self, name: str = "points", rows: int = len(POINTS)) -> Path:
         """Build an index on two shards, and return the folder of its generation."""
@@ -55,13 +48,11 @@ class Copies:
     @property
     def names(self) -> list[str]:
         """The folders of copies, without their checksums."""
-        paths = sorted(path for path in self.cache.iterdir() if path.is_dir())
-        return [path.name.rsplit(".", 1)[0] for path in paths]
+        return [path.name.rsplit(".", 1)[0] for path in self.paths if path.is_dir()]
 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Copies:
-    (tmp_path / "data").mkdir()
     return Copies(tmp_path)
 
 
@@ -296,7 +287,7 @@ def test_the_copy_of_a_build_is_that_of_the_generation(copies: Copies) -> None:
 
 
 def locks_of(copies: Copies) -> list[str]:
-    return sorted(path.name for path in copies.cache.iterdir() if path.is_file())
+    return [path.name for path in copies.paths if path.is_file()]
 
 
 def test_locks_of_shards_without_a_copy_are_removed(copies: Copies) -> None:
