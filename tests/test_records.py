@@ -90,6 +90,7 @@ def test_index_info_survives_conversion() -> None:
         labels=labels,
         shards=(ShardInfo(3, 24, (ReplicaInfo("host:1", "unreachable", "no"),)), ShardInfo(1, 8)),
         degraded=True,
+        missing_shards=(0,),
     )
     assert from_message(to_message(info, index_pb2.IndexInfo), IndexInfo) == info
 

@@ -18,7 +18,8 @@ incomplete. All checksums are compared whenever a copy is opened.
 The processes of a machine share the copies. Those that open one share its lock, and one that
 repairs or removes copies has the lock alone. A second lock lets one process at a time make or
 remove copies, so copies of the generation before are opened meanwhile. A copy stays mapped after
-its removal.
+its removal. Who has both locks alone removes their files if no copy is left. Whoever has waited for
+a file that was removed meanwhile locks the new one.
 
 A shard of a build has a copy while the builder offers it (`staged_shards`). Its checksums are
 compared once, when the copy is made.
@@ -33,7 +34,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 
 from divgrpc.arrays import Array
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, StorageFullError
@@ -63,7 +64,10 @@ _PART: Final = ".part"
 _LOCK: Final = ".lock"
 _COPIED_BYTES: Final = 1 << 22
 _NAME: Final = re.compile(
-    rf"({INDEX_NAME.pattern})\.(\d+)\.(?P<shard>\d+)\.([0-9a-f]{{8}})({re.escape(_PART)})?"
+    rf"(?P<index>{INDEX_NAME.pattern})\.(\d+)\.(?P<shard>\d+)\.([0-9a-f]{{8}})({re.escape(_PART)})?"
+)
+_LOCK_NAME: Final = re.compile(
+    rf"\.(?P<index>{INDEX_NAME.pattern})\.(?P<shard>\d+)({re.escape(_PART)})?{re.escape(_LOCK)}"
 )
 _STAGED: Final = re.compile(
     rf"(?P<copy>(?P<staging>\.{INDEX_NAME.pattern}{re.escape(STAGING_INFIX)}[0-9A-Za-z]+)"
@@ -84,6 +88,8 @@ class ShardCopies:
     def __init__(self, folder: Path, root: Path, report: Report) -> None:
         """Take the folder of the copies and the folder of the indexes."""
         self._folder, self._root, self._report = folder, root, report
+        # The shards of indexes that threads of this process copy, or wait for others to copy.
+        self._copying: list[tuple[str, int]] = []
         self.staged = StagedCopies(folder, root, report)
 
     def open(self, index: str, generation: int, shard: int) -> Generation:
@@ -109,7 +115,7 @@ class ShardCopies:
         try:
             with self._lock(index, shard, is_shared=True), contextlib.suppress(IndexDamagedError):
                 return open_shard_part(copy, shard)
-            with self._lock(index, shard, _PART):
+            with self._noting(index, shard), self._lock(index, shard, _PART):
                 if not copy.exists():
                     self._make(source, copy, text, shard)
                 with self._lock(index, shard):
@@ -117,6 +123,19 @@ class ShardCopies:
         except (OSError, StorageFullError) as error:
             self._report("a shard has no copy, and is read where it is", copy.name, str(error))
         return open_shard_part(source, shard)
+
+    def is_copying(self, index: str, shard: int) -> bool:
+        """Return whether a thread waits for a copy of a shard, which this or another one makes."""
+        return (index, shard) in self._copying
+
+    @contextlib.contextmanager
+    def _noting(self, index: str, shard: int) -> Iterator[None]:
+        """Note for `is_copying` that a thread waits for a copy."""
+        self._copying.append((index, shard))
+        try:
+            yield
+        finally:
+            self._copying.remove((index, shard))
 
     def _open_or_repair(self, source: Path, copy: Path, text: bytes, shard: int) -> Generation:
         """Open a copy, after making it again if it is damaged. The locks must be held."""
@@ -146,28 +165,39 @@ class ShardCopies:
     def remove_stale(self) -> None:
         """Remove the copies of generations that are not current any more, and unfinished ones.
 
-        Also removes those of builds that are over. Waits for the processes that are making copies.
-        What cannot be removed is reported.
+        Also removes those of builds that are over, and the locks of shards without a copy. Waits
+        for the processes that are making copies. What cannot be removed is reported.
         """
         try:
             self.staged.remove_ended()
-            stale = [match for match in self._matches() if self._is_stale(match)]
-            for index, shard in sorted({(match[1], int(match["shard"])) for match in stale}):
+            stale = {_shard_of(match) for match in self._matches(_NAME) if self._is_stale(match)}
+            locked = {_shard_of(match) for match in self._matches(_LOCK_NAME)}
+            unused = locked - {_shard_of(match) for match in self._matches(_NAME)}
+            for index, shard in sorted(stale | unused):
                 with self._lock(index, shard, _PART), self._lock(index, shard):
                     self._remove_stale(index, shard)
         except OSError as error:
             self._report("old copies cannot be removed", "", str(error))
 
     def _remove_stale(self, index: str, shard: int) -> None:
-        """Remove the stale copies of a shard of an index, whose locks must be held."""
-        # List the folders again, because they may have changed before this process had the lock.
-        for match in self._matches():
-            if (match[1], int(match["shard"])) == (index, shard) and self._is_stale(match):
-                shutil.rmtree(self._folder / match[0])
-                self._report("an old copy was removed", match[0], "")
+        """Remove the stale copies of a shard of an index, whose locks must be held.
 
-    def _matches(self) -> list[re.Match[str]]:
-        return [match for name in _names_in(self._folder) if (match := _NAME.fullmatch(name))]
+        If no copy is left, removes the files of the locks too, so nothing may be done with the
+        copies afterwards.
+        """
+        # List the folders again, because they may have changed before this process had the lock.
+        matches = [match for match in self._matches(_NAME) if _shard_of(match) == (index, shard)]
+        stale = [match for match in matches if self._is_stale(match)]
+        for match in stale:
+            shutil.rmtree(self._folder / match[0])
+            self._report("an old copy was removed", match[0], "")
+        if len(stale) == len(matches):
+            for part in (_PART, ""):
+                self._lock_path(index, shard, part).unlink(missing_ok=True)
+
+    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        """Return the names in the folder of the copies that match a pattern."""
+        return [match for name in _names_in(self._folder) if (match := pattern.fullmatch(name))]
 
     def _is_stale(self, match: re.Match[str]) -> bool:
         """Return whether a folder is no copy of the current generation of its index."""
@@ -216,8 +246,11 @@ class ShardCopies:
 
         part: `_PART` for the lock of those who make and remove copies, which is taken first.
         """
-        with _locked(self._folder / f".{index}.{shard}{part}{_LOCK}", is_shared=is_shared):
+        with _locked(self._lock_path(index, shard, part), is_shared=is_shared):
             yield
+
+    def _lock_path(self, index: str, shard: int, part: str) -> Path:
+        return self._folder / f".{index}.{shard}{part}{_LOCK}"
 
 
 class StagedCopies:
@@ -308,11 +341,25 @@ def _lock_of(copy: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path, *, is_shared: bool = False) -> Iterator[None]:
-    """Lock a file in the folder of the copies; waits for others. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        wait_for_lock(file, is_shared=is_shared)
-        yield
+    """Lock a file in the folder of the copies; waits for others. Raises `OSError`.
+
+    Who has the lock alone may remove the file at the end of the block.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            wait_for_lock(file, is_shared=is_shared)
+            if _is_at(file, path):
+                yield
+                return
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Return whether an open file is the one at a path, and was not removed meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager
@@ -334,6 +381,11 @@ def _making(copy: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _shard_of(match: re.Match[str]) -> tuple[str, int]:
+    """Return the index and the shard of a copy or a lock."""
+    return match["index"], int(match["shard"])
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -30,6 +30,11 @@ USED_SHARE: Final = 0.8
 # A query of 10 results by default, and the most points that Build chooses to hash.
 CANDIDATES: Final = 200
 HASH_LIMIT: Final = 1_200
+# Open files of a worker for a shard of a generation, and of a builder for each shard, of an index
+# with ATTRIBUTES attributes and a label model.
+WORKER_FILES: Final = 90
+ATTRIBUTES: Final = 10
+BUILDER_FILES: Final = 13 + 2 * ATTRIBUTES
 _KEY_BYTES: Final = 16
 _MESSAGE_BYTES: Final = 1_200
 _FLOAT32_BYTES: Final = 4
@@ -56,6 +61,10 @@ class Plan:
     shard_bytes: the memory of a server that has a shard, with room for a new generation.
     router_bytes: the memory of the server that routes; 0 if one machine holds the index.
     disk_bytes: of the data directory, while a build replaces the index.
+    cache_bytes: of the folder of `--cache-dir` on the machine of a shard server, while a build
+        replaces the index; 0 if one machine holds it.
+    worker_files, builder_files: open files of a worker of a shard server, while a new generation
+        opens, and of the builder; 0 if one machine holds the index.
     shards: 1 if one machine holds the index.
     machines: those of shard servers, and one for the server that routes.
     query_bytes: sent and received by the router for a query.
@@ -71,6 +80,9 @@ class Plan:
     shard_bytes: int
     router_bytes: int
     disk_bytes: int
+    cache_bytes: int
+    worker_files: int
+    builder_files: int
     shards: int
     machines: int
     query_bytes: int
@@ -104,17 +116,22 @@ def plan(
             " machines with more memory"
         )
     points = -(-rows // shards)
-    shard_bytes = SERVER_BYTES + GENERATIONS * (points * point_bytes + cells)
+    copies_bytes = GENERATIONS * (points * point_bytes + cells)
+    shard_bytes = SERVER_BYTES + copies_bytes
+    is_divided = shards > 1
     p50 = P50_MS + P50_MS_PER_SHARD * shards
     p50 += SEARCH_MS * ((points / TIMED_POINTS_PER_SHARD) ** _TIME_EXPONENT - 1)
     return Plan(
         rows=rows, dims=dims, replicas=replicas, machine_bytes=machine_bytes,
         point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes,
-        router_bytes=SERVER_BYTES + GENERATIONS * cells if shards > 1 else 0,
-        disk_bytes=GENERATIONS * (rows * point_bytes + cells), shards=shards,
-        machines=replicas if shards == 1 else shards * replicas + 1,
+        router_bytes=SERVER_BYTES + GENERATIONS * cells if is_divided else 0,
+        disk_bytes=GENERATIONS * (rows * point_bytes + cells),
+        cache_bytes=copies_bytes if is_divided else 0,
+        worker_files=GENERATIONS * WORKER_FILES if is_divided else 0,
+        builder_files=BUILDER_FILES * shards if is_divided else 0, shards=shards,
+        machines=shards * replicas + 1 if is_divided else replicas,
         query_bytes=query_bytes(dims, shards),
-        p50_ms=p50 if shards > 1 else None, p99_ms=P99_FACTOR * p50 if shards > 1 else None,
+        p50_ms=p50 if is_divided else None, p99_ms=P99_FACTOR * p50 if is_divided else None,
     )  # fmt: skip
 
 

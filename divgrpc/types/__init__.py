@@ -484,6 +484,8 @@ class IndexInfo:
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
     degraded: whether a replica of a shard does not reply; known only to a server with `--shards`.
+    missing_shards: the shards of which no replica replies, so that queries fail unless they allow
+        partial answers.
     """
 
     name: str
@@ -514,6 +516,7 @@ class IndexInfo:
     rows_without_vector: int = 0
     shards: tuple[ShardInfo, ...] = ()
     degraded: bool = False
+    missing_shards: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:

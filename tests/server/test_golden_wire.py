@@ -96,7 +96,8 @@ _NOT_RECORDED: Final = {
     "EvaluateRow.empty": "a query of a golden index always has a result",
     **dict.fromkeys(
         (
-            *("IndexInfo.shards", "IndexInfo.degraded", "ShardInfo", "ReplicaInfo"),
+            *("IndexInfo.shards", "IndexInfo.degraded", "IndexInfo.missing_shards"),
+            *("ShardInfo", "ReplicaInfo"),
             *("QueryRequest.allow_partial", "QueryResponse.coverage"),
             *("PredictLabelsRequest.allow_partial", "PredictLabelsResponse.coverage"),
             *("QueryResponse.missing_shards", "PredictLabelsResponse.missing_shards"),

@@ -3,11 +3,14 @@
 import shutil
 from pathlib import Path
 
+import grpc
 import numpy as np
 
 from divgrpc import Index
+from divgrpc.platforms import wait_for_lock
 from divgrpc_client import Client
 from divgrpc_server.__main__ import run
+from support.checks.refusals import failing
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
 from support.processes.running_server import RunningServer, descendants, eventually
@@ -69,6 +72,43 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         assert "a copy is damaged, and is made again" in server.log
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
     assert path.read_bytes() == data_before
+
+
+def test_a_late_query_says_that_a_copy_is_made(tmp_path: Path) -> None:
+    """Another process has the lock of those who make copies, until the test lets it go."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    options = ("--data-dir", str(data), "--shards", "2", "--workers", "1")
+    with RunningServer(tmp_path, *options) as server, Client(server.target, timeout=60) as client:
+        client.build("points", POINTS)
+    cache.mkdir()
+    with (cache / ".points.1.part.lock").open("ab") as lock:
+        wait_for_lock(lock, is_shared=False)
+        with (
+            RunningServer(tmp_path, *options, "--cache-dir", str(cache)) as server,
+            Client(server.target, timeout=60) as client,
+        ):
+            query_late(client)
+            # Then the other shard has its copy.
+            eventually(lambda: "a shard was copied" in server.log)
+            assert query_late(client) == (
+                "shard 1 has not replied in time: a shard server is copying it to the folder of"
+                " --cache-dir, and its first query waits for that; ask again later, or with a"
+                " longer timeout"
+            )
+            partial = client.query("points", QUERIES, k=5, allow_partial=True, timeout=5)
+            assert partial.missing_shards == (1,)
+            lock.close()
+            check(client, POINTS)
+            client.delete_index("points")
+            # No lock stays either.
+            eventually(lambda: [*cache.iterdir()] == [])
+
+
+def query_late(client: Client) -> str:
+    """Make a query that is late; return why."""
+    with failing(grpc.StatusCode.DEADLINE_EXCEEDED, reason="LATE") as error:
+        client.query("points", QUERIES, k=5, timeout=3)
+    return str(error.value.detail)
 
 
 def test_a_cache_folder_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:

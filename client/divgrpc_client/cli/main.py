@@ -11,7 +11,7 @@ from typing import Final
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
-from divgrpc.parameters.suggestions import instead
+from divgrpc.parameters.suggestions import instead, nearest
 from divgrpc_client.cli import (
     attributes,
     commands,
@@ -74,16 +74,24 @@ _SOURCE: Final = (
     "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
     "of the svmlight file"
 )
-# Attributes of the parsed arguments that are not options.
-_NO_OPTIONS: Final = {"run", "table", "name", "file"}
+# Options that come without a command.
+_TOP_OPTIONS: Final = ("--help", "--version")
+# Names that other programs give to commands of this one.
+_OTHER_COMMANDS: Final = {
+    "list": "ls", "remove": "rm", "drop": "rm", "show": "info", "describe": "info",
+    "search": "query", "insert": "upsert", "create": "build",
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = _parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    _check_command(parser, words)
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_instead(unknown, arguments)}")
+        suggestion = _instead(unknown, arguments)
+        arguments.verb.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     as_json: bool = getattr(arguments, "json", False)
     try:
         with interrupts.interruptible():
@@ -108,13 +116,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _check_command(parser: options.Parser, words: Sequence[str]) -> None:
+    """Exit with a suggestion if the first word is neither a command nor an option of `parser`."""
+    first = words[0] if words else "--help"
+    if first in parser.verbs or any(name.startswith(first) for name in ("-h", *_TOP_OPTIONS)):
+        return
+    if first.startswith("-"):
+        verb = next((parser.verbs[word] for word in words if word in parser.verbs), parser)
+        command = "divgrpc COMMAND" if verb is parser else verb.prog
+        verb.error(f"options come after the command: {command} {first}")
+    near = _OTHER_COMMANDS.get(first) or nearest(first, [*parser.verbs])
+    suggestion = f": did you mean {near}?" if near else f"; there are {', '.join(parser.verbs)}"
+    parser.error(f"there is no command {first!r}{suggestion}")
+
+
 def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
     """Return a suggestion for the first unknown option, or an empty string."""
+    if {"--yes", "-y"} & {*unknown}:
+        return ": leave it out, because commands ask no questions"
     flags = [word for word in unknown if word.startswith("--")]
-    if not flags or "table" not in arguments:
+    if not flags:
         return ""
     name = flags[0].removeprefix("--").partition("=")[0].replace("-", "_")
-    parameters = {*arguments.table.__annotations__, *vars(arguments)} - _NO_OPTIONS
+    table = getattr(arguments, "table", object)
+    names = re.findall(r"(?<=--)(?!no-)[a-z-]+", arguments.verb.format_usage())
+    parameters = {
+        *getattr(table, "__annotations__", ()),
+        *(word.replace("-", "_") for word in names),
+    }
 
     def as_option(word: re.Match[str]) -> str:
         return f"--{word[0].replace('_', '-')}" if word[0] in parameters else word[0]
@@ -171,8 +200,8 @@ def _complain(error: DivgrpcError, *, as_json: bool) -> None:
     _tell(str(error), details, as_json=as_json)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> options.Parser:
+    parser = options.Parser(
         prog="divgrpc",
         description=_TOP,
         epilog=_END,
@@ -196,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--quiet", "", "Show no progress, only the outcome."),
         ("--json", "", "Print the outcome as JSON."),
     )
+    parser.verbs = verbs.choices
     return parser
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, cast, get_args, get_origin
+from typing import Any, Final, Literal, NoReturn, cast, get_args, get_origin
 
 from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.evaluation.grid import Limits
@@ -47,13 +47,26 @@ SPLIT: Final = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors come after the usage of its command, and say where to read more.
+
+    verbs: the parsers of commands by name; empty for a command.
+    """
+
+    verbs: Mapping[str, "Parser"] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and a message, and exit with code 2."""
+        super().error(f"{message}\nRun {self.prog} --help for all arguments and examples.")
+
+
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
     """Add a command that calls the function `run`; its name and docstring become name and help.
 
     The examples at the end of the docstring come last in the help, after the options.
     """
     verb = _parser(verbs, run.__name__.replace("_", "-"), inspect.getdoc(run) or "")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=run, verb=verb)
     return verb
 
 

@@ -95,14 +95,28 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
             ("machines", f"{plan.machines}: {servers}"),
             ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
         ]
+    return [*lines, *_shard_lines(plan)]
+
+
+def _shard_lines(plan: "Plan") -> list[tuple[str, str]]:
+    """Return what an index on shards needs, by subject."""
     count = plan.shards * plan.replicas
     addresses_text = f"{count:,} addresses, {plan.replicas} for each shard"
     return [
-        *lines,
         ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
         ("machines", f"{plan.machines:,}: {count:,} shard servers and one that routes"),
         ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
         ("a router", f"{plan.router_bytes / _GB:,.1f} GB"),
+        (
+            "a cache",
+            f"{plan.cache_bytes / _GB:,.1f} GB of disk on the machine of a shard server with"
+            " --cache-dir, while a build replaces the index",
+        ),
+        (
+            "files",
+            f"{plan.worker_files:,} open in a worker of a shard server, and"
+            f" {plan.builder_files:,} in the process that builds; ulimit -n must exceed both",
+        ),
         ("network", f"{plan.query_bytes / _KB:,.0f} kB a query between router and shards"),
         ("time", f"p50 about {plan.p50_ms:,.0f} ms, p99 about {plan.p99_ms:,.0f} ms a query"),
         (
@@ -135,6 +149,8 @@ def _assumptions(plan: "Plan") -> list[str]:
         "times are of one query at a time, measured with all processes on two cores of one machine"
         f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for other numbers; a"
         " network between machines adds its own",
+        f"an index has up to {sizing.ATTRIBUTES} attributes and a label model, which take files,"
+        " and shard servers have no other index",
         "a build runs on the machine that routes, and writes all shards to the data directory",
     ]
 

@@ -282,14 +282,30 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
     for column in grid.columns:
         # Long names are folded, because a truncated name would be useless.
         column.overflow = "fold"
-    console().print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
+    out = console()
+    out.print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
+    for info in infos:
+        if info.degraded:
+            out.print(f"{info.name} is {_describe_degraded(info)}")
+
+
+def _describe_degraded(info: IndexInfo) -> str:
+    """Return what the shard servers that do not reply mean for queries."""
+    if not info.missing_shards:
+        return "[bold]degraded[/]: a shard server does not reply, and a replica answers for it"
+    noun = "shard" if len(info.missing_shards) == 1 else "shards"
+    names = ", ".join(map(str, info.missing_shards))
+    return (
+        f"[bold]unavailable[/]: no server of {noun} {names} replies, so queries fail unless they"
+        " allow partial answers"
+    )
 
 
 def _print_degraded(out: Console, info: IndexInfo) -> None:
     """Print the servers of shards that do not reply."""
     if not info.degraded:
         return
-    out.print("[bold]degraded[/]: a shard server does not reply")
+    out.print(_describe_degraded(info))
     for number, shard in enumerate(info.shards):
         for replica in shard.replicas:
             if replica.state not in REPLYING:

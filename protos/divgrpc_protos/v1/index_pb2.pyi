@@ -618,6 +618,7 @@ class IndexInfo(Message):
     ROWS_WITHOUT_VECTOR_FIELD_NUMBER: int
     SHARDS_FIELD_NUMBER: int
     DEGRADED_FIELD_NUMBER: int
+    MISSING_SHARDS_FIELD_NUMBER: int
     name: str
     generation: int
     rows: int
@@ -657,6 +658,8 @@ class IndexInfo(Message):
     def writes(self) -> WritesInfo: ...
     @property
     def shards(self) -> RepeatedCompositeFieldContainer[ShardInfo]: ...
+    @property
+    def missing_shards(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -688,9 +691,10 @@ class IndexInfo(Message):
         rows_without_vector: int = ...,
         shards: Iterable[ShardInfo] | None = ...,
         degraded: bool = ...,
+        missing_shards: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default", "writes", b"writes"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "degraded", b"degraded", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "rows_without_vector", b"rows_without_vector", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "shards", b"shards", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "degraded", b"degraded", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "missing_shards", b"missing_shards", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "rows_without_vector", b"rows_without_vector", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "shards", b"shards", "warnings", b"warnings", "writes", b"writes"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
 
 @final

@@ -10,7 +10,8 @@ import errno
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
@@ -27,6 +28,7 @@ _NAMES_MAX: Final = 20
 # Number of servers whose faults an error names; each takes more than a hundred characters.
 _FAULTS_MAX: Final = 3
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
+_METADATA_CHARACTERS: Final = 1000
 
 
 class QueueFullError(errors.LimitExceededError):
@@ -92,15 +94,48 @@ class ReplicaBehindError(errors.UnavailableError):
         self.metadata = {"sequence": str(sequence)}
 
 
+class MissingPlace(NamedTuple):
+    """A place of shards where no server replies, and the number of all places.
+
+    addresses: those of its servers, host:port, or the last ones if it has none now.
+    faults: what is known of these servers, in words.
+    """
+
+    number: int
+    place_count: int
+    addresses: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
 class ShardsMissingError(errors.UnavailableError):
-    """No server that has one of `shards` is running."""
+    """No server that has one of `shards` is running.
+
+    `metadata` goes into the details of the status.
+    """
 
     reason = "SHARDS_MISSING"
 
-    def __init__(self, shards: Sequence[int]) -> None:
-        self.shards = shards
+    def __init__(self, shards: Sequence[int], places: Sequence[MissingPlace] = ()) -> None:
+        """Take the numbers of the shards, and the places that have them if they are known."""
+        self.shards, self.places = shards, places
         noun = "shards" if len(shards) > 1 else "shard"
-        super().__init__(f"no server with {noun} {_names(shards)} of the index replies; retry")
+        text = f"no server with {noun} {_names(shards)} of the index replies; retry"
+        numbers = [place.number for place in places]
+        if places:
+            where = _describe_places(numbers, places[0].place_count)
+            text += f", and if that does not help, check the shard servers at {where}"
+        super().__init__(text + _describe_faults([*chain(*(place.faults for place in places))]))
+        self.metadata = {"shards": _list_of(shards)}
+        if places:
+            addresses = [*chain(*(place.addresses for place in places))]
+            self.metadata |= {"places": _list_of(numbers), "addresses": _list_of(addresses)}
+
+    @classmethod
+    def join(cls, errors: Sequence["ShardsMissingError"]) -> "ShardsMissingError":
+        """Return an error about the shards and places of several ones."""
+        shards = {shard for error in errors for shard in error.shards}
+        places = {place.number: place for error in errors for place in error.places}
+        return cls(sorted(shards), [places[number] for number in sorted(places)])
 
 
 class PlacesMissingError(errors.DivgrpcError):
@@ -110,14 +145,10 @@ class PlacesMissingError(errors.DivgrpcError):
 
     def __init__(self, places: Sequence[int], place_count: int, faults: Sequence[str] = ()) -> None:
         """Take the numbers of the places, and what is known of the servers there."""
-        noun = "places" if len(places) > 1 else "place"
-        texts = [*faults[:_FAULTS_MAX]]
-        if len(faults) > _FAULTS_MAX:
-            texts.append(f"and {len(faults) - _FAULTS_MAX} more")
         super().__init__(
-            f"no shard server serves at {noun} {_names(places)} of {place_count}, so no query on"
+            f"no shard server serves at {_describe_places(places, place_count)}, so no query on"
             " the index would be answered: start shard servers or nodes, and build again"
-            + "".join(f"; {text}" for text in texts)
+            + _describe_faults(faults)
         )
 
 
@@ -324,7 +355,7 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
     message = str(error)[:_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=meaning.code, message=message)
     metadata = {"request_id": request_id_of(tag)}
-    if isinstance(error, ReplicaBehindError):
+    if isinstance(error, ReplicaBehindError | ShardsMissingError):
         metadata |= error.metadata
     _add(
         status,
@@ -340,6 +371,26 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
         delay.FromNanoseconds(int(meaning.retry_after * 1e9))
         _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
     return status
+
+
+def _describe_places(numbers: Sequence[int], place_count: int) -> str:
+    return f"place{'s' if len(numbers) > 1 else ''} {_names(numbers)} of {place_count}"
+
+
+def _describe_faults(faults: Sequence[str]) -> str:
+    """Return what is known of the first of some servers, to end a message."""
+    texts = [*faults[:_FAULTS_MAX]]
+    if len(faults) > _FAULTS_MAX:
+        texts.append(f"and {len(faults) - _FAULTS_MAX} more")
+    return "".join(f"; {text}" for text in texts)
+
+
+def _list_of(values: Sequence[object]) -> str:
+    """Return values with commas, without the last ones if they exceed the limit of a text."""
+    text = ",".join(map(str, values))
+    if len(text) <= _METADATA_CHARACTERS:
+        return text
+    return text[: text.rindex(",", 0, _METADATA_CHARACTERS + 1)]
 
 
 def _names(numbers: Sequence[int]) -> str:

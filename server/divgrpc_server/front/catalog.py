@@ -68,7 +68,7 @@ class Catalog:
         name = check_index_name(index_pb2.GetIndexRequest.FromString(request).index)
         info = await asyncio.to_thread(self._read_info, name)
         if self._replicas is not None:
-            _add_replicas(info, self._replicas)
+            _add_states(info, self._replicas, with_servers=True)
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
     async def list_indexes(self, request: bytes, covers: Callable[[str], bool]) -> bytes:
@@ -82,6 +82,9 @@ class Catalog:
             raise invalid("page_size", f"must be 0 (the default) or more, got {message.page_size}")
         size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
         response = await asyncio.to_thread(self._read_page, message.page_token, size, covers)
+        if self._replicas is not None:
+            for info in response.indexes:
+                _add_states(info, self._replicas)
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
@@ -141,12 +144,21 @@ class Catalog:
         return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=token)
 
 
-def _add_replicas(info: index_pb2.IndexInfo, replicas: Replicas) -> None:
-    """Add the servers that have the shards of an index to its description."""
+def _add_states(
+    info: index_pb2.IndexInfo, replicas: Replicas, *, with_servers: bool = False
+) -> None:
+    """Add whether the servers of the shards of an index reply to its description.
+
+    with_servers: whether to add the servers too.
+    """
     for shard, message in enumerate(info.shards):
         servers = replicas(info.name, shard)
-        message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
-        info.degraded = info.degraded or any(one.state not in REPLYING for one in servers)
+        replies = [server.state in REPLYING for server in servers]
+        info.degraded = info.degraded or not replies or not all(replies)
+        if not any(replies):
+            info.missing_shards.append(shard)
+        if with_servers:
+            message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
 
 
 def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:

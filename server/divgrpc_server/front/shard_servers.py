@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
-from divgrpc.errors import DivgrpcError, IndexChangedError, UnavailableError
+from divgrpc.errors import IndexChangedError, UnavailableError
 from divgrpc.sharding.messages import MESSAGE_FIELD
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
@@ -320,9 +320,9 @@ class ShardServers:
             replies = await asyncio.gather(*tasks.values())
         except ShardsMissingError as error:
             await asyncio.wait(tasks.values(), timeout=_RETRY_SECONDS)
-            failures = [task.exception() for task in tasks.values() if task.done()]
-            missing = [e.shards for e in failures if isinstance(e, ShardsMissingError)]
-            raise ShardsMissingError(sorted({*error.shards, *chain(*missing)})) from None
+            failures = [error, *(task.exception() for task in tasks.values() if task.done())]
+            missing = [e for e in failures if isinstance(e, ShardsMissingError)]
+            raise ShardsMissingError.join(missing) from None
         finally:
             for task in tasks.values():
                 task.cancel()
@@ -340,14 +340,15 @@ class ShardServers:
                 return outcome
             if outcome is not None and isinstance(outcome.error, LateError):
                 if waits:
-                    raise LateError(f"shard {shard} has not replied in time")
-                raise ShardsMissingError([shard])
+                    text = f"shard {shard} has not replied in time"
+                    raise LateError(": ".join(filter(None, (text, str(outcome.error)))))
+                raise self._states.missing_error(shard)
             is_lost = outcome is None or isinstance(outcome.error, UnavailableError)
             if outcome is not None and not is_lost and (waits or not _cannot_answer(outcome.error)):
                 raise outcome.error
             left = wait_end - time.monotonic()
             if left <= 0:
-                raise ShardsMissingError([shard])
+                raise self._states.missing_error(shard)
             if version == self._topology.version:
                 # A server that was killed is replaced in a moment.
                 await self._await_change(changed, left)
@@ -385,9 +386,9 @@ class ShardServers:
                     if isinstance(outcome, bytes):
                         self._states.avoid(calls.values())
                         return outcome
-                    failure = outcome
+                    failure = _choose(failure, outcome)
                     if not outcome.is_local:
-                        return outcome
+                        return failure
                     self._states.avoid([address])
         finally:
             for task in calls:
@@ -510,9 +511,10 @@ class ShardServers:
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
             return _Failure(IndexChangedError(_CHANGED), False)
         if status.code == code_pb2.DEADLINE_EXCEEDED:
-            late: DivgrpcError = LateError("a shard has not replied in time")
+            if status.details:  # the server says why
+                return _Failure(LateError(status.message), True)
             missing = UnavailableError("a shard server fails its health checks")
-            return _Failure(late if self._states.may_reply(address) else missing, False)
+            return _Failure(LateError("") if self._states.may_reply(address) else missing, False)
         if status.code in _ELSEWHERE and status.details:
             if status.code == code_pb2.DATA_LOSS:
                 self._states.note_damage(address, message, status.message)
@@ -525,6 +527,17 @@ class ShardServers:
             return _Failure(RefusedError(status.SerializeToString()), False)
         self._states.note_refusal(address, message, _text_of(error))
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+
+def _choose(before: _Failure | None, latest: _Failure) -> _Failure:
+    """Return the failure of a call to tell, given the one of the replicas before and the latest.
+
+    A server that has said why it is late replies sooner than those that do not reply or refuse.
+    """
+    if before is None or not isinstance(before.error, LateError):
+        return latest
+    is_vague = latest.is_local or isinstance(latest.error, LateError | UnavailableError)
+    return before if is_vague else latest
 
 
 def _is_answer(status: status_pb2.Status) -> bool:

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2
 
 from divgrpc.types.shards import ReplicaInfo, ReplicaState
 from divgrpc_protos.v1 import shard_index_pb2
+from divgrpc_server.codec.statuses import MissingPlace, ShardsMissingError
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.standard_services import HEALTH
 from divgrpc_server.ipc.topology import Topology
@@ -77,6 +78,8 @@ class ShardStates:
         self._replicas, self._channel, self._probe = replicas, channel, probe
         self._meter, self._log = meter, log
         self._topology = Topology(0, ())
+        # The last addresses of each place that has had any.
+        self._last_addresses: dict[int, tuple[str, ...]] = {}
         self._faults: dict[str, _Fault] = {}
         self._refusals: dict[str, _Refusal] = {}
         # Servers whose fault was logged, and that have not replied since.
@@ -91,6 +94,7 @@ class ShardStates:
         addresses = {address for place in topology.places for address in place}
         self._faults |= dict.fromkeys(addresses - self._addresses, _NOT_CHECKED)
         self._topology = topology
+        self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
         known = self._faults.keys() | self._avoided_until.keys() | self._logged
         for address in known - addresses:
             self._faults.pop(address, None)
@@ -247,7 +251,21 @@ class ShardStates:
     def describe_fault(self, address: str) -> str:
         """Return the state of a server and the reason in words."""
         replica = self._describe(address, is_alone=True)
-        return f"{address} is {replica.state}: {replica.reason}"
+        return f"{address} is {replica.state}: {replica.reason or 'it passes its health checks'}"
+
+    def missing_error(self, shard: int) -> ShardsMissingError:
+        """Return the error that no server of a shard replies, with what is known of them."""
+        place_count = len(self._topology.places)
+        if not place_count:
+            return ShardsMissingError([shard])
+        number = shard % place_count
+        addresses = self._topology.replicas(shard)
+        faults = tuple(map(self.describe_fault, addresses))
+        if not addresses:
+            addresses = self._last_addresses.get(number, ())
+            where = f"; the last was at {' and '.join(addresses)}" if addresses else ""
+            faults = (f"no server is at place {number} now{where}",)
+        return ShardsMissingError([shard], [MissingPlace(number, place_count, addresses, faults)])
 
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""

@@ -89,8 +89,8 @@ class ShardedPool(Pool):
         # How often a call has begun, and how many rounds it has had, by the id of its request.
         self._begins: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
-        # The shards that were missing each time that a call has begun anew without them.
-        self._losses: dict[int, list[set[int]]] = {}
+        # The errors after which a call has begun anew without missing shards.
+        self._losses: dict[int, list[ShardsMissingError]] = {}
         # The bytes of all exchanges that calls hold, and their limit.
         self._gathered_bytes = 0
         self._gathered_bytes_max = max(self._config.queue_bytes, _GATHERED_BYTES_MIN)
@@ -129,7 +129,7 @@ class ShardedPool(Pool):
 
     def _take_reply(self, worker: WorkerLink, reply: Reply) -> None:
         if reply.outcome != Outcome.ROUND:
-            super()._take_reply(worker, reply)
+            super()._take_reply(worker, self._add_places(worker, reply))
             return
         call = worker.outstanding.pop(reply.id, None)
         if call is None:
@@ -137,6 +137,18 @@ class ShardedPool(Pool):
         call.worker = None
         task = self._loop.create_task(self._ask(call, reply.payload))
         self._asking[call.request.id] = task
+
+    def _add_places(self, worker: WorkerLink, reply: Reply) -> Reply:
+        """Return a reply; if it says that shards are missing, with what is known of their servers.
+
+        A worker only knows the numbers of the shards.
+        """
+        call, losses = worker.outstanding.get(reply.id), self._losses.get(reply.id)
+        if call is None or not losses or reply.outcome != Outcome.STATUS:
+            return reply
+        if RefusedError(reply.payload).reason != ShardsMissingError.reason:
+            return reply
+        return self._status(call, ShardsMissingError.join(losses))
 
     async def _ask(self, call: PoolCall, packed: bytes) -> None:
         """Ask shards for a call, and queue it again with their replies."""
@@ -160,11 +172,11 @@ class ShardedPool(Pool):
         if isinstance(error, IndexChangedError) and begins < _BEGINS_MAX:
             self._begins[number] = begins + 1
         elif isinstance(error, ShardsMissingError) and may_lack and len(losses) < _LOSSES_MAX:
-            losses = self._losses[number] = [*losses, set(error.shards)]
+            losses = self._losses[number] = [*losses, error]
         else:
             self._end(call, error)
             return
-        missing = sorted(set().union(*losses))
+        missing = ShardsMissingError.join(losses).shards if losses else ()
         self._continue(call, rounds.pack_missing(missing) if missing else b"")
 
     def _take_replies(self, call: PoolCall, exchanges: bytes) -> None:

@@ -59,7 +59,8 @@ _READS_MAX: Final = 16
 _READ_SECONDS: Final = 0.008
 # A read-only server looks this often whether the other server has merged the write that a query
 # must show. It says that it has not so many seconds before the deadline of the caller, and after so
-# many seconds if there is no deadline.
+# many seconds if there is no deadline. A shard server looks as often, and says as early that a
+# shard is not open yet.
 _MERGE_SECONDS: Final = 0.05
 _ANSWER_SECONDS: Final = 0.1
 _MERGE_WAIT_SECONDS_MAX: Final = 30.0
@@ -132,6 +133,7 @@ class Worker:
         """Answer queries until the control channel closes."""
         while self._take_in():
             self._look_for_merges()
+            self._end_late_waits()
             for front in list(self._fronts.values()):
                 # After a large packet, also serve the next packet. If the next packet is small, it
                 # is answered before the slices of the large packet.
@@ -184,7 +186,7 @@ class Worker:
             if ready := self._poller.poll(0):
                 return ready
             os.sched_yield()
-        seconds = _MERGE_SECONDS if self._behind else _ALIVE_SECONDS
+        seconds = _MERGE_SECONDS if self._behind or self._parked else _ALIVE_SECONDS
         must_wake = self._behind or self._has_slow_work()
         ready = self._poller.poll(seconds * 1000 if must_wake else None)
         self._is_quick = time.monotonic() < sleep_time
@@ -388,6 +390,22 @@ class Worker:
         self._look_time = time.monotonic() + _MERGE_SECONDS
         tasks, self._behind = self._behind, []
         self._resume(tasks)
+
+    def _end_late_waits(self) -> None:
+        """Tell routers why their calls have waited for a shard, shortly before the deadline."""
+        if not isinstance(self._indexes, ShardCache):
+            return
+        end_time = time.monotonic() + _ANSWER_SECONDS
+        for name, tasks in self._parked.items():
+            late_tasks = [task for task in tasks if task.batch.deadline < end_time]
+            for task in late_tasks:
+                tasks.remove(task)
+                if task.front.is_gone:
+                    continue
+                if not task.batch.is_withdrawn:
+                    error = LateError(self._indexes.explain_wait(name))
+                    task.front.reply(task.batch.pack_error(error, self._log))
+                self._end(task)
 
     def _start(self, batch: Work, index: Engine | ShardCore | StagedBuild | None) -> Reply | None:
         """Start a batch; return its reply if it has one already."""

@@ -195,6 +195,16 @@ class ShardCache:
             threading.Thread(target=self._open, args=(key,), daemon=True).start()
         return None
 
+    def explain_wait(self, text: str) -> str:
+        """Return what this server does while `find` returns None for a shard."""
+        key = ShardKey.parse(text)
+        if self._copies is not None and self._copies.is_copying(key.name, key.shard):
+            return (
+                "a shard server is copying it to the folder of --cache-dir, and its first query"
+                " waits for that; ask again later, or with a longer timeout"
+            )
+        return "a shard server is opening it; ask again later, or with a longer timeout"
+
     def _open(self, key: ShardKey) -> None:
         result: ShardCore | Exception
         try:

@@ -12,7 +12,8 @@ _LARGE = ("--rows", "1e9", "--dims", "128", "--nodes", "256GB")
 
 def test_a_plan_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *_LARGE]) == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    output = capsys.readouterr().out
+    lines = dict(line.split(maxsplit=1) for line in output.splitlines())
     plan = sizing.plan(10**9, 128, 256 * 10**9)
     assert lines["shards"] == f"{plan.shards} of {plan.points_per_shard:,} points"
     assert lines["machines"].startswith(f"{plan.machines}: ")
@@ -23,6 +24,10 @@ def test_a_plan_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None
     assert lines["disk"].startswith(f"{plan.disk_bytes / 10**9:,.1f} GB")
     assert plan.router_bytes < 0.01 * plan.shard_bytes
     assert "with 12 addresses, 2 for each shard" in lines["options"]
+    assert f"a cache   {plan.cache_bytes / 10**9:,.1f} GB of disk" in output
+    # Two generations of the points on one of six shards.
+    assert 1_120 * 10**9 / 6 < plan.cache_bytes < 1_130 * 10**9 / 6
+    assert lines["files"].startswith("180 open in a worker of a shard server, and 198 in the ")
 
 
 def test_json_has_every_number(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +52,8 @@ def test_one_machine_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
         # Nothing is assumed about what is not there.
         assert "two cores" not in output
         assert "a router" not in output
+        assert "a cache" not in output
+        assert "files " not in output
 
 
 @pytest.mark.parametrize(

@@ -137,16 +137,54 @@ def test_help_does_without_docstrings(module: str, words: list[str], phrase: str
             "; there are --allow-partial, --already-shown, --candidates-limit, --dims, ",
         ),
         (["evaluate", "x", "y.npy", "--selectors", "greedy", "mrr"], "did you mean mmr?"),
-        (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate; there are --insecure, "),
+        (["rm", "x", "--yes"], "--yes: leave it out, because commands ask no questions"),
+        (["rm", "x", "--jsn"], "did you mean --json?"),
+        (["rm", "x", "y"], "unrecognized arguments: y\n"),
+        (["rm"], "the following arguments are required: NAME"),
+        (["rm", "x", "--timeout", "soon"], "invalid float value: 'soon'"),
+        (["attributes", "add", "x", "y.csv", "--type", "--typ"], "expected at least one argument"),
+        (["attributes", "add", "x", "y.csv", "--frob"], "unrecognized arguments: --frob; there"),
+        (["--json", "rm", "x"], "options come after the command: divgrpc rm --json"),
+        (["--target=a:1", "rm", "x"], "options come after the command: divgrpc rm --target=a:1"),
     ],
 )
 def test_wrong_options_get_a_suggestion(
     capsys: pytest.CaptureFixture[str], arguments: list[str], suggestion: str
 ) -> None:
+    """After the usage of their command, and before how to get its help."""
+    text = error_of(arguments, capsys)
+    assert suggestion in text
+    command = "divgrpc " + next(word for word in arguments if not word.startswith("-"))
+    assert text.startswith(f"usage: {command} ")
+    assert text.splitlines()[-1].startswith(f"Run {command} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["list"], "there is no command 'list': did you mean ls?"),
+        (["evaluate-label", "x"], "did you mean evaluate-labels?"),
+        (["qqq"], "; there are build, query, "),
+        (["--json"], "options come after the command: divgrpc COMMAND --json"),
+        ([], "the following arguments are required: COMMAND"),
+        ([""], "invalid choice: ''"),
+    ],
+)
+def test_wrong_commands_get_a_suggestion(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], suggestion: str
+) -> None:
+    text = error_of(arguments, capsys)
+    assert suggestion in text
+    assert text.splitlines()[-1].startswith("Run divgrpc --help ")
+
+
+def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must end with exit code 2; return what it writes."""
     with pytest.raises(SystemExit) as end:
         main.main(arguments)
     assert end.value.code == 2
-    assert suggestion in capsys.readouterr().err
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -211,11 +249,18 @@ def test_info_tells_which_shard_servers_do_not_reply(capsys: pytest.CaptureFixtu
         ReplicaInfo("", "starting", "it is new"),
     )
     info = replace(described(()), shards=(ShardInfo(9, 1), ShardInfo(1, 1, replicas)))
-    tables.index(info)
-    assert "degraded" not in capsys.readouterr().out
+    for show in (tables.index, lambda one: tables.indexes([one])):
+        show(info)
+        assert "degraded" not in capsys.readouterr().out
+        show(replace(info, degraded=True))
+        text = capsys.readouterr().out
+        assert "degraded: a shard server does not reply, and a replica answers for it" in text
+        show(replace(info, degraded=True, missing_shards=(0, 1)))
+        text = " ".join(capsys.readouterr().out.split())
+        assert "unavailable: no server of shards 0, 1 replies, so queries fail unless" in text
+        assert "degraded" not in text
     tables.index(replace(info, degraded=True))
     text = capsys.readouterr().out
-    assert "degraded: a shard server does not reply" in text
     assert "shard 1 at a new server: starting, it is new" in text
     assert "[::1]" not in text
 

@@ -4,7 +4,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -15,10 +17,11 @@ from divgrpc.builder.builder import IndexBuilder
 from divgrpc.columns.values import columns_of
 from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.parameters import BuildParameters
+from divgrpc.platforms import wait_for_lock
 from divgrpc.sharding import copies as copies_module
-from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.files import divide_folder, open_shard_part
 from divgrpc.storage.generations import ROOT_LOCK, Generation, IndexFolder, staging
+from support.data.reported_copies import ReportedCopies
 from support.data.served_index import random_points
 
 POINTS = random_points(120, dims=8, seed=3)
@@ -27,17 +30,10 @@ _COPIED: Final = "a shard was copied"
 _DAMAGED: Final = "a copy is damaged, and is made again"
 
 
-class Copies:
-    """Copies of the shards of an index, and what was reported about them."""
+class Copies(ReportedCopies):
+    """Copies of the shards of indexes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "data", folder / "cache"
-        self.events: list[tuple[str, str]] = []
-        self.copies = ShardCopies(self.cache, self.root, self._report)
-
-    def _report(self, event: str, shard: str, reason: str) -> None:
-        assert shard.startswith(("points.", "others."))
-        self.events.append((event.split(" in ", maxsplit=1)[0], reason))
+    prefixes = ("points.", "others.")
 
     def build(self, name: str = "points", rows: int = len(POINTS)) -> Path:
         """Build an index on two shards, and return the folder of its generation."""
@@ -52,13 +48,11 @@ class Copies:
     @property
     def names(self) -> list[str]:
         """The folders of copies, without their checksums."""
-        paths = sorted(path for path in self.cache.iterdir() if path.is_dir())
-        return [path.name.rsplit(".", 1)[0] for path in paths]
+        return [path.name.rsplit(".", 1)[0] for path in self.paths if path.is_dir()]
 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Copies:
-    (tmp_path / "data").mkdir()
     return Copies(tmp_path)
 
 
@@ -290,3 +284,92 @@ def test_the_copy_of_a_build_is_that_of_the_generation(copies: Copies) -> None:
     copies.copies.remove_stale()
     assert copies.copies.open("points", 2, 1).manifest.rows
     assert [event for event, _ in copies.events] == [_COPIED] * 2
+
+
+def locks_of(copies: Copies) -> list[str]:
+    return [path.name for path in copies.paths if path.is_file()]
+
+
+def test_locks_of_shards_without_a_copy_are_removed(copies: Copies) -> None:
+    """Those of an index that was deleted, and those that an earlier version has left."""
+    copies.build()
+    copies.build("others")
+    for name in ("points", "others"):
+        copies.copies.open(name, 1, 0)
+    own_locks = [".points.0.lock", ".points.0.part.lock"]
+    assert locks_of(copies) == [".others.0.lock", ".others.0.part.lock", *own_locks]
+    IndexFolder(copies.root / "others").delete()
+    for name in (".gone.7.lock", ".gone.7.part.lock", ".points.1.part.lock"):
+        (copies.cache / name).touch()
+    (copies.cache / ".photographs.lock").touch()
+    copies.copies.remove_stale()
+    assert copies.names == ["points.1.0"]
+    assert locks_of(copies) == [".photographs.lock", *own_locks]
+
+
+_WAITING: Final = """
+import sys
+from pathlib import Path
+from divgrpc.sharding import copies
+
+cache, root = map(Path, sys.argv[1:])
+wait = copies.wait_for_lock
+
+def show(file, *, is_shared):
+    print("waits" if not is_shared else "looks", flush=True)
+    wait(file, is_shared=is_shared)
+
+copies.wait_for_lock = show
+copies.ShardCopies(cache, root, print).open("points", 1, 0)
+"""
+
+
+def test_a_process_that_waits_for_a_removed_lock_takes_the_new_one(copies: Copies) -> None:
+    copies.build()
+    copies.cache.mkdir()
+    path = copies.cache / ".points.0.part.lock"
+    with path.open("ab") as old, ExitStack() as stack:
+        wait_for_lock(old, is_shared=False)
+        command = [sys.executable, "-c", _WAITING, str(copies.cache), str(copies.root)]
+        process = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["looks\n", "waits\n"]
+        path.unlink()
+        with path.open("ab") as new:
+            wait_for_lock(new, is_shared=False)
+            old.close()
+            # It has the lock of the old file now, and waits for that of the new one.
+            assert process.stdout.readline() == "waits\n"
+            time.sleep(0.2)
+            assert copies.names == []
+        out, error = process.communicate(timeout=60)
+        assert (process.returncode, error) == (0, "")
+        assert "a shard was copied" in out
+    assert copies.names == ["points.1.0"]
+
+
+_ALONE: Final = """
+import os, sys, time
+from pathlib import Path
+from divgrpc.sharding import copies
+
+cache = Path(sys.argv[1])
+own = copies.ShardCopies(cache, cache / "none", print)
+marker = cache / "marker"
+for number in range(300):
+    with own._lock("points", 0, ".part"), own._lock("points", 0):
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        time.sleep(0.0005)
+        marker.unlink()
+        own._remove_stale("points", 0)
+"""
+
+
+def test_two_processes_that_remove_locks_exclude_one_another(copies: Copies) -> None:
+    command = [sys.executable, "-c", _ALONE, str(copies.cache)]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(subprocess.Popen(command)) for _ in range(2)]
+        assert [process.wait(60) for process in processes] == [0, 0]
+    assert locks_of(copies) == []

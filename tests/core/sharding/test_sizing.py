@@ -1,8 +1,9 @@
 """Sizes of a plan, compared with those of an index, and its times with a record."""
 
 import json
+import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.sharding import sizing
+from divgrpc.sharding.copies import ShardCopies
+from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import divide_index
 from divgrpc.sharding.finding import share_of
 from divgrpc.sharding.router import Request
@@ -33,6 +36,29 @@ def test_a_point_has_the_size_that_files_have(tmp_path: Path) -> None:
     shared = sum(path.stat().st_size for path in (tmp_path / "points/2/shared").glob("cell_*"))
     cells = plan.shard_bytes - sizing.SERVER_BYTES - 2 * len(points) * plan.point_bytes
     assert cells / 2 == pytest.approx(shared, rel=0.1)
+
+
+def test_a_copy_has_the_planned_size_and_few_open_files(tmp_path: Path) -> None:
+    points = random_points(40_000, dims=32, seed=1)
+    attributes = {f"number{place}": np.arange(len(points)) for place in range(sizing.ATTRIBUTES)}
+    options: dict[str, Any] = {"hash_family": "cells", "ids": np.arange(len(points))}
+    Index.build(points, path=tmp_path / "points", **options)
+    Index.build(points, path=tmp_path / "others", **options, attributes=attributes)
+    for name in ("points", "others"):
+        divide_index(tmp_path / name, _SHARDS)
+    copies = ShardCopies(tmp_path / "copies", tmp_path, lambda *_: None)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    cores = [ShardCore(copies.open(name, 2, 0)) for name in ("points", "others")]
+    assert 2 < len(os.listdir("/proc/self/fd")) - descriptors < 2 * sizing.WORKER_FILES
+    assert all(core.rows for core in cores)
+    (copy,) = (tmp_path / "copies").glob("points.2.0.*")
+    paths = [path for path in copy.rglob("*") if not path.name.startswith("model_")]
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    # A machine so small that it holds one of four shards.
+    plan = sizing.plan(len(points), 32, 438 * 10**6)
+    assert plan.shards == _SHARDS
+    assert plan.cache_bytes / sizing.GENERATIONS == pytest.approx(size, rel=0.05)
+    assert plan.worker_files == 2 * sizing.WORKER_FILES
 
 
 @pytest.mark.parametrize("shards", [2, 4])

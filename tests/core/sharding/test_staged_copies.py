@@ -14,10 +14,10 @@ import pytest
 from divgrpc.errors import IndexNotFoundError, StorageFullError
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import copies as copies_module
-from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.staged_arrays import StagedArrays
 from divgrpc.sharding.staged_shards import OFFER, StagedShard
 from support.data.mixed_indexes import drawn
+from support.data.reported_copies import ReportedCopies
 from support.data.staged_shards import built_on_shards
 from support.processes.running_server import eventually
 
@@ -26,23 +26,15 @@ SHARDS = 2
 Check = Callable[[Path, bytes], None]
 
 
-class Copies:
-    """The copies of a server, and what was reported about them."""
+class Copies(ReportedCopies):
+    """Copies of shards that are being built."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "data", folder / "cache"
-        self.events: list[tuple[str, str]] = []
-        self.copies = ShardCopies(self.cache, self.root, self._report)
-
-    def _report(self, event: str, shard: str, reason: str) -> None:
-        assert shard.startswith(".points.staging-")
-        self.events.append((event.split(" in ", maxsplit=1)[0], reason))
+    prefixes = (".points.staging-",)
 
     @property
     def names(self) -> list[str]:
         """The endings of the names of all files and folders."""
-        paths = self.cache.iterdir() if self.cache.exists() else ()
-        return sorted(path.name.partition(".staging-")[2].partition(".")[2] for path in paths)
+        return sorted(path.name.partition(".staging-")[2].partition(".")[2] for path in self.paths)
 
     def open(self, folder: Path) -> StagedShard:
         """Open a shard when its copy is made."""
@@ -59,7 +51,6 @@ class Copies:
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Copies:
-    (tmp_path / "data").mkdir()
     return Copies(tmp_path)
 
 

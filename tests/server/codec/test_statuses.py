@@ -42,8 +42,17 @@ def test_an_error_carries_its_details() -> None:
 
 def test_a_long_message_is_cut() -> None:
     """The message travels in trailers, whose size gRPC limits."""
-    status = statuses.explain(errors.InvalidArgumentError("k", "x" * 100_000), "id", Mock())
-    assert len(status.SerializeToString()) < 8_000
+    addresses = tuple(f"{'x' * 60}-{number}:50061" for number in range(256))
+    place = statuses.MissingPlace(0, 1, addresses, addresses)
+    for error in (
+        errors.InvalidArgumentError("k", "x" * 100_000),
+        statuses.ShardsMissingError(range(1_000), [place]),
+    ):
+        status = statuses.explain(error, "id", Mock())
+        # Bytes take a third more in trailers, beside the message.
+        assert len(status.SerializeToString()) < 5_000
+    metadata = details_of_status(StatusCode.UNAVAILABLE, status).metadata
+    assert metadata["addresses"] == ",".join(addresses[:14])
 
 
 @pytest.mark.parametrize(

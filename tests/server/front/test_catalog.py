@@ -13,8 +13,10 @@ import pytest
 from divgrpc import Index
 from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.parameters import LIMITS
+from divgrpc.sharding.files import divide_index
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import IndexInfo
+from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.statuses import OutOfMemoryError
 from divgrpc_server.config import Config
@@ -40,6 +42,30 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, file: str) -> None:
     assert descriptions[0].warnings[0].code == "INDEX_DAMAGED"
     with pytest.raises(IndexDamagedError):
         asyncio.run(catalog.get_index(GET_INDEX_REQUEST))
+
+
+def test_an_index_whose_queries_fail_differs_from_one_that_lacks_a_replica(tmp_path: Path) -> None:
+    for name in ("points", "others"):
+        Index.build(random_points(50), path=tmp_path / name)
+        divide_index(tmp_path / name, 2)
+    up, down = ReplicaInfo("a:1", "avoided", "slow"), ReplicaInfo("a:2", "unreachable", "gone")
+
+    def replicas(name: str, shard: int) -> list[ReplicaInfo]:
+        return [down, down] if (name, shard) == ("points", 1) else [up, down]
+
+    catalog = Catalog(
+        Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1),
+        replicas=replicas,
+    )  # fmt: skip
+    answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
+    infos = [*index_pb2.ListIndexesResponse.FromString(answer).indexes]
+    for name in ("others", "points"):
+        request = index_pb2.GetIndexRequest(index=name).SerializeToString()
+        response = index_pb2.GetIndexResponse.FromString(asyncio.run(catalog.get_index(request)))
+        infos.append(response.index)
+    states = [(one.name, one.degraded, [*one.missing_shards]) for one in infos]
+    assert states == [("others", True, []), ("points", True, [1])] * 2
+    assert [len(one.shards[0].replicas) for one in infos] == [0, 0, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,37 @@ def test_a_silent_server_that_fails_its_checks_is_missing(waits: bool) -> None:
     scene()
 
 
+@pytest.mark.parametrize("rest", [[], ["127.0.0.1:1"], ["silent"], ["full"]])
+def test_a_server_that_says_why_it_is_late_is_quoted(rest: list[str]) -> None:
+    """Other replicas cannot be reached, do not reply in time, or are full."""
+
+    @with_servers(hedge_ms=10_000.0)
+    async def scene(servers: Servers) -> None:
+        late = await servers.start("late", fail(LateError("it is being copied")))
+        full = await servers.start("full", fail(QueueFullError("full")))
+        addresses = {"silent": await servers.start("silent", hang), "full": full}
+        names = [addresses.get(name, name) for name in rest]
+        servers.front.follow(Topology(1, ((late, *names),)))
+        with pytest.raises(LateError, match="shard 0 has not replied in time: it is being copied"):
+            await servers.front.ask({0: b"ab"}, 0.5)
+        with pytest.raises(ShardsMissingError):
+            await servers.front.ask({0: b"ab"}, 0.5, waits=False)
+
+    scene()
+
+
+@with_servers()
+async def test_a_replica_answers_for_one_that_says_that_it_is_late(servers: Servers) -> None:
+    late = await servers.start("late", fail(LateError("it is being copied")))
+    there = await servers.start("there", reply)
+    servers.front.follow(Topology(1, ((late, there),)))
+    assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    changed = await servers.start("changed", fail(IndexChangedError("replaced")))
+    servers.front.follow(Topology(2, ((late, changed),)))
+    with pytest.raises(IndexChangedError):
+        await servers.front.ask({0: b"ab"}, 10)
+
+
 @with_servers()
 async def test_a_late_server_that_fails_its_checks_is_missing(servers: Servers) -> None:
     silent = await servers.start("silent", hang)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from grpc import StatusCode
 from structlog.testing import capture_logs
 
 from divgrpc.errors import (
@@ -16,10 +17,12 @@ from divgrpc.types.shards import ReplicaInfo
 from divgrpc_server.codec.statuses import (
     PlacesMissingError,
     ShardsMissingError,
+    status_of,
 )
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.ipc.topology import Topology
+from support.checks.status_details import details_of_status
 from support.processes.scripted_shard_servers import (
     Behaviour,
     Servers,
@@ -189,6 +192,30 @@ async def test_a_server_that_refuses_calls_does_so_after_a_failed_check(servers:
     await states._check(address)
     # It was avoided, but there is no other one.
     assert servers.front.replicas("points", 0)[0].state == "serving"
+
+
+@with_servers()
+async def test_missing_shards_are_named_with_their_places_and_servers(servers: Servers) -> None:
+    """Also with the last addresses of a place that has no server now."""
+    there, gone, ended = await servers.start("there", reply), "127.0.0.1:1", "127.0.0.1:2"
+    servers.front._wait_seconds = 0.0
+    servers.front.follow(Topology(1, ((there,), (gone, gone), (ended,))))
+    servers.front.follow(Topology(2, ((there,), (gone, gone), ())))
+    with pytest.raises(ShardsMissingError) as error:
+        await servers.front.ask({0: b"ab", 1: b"cd", 4: b"ef", 5: b"gh"}, 10)
+    assert "check the shard servers at places 1 and 2 of 3; " in str(error.value)
+    assert f"; {gone} is unreachable: " in str(error.value)
+    assert str(error.value).endswith(f"no server is at place 2 now; the last was at {ended}")
+    places = {"shards": "1,4,5", "places": "1,2", "addresses": f"{gone},{gone},{ended}"}
+    details = details_of_status(StatusCode.UNAVAILABLE, status_of(error.value, "id"))
+    assert details.metadata == {"request_id": "id", **places}
+
+
+@with_servers()
+async def test_places_are_unknown_before_the_first_topology(servers: Servers) -> None:
+    servers.front._wait_seconds = 0.0
+    with pytest.raises(ShardsMissingError, match=r"no server with shard 3 of the index replies"):
+        await servers.front.ask({3: b"ab"}, 10)
 
 
 @pytest.mark.parametrize("answer", [reply, fail(IndexNotFoundError("there is no index"))])

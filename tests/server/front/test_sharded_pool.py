@@ -10,6 +10,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc.errors import IndexChangedError
 from divgrpc_server.codec.statuses import (
     LateError,
+    MissingPlace,
     PoisonError,
     ShardsMissingError,
     WorkersEndedError,
@@ -151,6 +152,26 @@ async def test_a_call_that_may_lack_shards_begins_anew_without_them(stage: Stage
     assert shards.waits == [False] * 6
     assert isinstance(stage.pool, ShardedPool)
     assert stage.pool._losses == {}
+
+
+@on_stage()
+async def test_who_lacks_all_shards_learns_their_places(stage: Stage) -> None:
+    """A worker only knows their numbers."""
+    shards = with_shards(stage)
+    link = stage.attach(1)
+    call = stage.ask(b"question")
+    for number in (0, 1):
+        (request,) = await packet(link)
+        ask_shards(link, request, may_lack=True)
+        address = f"127.0.0.1:{number}"
+        place = MissingPlace(number, 2, (address,), (f"{address} is unreachable",))
+        shards.replies.put_nowait(ShardsMissingError([number], [place]))
+    (request,) = await packet(link)
+    status = status_of(ShardsMissingError([0, 1]), "")
+    refusal = Reply(request.id, Outcome.STATUS, status.SerializeToString())
+    link.send(packets.pack_credits(1, 0) + packets.pack_reply(refusal))
+    refused = status_pb2.Status.FromString((await call).payload)
+    assert "places 0 and 1 of 2; 127.0.0.1:0 is unreachable; 127.0.0.1:1 is" in refused.message
 
 
 @on_stage()
