@@ -8,6 +8,7 @@ import numpy as np
 
 from divgrpc import Index
 from divgrpc.platforms import wait_for_lock
+from divgrpc.sharding.files import divide_index
 from divgrpc_client import Client
 from divgrpc_server.__main__ import run
 from support.checks.refusals import failing
@@ -33,6 +34,11 @@ def mapped(server: RunningServer) -> set[Path]:
     return paths
 
 
+def copies_in(paths: set[Path]) -> set[str]:
+    """Return the copies that files are in, without their checksums."""
+    return {path.parents[2].name.rsplit(".", 1)[0] for path in paths}
+
+
 def check(client: Client, points: np.ndarray) -> None:
     answer, whole = client.query("points", QUERIES, k=5), Index.build(points).query(QUERIES, k=5)
     assert set(differences(answer, whole)) <= {"generation", "dial_reasons"}
@@ -49,8 +55,7 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         for rows, generation in ((300, "1"), (400, "2")):
             client.build("points", POINTS[:rows], replace=True)
             # No query waits for a copy.
-            copies = {path.parents[2].name.split(".")[1] for path in mapped(server)}
-            assert generation in copies
+            assert {f"points.{generation}.{shard}" for shard in (0, 1)} <= copies_in(mapped(server))
             assert server.log.count("a shard was copied") == 2 * int(generation)
             check(client, POINTS[:rows])
             assert server.log.count("a shard was copied") == 2 * int(generation)
@@ -60,7 +65,22 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         # Those of the first generation are removed.
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
         assert {path.name.split(".")[1] for path in cache.glob("points.*")} == {"2"}
-    (path,) = cache.glob("points.2.1.*/shards/1/vectors.npy")
+    # A new number of shards.
+    divide_index(data / "points", 3)
+    shutil.rmtree(cache)
+    with (
+        RunningServer(tmp_path, *options, "--workers", "1") as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        # The shards of an index that is there at the start, or was divided by another process, are
+        # copied without a query too.
+        eventually(lambda: len(list(cache.glob("points.3.*"))) == 3)
+        divide_index(data / "points", 2)
+        eventually(lambda: {"points.4.0", "points.4.1"} == copies_in(mapped(server)))
+        check(client, POINTS)
+        # The log goes on after the four copies of the first server.
+        assert server.log.count("a shard was copied") == 4 + 3 + 2
+    (path,) = cache.glob("points.4.1.*/shards/1/vectors.npy")
     data_before = path.read_bytes()
     path.write_bytes(data_before[:-1] + bytes([data_before[-1] ^ 1]))
     shutil.copytree(path.parents[2], cache / "points.1.0.00000000")
@@ -68,8 +88,8 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         RunningServer(tmp_path, *options, "--workers", "1") as server,
         Client(server.target, timeout=60) as client,
     ):
+        eventually(lambda: "a copy is damaged, and is made again" in server.log)
         check(client, POINTS)
-        assert "a copy is damaged, and is made again" in server.log
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
     assert path.read_bytes() == data_before
 

@@ -1,4 +1,4 @@
-"""Checks the names of folders in which builds are under way, as messages between servers name them.
+"""Checks the names of folders of builds and generations, as messages between servers name them.
 
 A name that passes leads to no other folder.
 """
@@ -30,4 +30,6 @@ def parse_preparation(request: bytes) -> StagedGeneration:
     message = shard_index_pb2.PrepareRequest.FromString(request)
     index = check_index_name(message.index)
     folder = f"{message.folder}/{SHARDS}/{message.shard}"
-    return StagedGeneration(index, check_staged(index, folder))
+    if not re.fullmatch(f"{re.escape(index)}/[0-9]+", message.folder):
+        check_staged(index, folder)
+    return StagedGeneration(index, folder)

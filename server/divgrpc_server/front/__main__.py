@@ -191,7 +191,7 @@ class Front:
             watch = follow(self._process.root, self._pool, self._log)
             keepers.append(asyncio.create_task(watch))
         if self._shards is not None:
-            keepers.append(asyncio.create_task(self._shards.keep()))
+            keepers.append(asyncio.create_task(self._shards.keep(self._process.root)))
         await self._stop.wait()
         for keeper in keepers:
             keeper.cancel()

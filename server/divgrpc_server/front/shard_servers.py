@@ -10,18 +10,17 @@ as queries wait for a worker.
 import asyncio
 import math
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain, filterfalse
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.errors import IndexChangedError, UnavailableError
-from divgrpc.sharding.messages import MESSAGE_FIELD
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
@@ -36,8 +35,16 @@ from divgrpc_server.config import Config
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_credentials import ShardCredentials
+from divgrpc_server.front.shard_openings import ShardOpenings
 from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
-from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.front.shard_statuses import (
+    ELSEWHERE,
+    describe_call,
+    is_answer,
+    is_unreachable,
+    refusal_in,
+    status_of_call,
+)
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.topology import Topology
@@ -58,8 +65,6 @@ _OPTIONS: Final = (
 )
 # A call without a deadline must end too.
 _ASK_SECONDS_MAX: Final = 60.0
-# A server may have to copy a large shard.
-_PREPARE_SECONDS_MAX: Final = 3_600.0
 # How long a connection to a server that has left has to end.
 _CLOSE_SECONDS: Final = 1.0
 _CERTIFICATES_SECONDS: Final = 1.0
@@ -77,15 +82,6 @@ _CHANGED: Final = (
     "the index was replaced meanwhile, or shard servers have another data folder: ask again, and if"
     " that does not help, check that --data-dir of all shard servers is the folder of this server"
 )
-# Another replica may answer what one answers with one of these codes.
-_ELSEWHERE: Final = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
-
-# Codes of a server that cannot open a shard: it lacks descriptors or memory, or a file is damaged.
-_CANNOT_OPEN: Final = (code_pb2.RESOURCE_EXHAUSTED, code_pb2.DATA_LOSS)
-# Codes of a server that understands a call and lets it in.
-_ANSWERS: Final = (
-    *_ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT,
-)  # fmt: skip
 
 
 class _Failure(NamedTuple):
@@ -128,6 +124,10 @@ class ShardServers:
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
         self._states = ShardStates(replicas, self._channel, self._probe, meter, log)
+        self._openings = ShardOpenings(
+            self._send_preparation, self._addresses_of, self._states,
+            config.worker_wait, log,
+        )  # fmt: skip
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
@@ -162,9 +162,14 @@ class ShardServers:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def keep(self) -> None:
-        """Keep the states of the servers and the certificates current."""
-        await asyncio.gather(self._states.keep(), self._follow_certificates())
+    async def keep(self, root: Path) -> None:
+        """Keep the states of the servers, the certificates and the open shards current.
+
+        root: the folder of the indexes.
+        """
+        await asyncio.gather(
+            self._states.keep(), self._follow_certificates(), self._openings.keep(root)
+        )
 
     async def _follow_certificates(self) -> None:
         """Connect anew with new certificates; calls go on over the connections that they have."""
@@ -225,82 +230,17 @@ class ShardServers:
             await asyncio.wait_for(changed.wait(), min(seconds, _RETRY_SECONDS))
 
     async def prepare(self, generation: StagedGeneration) -> None:
-        """Let all servers open their shards of a build; see `sharded_pool.Shards`.
+        """Let all servers open their shards of a build; see `sharded_pool.Shards`."""
+        await self._openings.prepare(generation, self._shard_count)
 
-        A server that cannot be reached opens them at the first query.
-        """
-        # A server copies one shard after another.
-        turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        tasks = {
-            (shard, address): asyncio.create_task(
-                self._prepare(address, generation, shard, turns[address])
-            )
-            for shard in range(self._shard_count)
-            for address in self._topology.replicas(shard)
-        }
-        try:
-            await asyncio.gather(*tasks.values())
-        finally:
-            for task in tasks.values():
-                task.cancel()
-        for shard in range(self._shard_count):
-            outcomes = [task.result() for (number, _), task in tasks.items() if number == shard]
-            refusals = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
-            if refusals and all(outcomes):
-                raise refusals[0]
+    def _addresses_of(self, shard: int) -> tuple[str, ...]:
+        return self._topology.replicas(shard)
 
-    async def _prepare(
-        self, address: str, generation: StagedGeneration, shard: int, turn: asyncio.Lock
-    ) -> str | RefusedError:
-        """Let a server open a shard; return why it cannot, or has not, "" if it has."""
-        async with turn:
-            outcome: str | RefusedError = self._states.describe_fault(address)
-            if self._states.may_reply(address):
-                outcome = await self._prepare_shard(address, generation, shard)
-        if outcome:
-            self._log.warning(
-                "a shard server has not opened a build, so its first query waits",
-                index=generation.name, shard=shard, address=address, reason=str(outcome),
-            )  # fmt: skip
-        return outcome
-
-    async def _prepare_shard(
-        self, address: str, generation: StagedGeneration, shard: int
-    ) -> str | RefusedError:
-        """Let a server open a shard, for as long as it may reply; return as `_prepare` does."""
-        name, folder = generation
-        message = shard_index_pb2.PrepareRequest(index=name, folder=folder, shard=shard)
-        call = asyncio.create_task(self._send_preparation(address, message.SerializeToString()))
-        loss_time = math.inf
-        try:
-            while time.monotonic() - (loss_time := self._loss_time([address], loss_time)) < (
-                self._wait_seconds
-            ):
-                await asyncio.wait([call], timeout=_RETRY_SECONDS)
-                if call.done():
-                    return call.result()
-            return self._states.describe_fault(address)
-        finally:
-            call.cancel()
-
-    async def _send_preparation(self, address: str, message: bytes) -> str | RefusedError:
-        """Send a message to a server; return as `_prepare` does."""
+    async def _send_preparation(self, address: str, message: bytes, seconds: float) -> None:
         prepare: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(
             _PREPARE
         )
-        try:
-            await prepare(message, timeout=_PREPARE_SECONDS_MAX, metadata=self._metadata)
-        except aio.AioRpcError as error:
-            status = _status_of(error)
-            if status.details and status.code in _CANNOT_OPEN:
-                status.message = f"the shard server {address} cannot open it: {status.message}"
-                return RefusedError(status.SerializeToString())
-            return "" if status.code == code_pb2.NOT_FOUND else _text_of(error)
-        except asyncio.CancelledError:
-            if not is_channel_closed():
-                raise
-            return "the server is gone"
-        return ""
+        await prepare(message, timeout=seconds, metadata=self._metadata)
 
     async def ask(
         self,
@@ -376,7 +316,7 @@ class ShardServers:
                     calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not (completions or addresses):
-                    loss_time = self._loss_time(calls.values(), loss_time)
+                    loss_time = self._states.loss_time(calls.values(), loss_time)
                     if time.monotonic() - loss_time >= wait_seconds:
                         return _SILENCE
                     addresses = self._others(shard, calls.values(), terms)
@@ -399,13 +339,6 @@ class ShardServers:
         """Return the replicas to ask, one after another."""
         addresses = self._states.ordered(self._topology.replicas(shard))
         return addresses if terms.waits else [*filter(self._states.may_reply, addresses)]
-
-    def _loss_time(self, busy: Iterable[str], before: float) -> float:
-        """Return since when no server of `busy` may reply, infinity if one may.
-
-        before: what this has returned a moment ago.
-        """
-        return math.inf if any(map(self._states.may_reply, busy)) else min(before, time.monotonic())
 
     def _others(self, shard: int, busy: Iterable[str], terms: _Terms) -> list[str]:
         """Return the replicas that are not being asked; others may come back meanwhile."""
@@ -459,9 +392,9 @@ class ShardServers:
         try:
             await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
         except aio.AioRpcError as error:
-            if _is_unreachable(error):
+            if is_unreachable(error):
                 self._states.note_fault(address, "unreachable", error.details() or "")
-            return _refusal_in(error)
+            return refusal_in(error)
         except asyncio.CancelledError:
             if not is_channel_closed():
                 raise
@@ -504,7 +437,7 @@ class ShardServers:
         self, error: aio.AioRpcError, address: str, message: bytes, terms: _Terms
     ) -> _Failure:
         """Return what a call that failed means for the caller."""
-        status = _status_of(error)
+        status = status_of_call(error)
         if status.code == code_pb2.NOT_FOUND and not terms.is_about_shard:
             # Another replica may see the files of the build.
             return _Failure(RefusedError(status.SerializeToString()), True)
@@ -515,17 +448,17 @@ class ShardServers:
                 return _Failure(LateError(status.message), True)
             missing = UnavailableError("a shard server fails its health checks")
             return _Failure(LateError("") if self._states.may_reply(address) else missing, False)
-        if status.code in _ELSEWHERE and status.details:
+        if status.code in ELSEWHERE and status.details:
             if status.code == code_pb2.DATA_LOSS:
                 self._states.note_damage(address, message, status.message)
             refusal = RefusedError(status.SerializeToString())
             return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
-        if status.code in (code_pb2.CANCELLED, *_ELSEWHERE):
+        if status.code in (code_pb2.CANCELLED, *ELSEWHERE):
             return self._failure_of_grpc(status, address)
-        if _is_answer(status):
+        if is_answer(status):
             self._states.note_reply(address, None)
             return _Failure(RefusedError(status.SerializeToString()), False)
-        self._states.note_refusal(address, message, _text_of(error))
+        self._states.note_refusal(address, message, describe_call(error))
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
 
 
@@ -540,39 +473,6 @@ def _choose(before: _Failure | None, latest: _Failure) -> _Failure:
     return before if is_vague else latest
 
 
-def _is_answer(status: status_pb2.Status) -> bool:
-    """Return whether a server has understood a call.
-
-    If it names the field of a message, the message is malformed. Any other field is one of the
-    request, whose filter the index may not know.
-    """
-    if not status.details or status.code not in _ANSWERS:
-        return False
-    is_malformed = RefusedError(status.SerializeToString()).field == MESSAGE_FIELD
-    return status.code != code_pb2.INVALID_ARGUMENT or not is_malformed
-
-
-def _refusal_in(error: aio.AioRpcError) -> str | None:
-    """Return why a server refuses a call, "" if it answers, None if that is not known."""
-    status = _status_of(error)
-    if _is_answer(status):
-        return ""
-    if status.code in (code_pb2.DEADLINE_EXCEEDED, code_pb2.CANCELLED, *_ELSEWHERE):
-        return None
-    return _text_of(error)
-
-
-def _text_of(error: aio.AioRpcError) -> str:
-    """Return the code and the message of a failed call."""
-    return f"{error.code().name}: {_status_of(error).message}"
-
-
-def _is_unreachable(error: aio.AioRpcError) -> bool:
-    """Return whether gRPC says so: nothing listens there, or the connection was lost."""
-    status = _status_of(error)
-    return status.code == code_pb2.UNAVAILABLE and not status.details
-
-
 def _outcome_of(error: Exception) -> str:
     """Return how a call ended, as metrics name it."""
     if isinstance(error, UnavailableError):
@@ -584,14 +484,3 @@ def _cannot_answer(error: Exception) -> bool:
     """Return whether an answer says that its server has no worker or has damaged files."""
     codes = (code_pb2.UNAVAILABLE, code_pb2.DATA_LOSS)
     return isinstance(error, RefusedError) and error.status.code in codes
-
-
-def _status_of(error: aio.AioRpcError) -> status_pb2.Status:
-    """Return the status of a failed call; without details unless the server has sent some."""
-    for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_KEY and isinstance(value, bytes):
-            try:
-                return status_pb2.Status.FromString(value)
-            except DecodeError:
-                break
-    return status_pb2.Status(code=error.code().value[0], message=error.details() or "")

@@ -8,7 +8,9 @@ refused is repeated now and then, because others may wait for that.
 """
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, get_args
@@ -32,6 +34,7 @@ _AVOID_SECONDS: Final = 1.0
 # After these a refused call is repeated; the pause is doubled each time.
 _RETRY_SECONDS: Final = 1.0
 _RETRY_SECONDS_MAX: Final = 30.0
+_SLOW: Final = "another replica has replied sooner"
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
@@ -86,7 +89,10 @@ class ShardStates:
         self._logged: set[str] = set()
         # The damage of shards on a server: by address, index and shard.
         self._damage: dict[tuple[str, str, int], str] = {}
-        self._avoided_until: dict[str, float] = {}
+        # How often each server could not be reached.
+        self._losses: Counter[str] = Counter()
+        # Servers to ask last: until when, and why.
+        self._avoided: dict[str, tuple[float, str]] = {}
         self._changed = asyncio.Event()
 
     def follow(self, topology: Topology) -> None:
@@ -95,11 +101,12 @@ class ShardStates:
         self._faults |= dict.fromkeys(addresses - self._addresses, _NOT_CHECKED)
         self._topology = topology
         self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
-        known = self._faults.keys() | self._avoided_until.keys() | self._logged
+        known = self._faults.keys() | self._avoided.keys() | self._logged
         for address in known - addresses:
             self._faults.pop(address, None)
             self._refusals.pop(address, None)
-            self._avoided_until.pop(address, None)
+            self._avoided.pop(address, None)
+            self._losses.pop(address, None)
             self._logged.discard(address)
         self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
         self._changed.set()
@@ -207,6 +214,7 @@ class ShardStates:
     def note_fault(self, address: str, state: ReplicaState, reason: str) -> None:
         """Note why a server does not serve, and log it unless it has not replied since the last."""
         self._faults[address] = _Fault(state, reason)
+        self._losses[address] += state == "unreachable"
         if address not in self._logged:
             self._logged.add(address)
             event = "a shard server cannot be reached"
@@ -225,16 +233,27 @@ class ShardStates:
         """Note that files of the shard that a message is about are damaged on a server."""
         self._damage[_subject(address, message)] = reason
 
-    def avoid(self, addresses: Iterable[str]) -> None:
+    def avoid(self, addresses: Iterable[str], reason: str = _SLOW) -> None:
         """Ask these servers last, for a second."""
         end_time = time.monotonic() + _AVOID_SECONDS
         for address in addresses:
-            self._avoided_until[address] = end_time
+            self._avoided[address] = end_time, reason
 
     def is_reachable(self, address: str) -> bool:
         """Whether a server may reply to a call."""
         fault = self._faults.get(address)
         return fault is None or fault.state != "unreachable"
+
+    def loss_count(self, address: str) -> int:
+        """Return a number that grows whenever a server cannot be reached."""
+        return self._losses[address]
+
+    def loss_time(self, addresses: Iterable[str], before: float) -> float:
+        """Return since when none of these servers may reply, infinity if one may.
+
+        before: what this has returned a moment ago.
+        """
+        return math.inf if any(map(self.may_reply, addresses)) else min(before, time.monotonic())
 
     def may_reply(self, address: str) -> bool:
         """Whether a server may reply to a call soon: it is reachable, and a worker is up."""
@@ -267,12 +286,15 @@ class ShardStates:
             faults = (f"no server is at place {number} now{where}",)
         return ShardsMissingError([shard], [MissingPlace(number, place_count, addresses, faults)])
 
+    def _is_avoided(self, address: str) -> bool:
+        end_time, _ = self._avoided.get(address, (0.0, ""))
+        return end_time > time.monotonic()
+
     def ordered(self, addresses: Sequence[str]) -> list[str]:
         """Return addresses, those that may fail last."""
-        now = time.monotonic()
 
         def rank(address: str) -> tuple[bool, bool]:
-            return not self.is_reachable(address), self._avoided_until.get(address, 0) > now
+            return not self.is_reachable(address), self._is_avoided(address)
 
         return sorted(addresses, key=rank)
 
@@ -289,9 +311,8 @@ class ShardStates:
 
     def _describe(self, address: str, *, is_alone: bool) -> ReplicaInfo:
         fault = self._faults.get(address)
-        is_avoided = self._avoided_until.get(address, 0) > time.monotonic()
-        if fault is None and is_avoided and not is_alone:
-            fault = _Fault("avoided", "another replica has replied sooner")
+        if fault is None and self._is_avoided(address) and not is_alone:
+            fault = _Fault("avoided", self._avoided[address][1])
         return ReplicaInfo(address, *(fault or _Fault("serving", "")))
 
     def _with_damage(self, replica: ReplicaInfo, index: str, shard: int) -> ReplicaInfo:

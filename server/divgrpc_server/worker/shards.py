@@ -11,8 +11,8 @@ opened, and threads remove the copies of earlier generations when the server sta
 index changes. A copy that is damaged again after it was made again is not made a third time until a
 minute has passed.
 
-Before a build is published, a thread opens the shards of it that this server will be asked for, so
-that no call waits.
+Before a build is published, and when this server or the generation is new to a router, a thread
+opens the shards that this server will be asked for, so that no call waits.
 
 A builder may ask a shard server to work on points in its staging folder (`worker.staged`). Codes of
 a shard that is being built are copied too, before searches of it are measured.
@@ -134,7 +134,7 @@ class _Outcome(NamedTuple):
 
 
 class _Preparation(NamedTuple):
-    """An open shard of a build that is not published yet, and the folder of the build."""
+    """A shard that was opened before a call for it, and the folder of its build or generation."""
 
     core: ShardCore
     build: Path
@@ -268,7 +268,10 @@ class ShardCache:
         self._remove_copies()
 
     def prepare(self, index: str, folder: str) -> None:
-        """Start to open a shard of a build that is not published yet, after copying it."""
+        """Start to open a shard after copying it.
+
+        folder: of the shard, in a build that is not published yet or in a generation.
+        """
         threading.Thread(target=self._prepare, args=(index, folder), daemon=True).start()
 
     def _prepare(self, index: str, folder: str) -> None:
@@ -278,7 +281,9 @@ class ShardCache:
         try:
             manifest = _read_build(build, shard)
             key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
-            if self._copies is None:
+            if build.parent.name == index:
+                result = self._cores.get(key) or ShardCore(self._open_part(key))
+            elif self._copies is None:
                 # A build that is cancelled removes its files.
                 check_shard(build, manifest, shard)
                 result = ShardCore(open_shard_part(build, shard, verify=False))

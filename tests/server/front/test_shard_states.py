@@ -1,7 +1,8 @@
 """What a front knows of the state of shard servers, and what waits for it."""
 
 import asyncio
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from grpc import StatusCode
@@ -33,13 +34,16 @@ from support.processes.scripted_shard_servers import (
     with_servers,
 )
 
+# A folder without indexes.
+NOWHERE: Final = Path("/nowhere")
+
 
 @with_servers()
 async def test_the_states_of_replicas_are_known_without_calls(servers: Servers) -> None:
     there, gone = await servers.start("there", reply), "127.0.0.1:1"
     servers.front.follow(Topology(1, ((there, gone), (gone,))))
     assert [one.state for one in servers.front.replicas("points", 0)] == ["starting"] * 2
-    keeper = asyncio.ensure_future(servers.front.keep())
+    keeper = asyncio.ensure_future(servers.front.keep(NOWHERE))
     # A check that is late is made again; the test as a whole has a limit.
     while servers.meter.states != {"serving": 1, "unreachable": 2}:
         await asyncio.sleep(0.01)
@@ -92,7 +96,7 @@ async def test_a_build_waits_for_a_server_at_each_place(servers: Servers) -> Non
     """One replica is enough. The error says whether somebody is about to start the others."""
     there, gone = await servers.start("there", reply), "127.0.0.1:1"
     servers.front.follow(Topology(1, ((there, gone), (gone,))))
-    keeper = asyncio.ensure_future(servers.front.keep())
+    keeper = asyncio.ensure_future(servers.front.keep(NOWHERE))
     while servers.meter.states != {"serving": 1, "unreachable": 2}:
         await asyncio.sleep(0.01)
     servers.front._wait_seconds = 0.1
@@ -122,7 +126,7 @@ async def test_a_build_may_come_again_until_servers_are_checked(servers: Servers
     servers.front._wait_seconds = 0.0
     with pytest.raises(UnavailableError, match="are being checked"):
         await servers.front.await_places()
-    keeper = asyncio.ensure_future(servers.front.keep())
+    keeper = asyncio.ensure_future(servers.front.keep(NOWHERE))
     while servers.meter.states != {"unreachable": 2}:
         await asyncio.sleep(0.01)
     with pytest.raises(
@@ -159,7 +163,7 @@ async def test_a_server_that_lets_nobody_in_is_known_at_once(servers: Servers) -
     servers.front._wait_seconds = 0.0
     servers.front._states.note_fault(address, "unreachable", "it is not started yet")
     with capture_logs() as lines:
-        keeper = asyncio.ensure_future(servers.front.keep())
+        keeper = asyncio.ensure_future(servers.front.keep(NOWHERE))
         while servers.meter.states.get("faulty") != 1:
             await asyncio.sleep(0.01)
     assert ["have both the same version and token?" in line["event"] for line in lines] == [True]
@@ -232,7 +236,7 @@ def test_a_server_that_has_refused_a_call_is_asked_again(answer: Behaviour) -> N
         servers.front.follow(Topology(1, ((address,), (address,))))
         with pytest.raises(ShardsMissingError):
             await servers.front.ask({0: b"ab"}, 10)
-        keeper = asyncio.ensure_future(servers.front.keep())
+        keeper = asyncio.ensure_future(servers.front.keep(NOWHERE))
         call_count = len(servers.calls)
         while len(servers.calls) == call_count:
             await asyncio.sleep(0.01)

@@ -69,10 +69,10 @@ class Shards:
         assert isinstance(core, ShardCore)
         return core
 
-    def prepare(self, build: Path, shard: int = 0) -> list[tuple[str, str]]:
-        """Open a shard of a build; return what the cache has opened."""
+    def prepare(self, build: Path, shard: int = 0, parent: str = "") -> list[tuple[str, str]]:
+        """Open a shard of a build or a generation; return what the cache has opened."""
         self._is_open.clear()
-        self.cache.prepare("points", f"{build.name}/shards/{shard}")
+        self.cache.prepare("points", f"{parent}{build.name}/shards/{shard}")
         assert self._is_open.wait(20)
         return self.cache.collect()
 
@@ -124,6 +124,23 @@ def test_a_shard_of_a_build_is_open_when_it_is_published(shards: Shards) -> None
     third = key_of(build(shards.path, lambda folder: [shards.prepare(folder)].clear()))
     shards.cache.refresh("points")
     assert isinstance(shards.cache.find(str(third)), ShardCore)
+
+
+def test_a_shard_of_a_generation_is_opened_before_the_first_call(shards: Shards) -> None:
+    """Once, and not if it is open or was replaced."""
+    key = key_of(folder := build(shards.path))
+    name = f"points/{folder.name}/shards/0"
+    for _ in range(2):
+        assert shards.prepare(folder, parent="points/") == [("points", name)]
+        assert shards.cache.take_error(name) is None
+        core = shards.cache.find(str(key))
+        assert isinstance(core, ShardCore)
+    assert shards.prepare(folder, parent="points/") == [("points", name)]
+    assert shards.cache.find(str(key)) is core
+    assert shards.names == {"points.1.0"}
+    build(shards.path)
+    assert shards.prepare(folder, parent="points/") == [("points", name)]
+    assert isinstance(shards.cache.take_error(name), IndexNotFoundError)
 
 
 def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
