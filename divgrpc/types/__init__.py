@@ -484,8 +484,8 @@ class IndexInfo:
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
     degraded: whether a replica of a shard does not reply; known only to a server with `--shards`.
-    missing_shards: the shards of which no replica replies, so that queries fail unless they allow
-        partial answers.
+    missing_shards: the shards with points of which no replica replies, so that queries fail unless
+        they allow partial answers.
     """
 
     name: str

@@ -390,7 +390,7 @@ def _list_of(values: Sequence[object]) -> str:
     text = ",".join(map(str, values))
     if len(text) <= _METADATA_CHARACTERS:
         return text
-    return text[: text.rindex(",", 0, _METADATA_CHARACTERS + 1)]
+    return text[: _METADATA_CHARACTERS + 1].rpartition(",")[0]
 
 
 def _names(numbers: Sequence[int]) -> str:

@@ -85,6 +85,7 @@ class Catalog:
         if self._replicas is not None:
             for info in response.indexes:
                 _add_states(info, self._replicas)
+                await asyncio.sleep(0)  # other calls go on
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
@@ -155,7 +156,7 @@ def _add_states(
         servers = replicas(info.name, shard)
         replies = [server.state in REPLYING for server in servers]
         info.degraded = info.degraded or not replies or not all(replies)
-        if not any(replies):
+        if message.rows and not any(replies):
             info.missing_shards.append(shard)
         if with_servers:
             message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)

@@ -393,7 +393,7 @@ class Worker:
 
     def _end_late_waits(self) -> None:
         """Tell routers why their calls have waited for a shard, shortly before the deadline."""
-        if not isinstance(self._indexes, ShardCache):
+        if not self._parked or not isinstance(self._indexes, ShardCache):
             return
         end_time = time.monotonic() + _ANSWER_SECONDS
         for name, tasks in self._parked.items():

@@ -53,6 +53,8 @@ def test_a_long_message_is_cut() -> None:
         assert len(status.SerializeToString()) < 5_000
     metadata = details_of_status(StatusCode.UNAVAILABLE, status).metadata
     assert metadata["addresses"] == ",".join(addresses[:14])
+    endless = statuses.MissingPlace(0, 1, ("x" * 2_000,), ())
+    assert statuses.ShardsMissingError([0], [endless]).metadata["addresses"] == ""
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,14 @@ def test_an_index_whose_queries_fail_differs_from_one_that_lacks_a_replica(tmp_p
     for name in ("points", "others"):
         Index.build(random_points(50), path=tmp_path / name)
         divide_index(tmp_path / name, 2)
+    # Two points leave most shards empty, which are not asked.
+    Index.build(random_points(2), path=tmp_path / "few")
+    rows = [shard.rows for shard in divide_index(tmp_path / "few", 8).shards]
+    lost_shards = {("points", 1), ("few", rows.index(0))}
     up, down = ReplicaInfo("a:1", "avoided", "slow"), ReplicaInfo("a:2", "unreachable", "gone")
 
     def replicas(name: str, shard: int) -> list[ReplicaInfo]:
-        return [down, down] if (name, shard) == ("points", 1) else [up, down]
+        return [down, down] if (name, shard) in lost_shards else [up, down]
 
     catalog = Catalog(
         Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1),
@@ -59,13 +63,14 @@ def test_an_index_whose_queries_fail_differs_from_one_that_lacks_a_replica(tmp_p
     )  # fmt: skip
     answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
     infos = [*index_pb2.ListIndexesResponse.FromString(answer).indexes]
-    for name in ("others", "points"):
+    for name in ("few", "others", "points"):
         request = index_pb2.GetIndexRequest(index=name).SerializeToString()
         response = index_pb2.GetIndexResponse.FromString(asyncio.run(catalog.get_index(request)))
         infos.append(response.index)
     states = [(one.name, one.degraded, [*one.missing_shards]) for one in infos]
-    assert states == [("others", True, []), ("points", True, [1])] * 2
-    assert [len(one.shards[0].replicas) for one in infos] == [0, 0, 2, 2]
+    expected = [("few", True, []), ("others", True, []), ("points", True, [1])]
+    assert states == expected * 2
+    assert [len(one.shards[0].replicas) for one in infos] == [0] * 3 + [2] * 3
 
 
 @pytest.mark.parametrize(

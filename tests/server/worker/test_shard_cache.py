@@ -161,6 +161,26 @@ def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
     assert shards.find(key).rows
 
 
+def test_a_wait_has_a_cause(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy is made, or the shard is opened."""
+    key = str(key_of(build(shards.path)))
+    assert "is opening it" in shards.cache.explain_wait(key)
+    is_copying, goes_on, copy = threading.Event(), threading.Event(), copies_module._copy
+
+    def wait_and_copy(source: Path, target: Path) -> None:
+        is_copying.set()
+        assert goes_on.wait(20)
+        copy(source, target)
+
+    monkeypatch.setattr(copies_module, "_copy", wait_and_copy)
+    assert shards.cache.find(key) is None
+    assert is_copying.wait(20)
+    assert "is copying it" in shards.cache.explain_wait(key)
+    goes_on.set()
+    assert shards.find(ShardKey.parse(key)).rows
+    assert "is opening it" in shards.cache.explain_wait(key)
+
+
 def test_a_build_that_was_given_up_is_closed(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
