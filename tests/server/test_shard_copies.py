@@ -65,22 +65,7 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         # Those of the first generation are removed.
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
         assert {path.name.split(".")[1] for path in cache.glob("points.*")} == {"2"}
-    # A new number of shards.
-    divide_index(data / "points", 3)
-    shutil.rmtree(cache)
-    with (
-        RunningServer(tmp_path, *options, "--workers", "1") as server,
-        Client(server.target, timeout=60) as client,
-    ):
-        # The shards of an index that is there at the start, or was divided by another process, are
-        # copied without a query too.
-        eventually(lambda: len(list(cache.glob("points.3.*"))) == 3)
-        divide_index(data / "points", 2)
-        eventually(lambda: {"points.4.0", "points.4.1"} == copies_in(mapped(server)))
-        check(client, POINTS)
-        # The log goes on after the four copies of the first server.
-        assert server.log.count("a shard was copied") == 4 + 3 + 2
-    (path,) = cache.glob("points.4.1.*/shards/1/vectors.npy")
+    (path,) = cache.glob("points.2.1.*/shards/1/vectors.npy")
     data_before = path.read_bytes()
     path.write_bytes(data_before[:-1] + bytes([data_before[-1] ^ 1]))
     shutil.copytree(path.parents[2], cache / "points.1.0.00000000")
@@ -92,6 +77,24 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         check(client, POINTS)
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
     assert path.read_bytes() == data_before
+
+
+def test_shards_are_copied_without_a_query(tmp_path: Path) -> None:
+    """When the server starts, and when another process has divided the index."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    data.mkdir()
+    Index.build(POINTS, path=data / "points")
+    divide_index(data / "points", 3)
+    options = ("--data-dir", str(data), "--shards", "2", "--cache-dir", str(cache))
+    with (
+        RunningServer(tmp_path, *options, "--workers", "1") as server,
+        Client(server.target, timeout=60) as client,
+    ):
+        eventually(lambda: {f"points.2.{n}" for n in range(3)} == copies_in(mapped(server)))
+        divide_index(data / "points", 2)
+        eventually(lambda: {"points.3.0", "points.3.1"} == copies_in(mapped(server)))
+        check(client, POINTS)
+        assert server.log.count("a shard was copied") == 3 + 2
 
 
 def test_a_late_query_says_that_a_copy_is_made(tmp_path: Path) -> None:
