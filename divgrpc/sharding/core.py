@@ -23,8 +23,10 @@ from divgrpc.sharding.layouts import (
     CELLS_BY_CODE,
     SCAN,
     TABLES,
+    VALUE_BYTES_MAX,
     VECTOR_BYTES_MAX,
 )
+from divgrpc.sharding.limited_cache import LimitedCache
 from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher, nearest_places
@@ -62,7 +64,7 @@ class ShardCore:
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
         self._stored = PartPoints(manifest, generation.arrays, self.rows)
-        self._passing: dict[str, PassingRows] = {}
+        self._passing: LimitedCache[PassingRows] = LimitedCache(_FILTER_BYTES_MAX)
         # The last restriction, and the points that meet it.
         self._last: tuple[tuple[bytes, bytes], PassingRows | None] | None = None
         self._description = layouts.describe_reply(
@@ -71,6 +73,7 @@ class ShardCore:
             has_payloads=manifest.has_payloads,
         )
         self._counts = layouts.count_reply(self._description)
+        self._values = layouts.values_reply(self._description)
 
     @classmethod
     def of_codes(
@@ -138,7 +141,13 @@ class ShardCore:
             "tags": hits.tags,
             "nearest": nearest,
         }
-        return layouts.FIND_REPLY.pack(columns | self._vectors(hits.rows[nearest]))
+        rows = hits.rows[nearest]
+        reply = layouts.FIND_REPLY.pack(columns | self._vectors(rows))
+        if not len(request["attributes"]):
+            return reply
+        values = {"ids": ids[nearest], **self._stored.values_at(rows, request["attributes"])}
+        size = sum(column.nbytes for column in values.values())
+        return join([reply, self._values.pack(values if size <= VALUE_BYTES_MAX else {})])
 
     def _search(
         self,
@@ -211,10 +220,7 @@ class ShardCore:
         passing = self._passing.get(key)
         if passing is None:
             passing = PassingRows(self._filters.flags(condition))
-            kept = sum(len(key) + rows.bytes_max for key, rows in self._passing.items())
-            if kept + len(key) + passing.bytes_max > _FILTER_BYTES_MAX:
-                self._passing.clear()
-            self._passing[key] = passing
+            self._passing.put(key, passing, len(key) + passing.bytes_max)
         return passing
 
     def _vectors(self, rows: npt.NDArray[np.int32]) -> dict[str, Array]:
