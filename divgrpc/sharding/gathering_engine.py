@@ -58,8 +58,6 @@ _LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=Tr
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
-# Columns of a reply to a `COUNT_REQUEST`, and a reader of the values in them.
-_Values: TypeAlias = tuple[dict[str, Array], RowReader]
 # Maximum number of bytes of the different values of points that are kept.
 _VALUE_BYTES_MAX: Final = 16 << 20
 _NO_PARTS: Final = np.zeros(len(Parts._fields), np.uint8)
@@ -104,8 +102,8 @@ class GatheringEngine(Engine):
         self._filter_counts = FilterCounts(self._n_cells)
         self._columns = GatheredColumns(self.arrays, self.manifest.attributes, self.dims)
         self._values = GatheredValues(self._columns, layouts.values_reply(self._description))
-        # Readers of different values of points that pass a filter, by the filter and attributes.
-        self._populations: LimitedCache[_Values] = LimitedCache(_VALUE_BYTES_MAX)
+        # The different values of points that pass a filter, by the filter and attributes.
+        self._populations: LimitedCache[dict[str, Array]] = LimitedCache(_VALUE_BYTES_MAX)
         self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
         self._widths = {"vectors": self.dims, "sizes": 1 + len(Parts._fields)}
         self.transcript = Transcript()
@@ -398,8 +396,10 @@ class GatheringEngine(Engine):
     def _population(self, quotas: Sequence[Quota], every: PassingRows) -> Population:
         within = self._within(every)
         with reading():
-            arrays, reader = self._values_within(within, quotas)
+            arrays = self._values_within(within, quotas)
             places = np.arange(len(arrays["keys"]))
+            # Readers keep words, so they are not kept.
+            reader = RowReader(arrays, len(places), self.manifest.attributes)
             values = tuple(QuotaColumn(*reader.numbers(q.attribute, places)) for q in quotas)
 
         def select(flags: Flags) -> PassingRows:
@@ -408,23 +408,22 @@ class GatheringEngine(Engine):
 
         return Population(values, arrays["keys"], arrays["members"], select)
 
-    def _values_within(self, within: PassingSomewhere, quotas: Sequence[Quota]) -> "_Values":
+    def _values_within(self, within: PassingSomewhere, quotas: Sequence[Quota]) -> dict[str, Array]:
         """Return the different values of points, kept as `_count_points` keeps numbers."""
         numbers = self._numbers_of([quota.attribute for quota in quotas])
         filters = within.restriction.key
-        values = self._populations.get((filters, numbers.tobytes()))
-        if filters is not None and values is not None:
-            return values
+        arrays = self._populations.get((filters, numbers.tobytes()))
+        if filters is not None and arrays is not None:
+            return arrays
         columns = within.columns | {"attributes": numbers}
         replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
         arrays = self._columns.joined(self._counts, list(replies.values()))
-        values = arrays, RowReader(arrays, len(arrays["keys"]), self.manifest.attributes)
         if arrays["members"].sum() != within.count:
             raise IndexDamagedError(UNREADABLE)
         size = sum(arrays[column.name].nbytes for column in self._counts.columns)
         if filters is not None and size <= _VALUE_BYTES_MAX:
-            self._populations.put((filters, numbers.tobytes()), values, len(filters) + size)
-        return values
+            self._populations.put((filters, numbers.tobytes()), arrays, len(filters) + size)
+        return arrays
 
     def _numbers_of(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return the numbers of attributes, ascending."""
