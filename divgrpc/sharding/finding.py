@@ -12,6 +12,7 @@ if all that it sent are within the limit, it is asked again for as many as the l
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -43,7 +44,8 @@ _COUNT_BYTES_MAX: Final = 4 << 20
 _NO_KEYS: Final = np.empty(0, np.int64)
 
 
-class Restriction(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Restriction:
     """What points must meet.
 
     filters: they pass all these filters.
@@ -53,20 +55,21 @@ class Restriction(NamedTuple):
 
     filters: tuple[Filter, ...] = ()
     exclude_ids: Sequence[int] | Sequence[str] = ()
-    exclude_keys: IntArray = _NO_KEYS
+    exclude_keys: IntArray = field(default_factory=lambda: _NO_KEYS)
+
+    @functools.cached_property
+    def _encoded(self) -> bytes:
+        return conditions.encode(self.filters, self.exclude_ids)
 
     @property
     def key(self) -> bytes | None:
         """The filters as bytes; None if ids are excluded, which few queries repeat."""
-        if self.exclude_ids or len(self.exclude_keys):
-            return None
-        return conditions.encode(self.filters)
+        return None if self.exclude_ids or len(self.exclude_keys) else self._encoded
 
     @property
     def columns(self) -> dict[str, Array]:
         """The columns of requests that say this."""
-        encoded = conditions.encode(self.filters, self.exclude_ids)
-        return {"filter": np.frombuffer(encoded, np.uint8), "exclude": self.exclude_keys}
+        return {"filter": np.frombuffer(self._encoded, np.uint8), "exclude": self.exclude_keys}
 
 
 class PassingSomewhere(PassingRows):
@@ -96,12 +99,12 @@ class PassingSomewhere(PassingRows):
     def without(self, rows: IntArray) -> PassingRows:
         """Return the points that pass, except the points with the keys `rows` (m,)."""
         keys = np.union1d(self.restriction.exclude_keys, rows)
-        return self._count_points(self.restriction._replace(exclude_keys=keys))
+        return self._count_points(replace(self.restriction, exclude_keys=keys))
 
     def that_pass(self, condition: Filter) -> "PassingSomewhere":
         """Return those of the points that also pass a filter."""
         filters = (*self.restriction.filters, condition)
-        return self._count_points(self.restriction._replace(filters=filters))
+        return self._count_points(replace(self.restriction, filters=filters))
 
 
 class FilterCounts:
