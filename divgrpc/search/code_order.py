@@ -37,6 +37,13 @@ class CodeOrder:
         sums = np.concatenate(([0], np.cumsum(by_place, dtype=np.int32)))
         return by_place, np.diff(sums[self._cells.starts]).astype(np.int32)
 
+    def count(self, rows: RowNumbers) -> Array:
+        """Return the number (C,) int32 of different rows in each cell; empty without cells."""
+        if not len(self._cells.starts):
+            return NO_FILTER.cells
+        cells = self.cells_of(self.places_of(rows))
+        return np.bincount(cells, minlength=len(self._cells.starts) - 1).astype(np.int32)
+
     def copy_flags(self, flags: Array) -> Array:
         """Return a copy of flags that has those of all places."""
         return flags.copy()

@@ -11,7 +11,7 @@ quotas, so that the selector has a choice.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from divgrpc.columns.quotas import rules_of
 from divgrpc.columns.reader import ValueNumbers
 from divgrpc.kernels import records
 from divgrpc.kernels.greedy import CROWDED_RATIO
-from divgrpc.quotas.bounds import Bounds, QuotaColumn, key_of
+from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.quotas.completions import Effort, Programme, Signatures
 from divgrpc.search.arrays import Answers, empty_answers, no_answers
 from divgrpc.search.passing import PassingRows
@@ -42,6 +42,8 @@ from divgrpc.types.filters import Condition, Filter
 from divgrpc.types.quotas import Quota, Quotas, QuotaShortfall
 from divgrpc.vectors import Rows
 
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 # Maximum number of times that candidates are searched for which complete picks.
 _COMPLETIONS_MAX: Final = 4
 # Further searches for a choice of candidates, beside those that the quotas need.
@@ -298,17 +300,9 @@ class _QuotaQuery:
         arrays, available = self._bounds.arrays, self._bounds.available
         if not self._bounds.has_lows:
             return
-        is_larger = False
         # If more values need results than there are results, some cannot get any.
-        for place in np.flatnonzero(available < share * arrays.lows)[: self._k].tolist():
-            value = self._bounds.value(place)
-            condition = condition_of(self._rules[value.quota].attribute, [value.value])
-            passing = self._source.narrow(condition)
-            required = share * int(arrays.lows[place])
-            if passing.count > available[place]:
-                is_larger = True
-                self._add(self._search(passing, required))
-        if is_larger:
+        places = np.flatnonzero(available < share * arrays.lows)[: self._k]
+        if self._search_values(places, share * arrays.lows[places]):
             self._merge(base)
 
     def _find_farther(self, base: _Nearest, share: int) -> None:
@@ -355,6 +349,40 @@ class _QuotaQuery:
         self._add(self._search(passing, max(lack, self._k)))
         self._merge(base)
         return len(self._rows) > before
+
+    def _search_values(self, places: IntArray, required: IntArray) -> bool:
+        """Search for points with the values at some places, if the pool does not have all of them.
+
+        required: for each value, the number of candidates that are kept, if it is not 0.
+
+        Returns whether there were such points.
+        """
+        parts = self._narrow_each([self._conditions([place])[0] for place in places.tolist()])
+        available = self._bounds.available[places].tolist()
+        searches = [
+            (passing, least)
+            for passing, count, least in zip(parts, available, required.tolist(), strict=True)
+            if passing.count > count
+        ]
+        self._search_each(searches)
+        return bool(searches)
+
+    def _narrow_each(self, conditions: Sequence[Condition]) -> list[PassingRows]:
+        """Return the points that pass each of some conditions."""
+        return self._for_each(self._source.narrow, conditions)
+
+    def _search_each(self, searches: Sequence[tuple[PassingRows, int]]) -> None:
+        """Search for each number of points, at least 1, among those of each object."""
+        for nearest in self._for_each(lambda search: self._search(*search), searches):
+            self._add(nearest)
+
+    def _for_each(self, call: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
+        """Return the results of a call; shards are asked about all items in the same rounds."""
+        results: list[ResultT] = []
+        self._source.searcher.for_each(
+            range(len(items)), lambda number: results.append(call(items[number]))
+        )
+        return results
 
     def _search(self, passing: PassingRows, required: int) -> _Nearest:
         plan = self._source.plan_of(passing)
@@ -407,10 +435,9 @@ class _QuotaQuery:
         conditions = [self._conditions([place]) for place in lacking]
         if room < self._k - len(lacking):
             conditions.append(())
-        for must in conditions:
-            passing = self._source.narrow(replace(full, must=must))
-            if passing.count:
-                self._add(self._search(passing, self._share(base) * self._k))
+        required = self._share(base) * self._k
+        parts = self._narrow_each([replace(full, must=must) for must in conditions])
+        self._search_each([(passing, required) for passing in parts if passing.count])
         self._merge(base)
         return len(self._rows) > before
 
@@ -475,10 +502,14 @@ class _QuotaQuery:
             selection = programme.relax()[0]
         of_points, of_pool = np.split(signatures.of_points, [len(order)])
         lacking = np.flatnonzero(selection > np.bincount(of_pool, minlength=len(selection)))
-        for signature in lacking.tolist():
+
+        def select(signature: int) -> PassingRows:
             flags = np.zeros(len(order), np.bool_)
             flags[order[of_points == signature]] = True
-            self._add(self._search(population.select(flags), int(selection[signature])))
+            return population.select(flags)
+
+        parts = self._for_each(select, lacking.tolist())
+        self._search_each(list(zip(parts, selection[lacking].tolist(), strict=True)))
         if len(lacking):
             self._merge(base)
 
@@ -488,26 +519,18 @@ class _QuotaQuery:
         assert group_by is not None  # noqa: S101  # the caller checks
         if not len(picks.places):
             return picks
-        counts, available = self._bounds.counts_of(picks.places), self._bounds.available
+        counts = self._bounds.counts_of(picks.places)
         opened = np.flatnonzero(counts)
         short = opened[counts[opened] < group_by.per_group]
-        is_larger = False
-        for place in short.tolist() if self._size < self._source.every.count else ():
-            condition = condition_of(group_by.attribute, [self._bounds.value(place).value])
-            passing = self._source.narrow(condition)
-            if passing.count > available[place]:
-                is_larger = True
-                self._add(self._search(passing, group_by.per_group))
-        if not is_larger:
+        required = np.full(len(short), group_by.per_group)
+        has_every_point = self._size >= self._source.every.count
+        if has_every_point or not self._search_values(short, required):
             return picks
-        values = {key_of(self._bounds.value(place).value) for place in opened.tolist()}
+        rows = self._rows[picks.places]
         self._merge(base)
-        kept = [
-            place
-            for place in range(len(self._bounds.arrays.lows))
-            if key_of(self._bounds.value(place).value) in values
-        ]
-        self._keep(np.flatnonzero(np.isin(self._bounds.arrays.values, kept)))
+        values = self._bounds.arrays.values
+        of_picks = values[np.isin(self._rows, rows)]
+        self._keep(np.flatnonzero(np.isin(values, of_picks)))
         return self._select(base)
 
     def _keep(self, places: IntArray) -> None:

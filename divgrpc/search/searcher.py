@@ -240,10 +240,10 @@ class Searcher:
             if next_plan is not None:
                 answers.put(row, self.answer(queries[row : row + 1], next_plan, passing))
 
-        self._for_each(range(len(queries)), answer_again)
+        self.for_each(range(len(queries)), answer_again)
         return answers
 
-    def _for_each(self, rows: Iterable[int], answer: Callable[[int], None]) -> None:
+    def for_each(self, rows: Iterable[int], answer: Callable[[int], object]) -> None:
         """Answer rows one by one."""
         for row in rows:
             answer(row)
@@ -267,7 +267,7 @@ class Searcher:
             if not is_only:
                 answers.put(row, single)
 
-        self._for_each(range(len(queries)), answer_row)
+        self.for_each(range(len(queries)), answer_row)
         return answers
 
     def find_candidates(

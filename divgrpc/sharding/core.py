@@ -23,15 +23,16 @@ from divgrpc.sharding.layouts import (
     CELLS_BY_CODE,
     SCAN,
     TABLES,
+    VALUE_BYTES_MAX,
     VECTOR_BYTES_MAX,
 )
+from divgrpc.sharding.limited_cache import LimitedCache
 from divgrpc.sharding.messages import Buffer, divide, join
 from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.searcher import NO_POINTS, ShardHits, ShardSearcher, nearest_places
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IntArray
-from divgrpc.types.filters import Filter
 from divgrpc.vectors import Rows, SparseRows
 
 # Names of the arrays that the operation "measure" reads beside ids.
@@ -42,6 +43,9 @@ CODE_ARRAYS: Final = frozenset(
 )
 # Maximum number of bytes of filters and of the rows that pass them, which are kept.
 _FILTER_BYTES_MAX: Final = 64 << 20
+# Points that pass a filter are counted one by one, instead of by flags of all points, if there are
+# so many times as many points.
+_FEW_RATIO: Final = 8
 
 
 class ShardCore:
@@ -62,7 +66,7 @@ class ShardCore:
             generation.arrays, self.rows, self._reader.ids, manifest.attributes
         )
         self._stored = PartPoints(manifest, generation.arrays, self.rows)
-        self._passing: dict[str, PassingRows] = {}
+        self._passing: LimitedCache[PassingRows] = LimitedCache(_FILTER_BYTES_MAX)
         # The last restriction, and the points that meet it.
         self._last: tuple[tuple[bytes, bytes], PassingRows | None] | None = None
         self._description = layouts.describe_reply(
@@ -71,6 +75,7 @@ class ShardCore:
             has_payloads=manifest.has_payloads,
         )
         self._counts = layouts.count_reply(self._description)
+        self._values = layouts.values_reply(self._description)
 
     @classmethod
     def of_codes(
@@ -138,7 +143,13 @@ class ShardCore:
             "tags": hits.tags,
             "nearest": nearest,
         }
-        return layouts.FIND_REPLY.pack(columns | self._vectors(hits.rows[nearest]))
+        rows = hits.rows[nearest]
+        reply = layouts.FIND_REPLY.pack(columns | self._vectors(rows))
+        if not len(request["attributes"]):
+            return reply
+        values = {"ids": ids[nearest], **self._stored.values_at(rows, request["attributes"])}
+        size = sum(column.nbytes for column in values.values())
+        return join([reply, self._values.pack(values if size <= VALUE_BYTES_MAX else {})])
 
     def _search(
         self,
@@ -193,10 +204,7 @@ class ShardCore:
         key = condition, excluded.tobytes()
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        passing: PassingRows | None = None
-        for part in conditions.decode(condition):
-            rows = self._rows_that_pass_filter(part)
-            passing = rows if passing is None else rows.within(passing)
+        passing = self._rows_that_pass_all(condition)
         if len(excluded):
             every = PassingRows(np.ones(self.rows, np.bool_)) if passing is None else passing
             removed = self._reader.ids.rows_of_keys(excluded)
@@ -204,17 +212,20 @@ class ShardCore:
         self._last = key, passing
         return passing
 
-    def _rows_that_pass_filter(self, condition: Filter) -> PassingRows:
-        """Return the points that pass a filter, kept because many requests repeat a filter."""
-        # A text, because equal filters may have values of different types: True equals 1.
-        key = repr(condition)
-        passing = self._passing.get(key)
-        if passing is None:
-            passing = PassingRows(self._filters.flags(condition))
-            kept = sum(len(key) + rows.bytes_max for key, rows in self._passing.items())
-            if kept + len(key) + passing.bytes_max > _FILTER_BYTES_MAX:
-                self._passing.clear()
-            self._passing[key] = passing
+    def _rows_that_pass_all(self, condition: bytes) -> PassingRows | None:
+        """Return the points that pass filters, kept because many requests repeat them."""
+        passing = self._passing.get(condition)
+        if passing is not None:
+            return passing
+        filters = conditions.decode(condition)
+        if len(filters) == 1:
+            passing = PassingRows(self._filters.flags(filters[0]))
+        for part in filters if passing is None else ():
+            rows = self._rows_that_pass_all(conditions.encode([part]))
+            assert rows is not None  # noqa: S101  # there is a filter
+            passing = rows if passing is None else rows.within(passing)
+        if passing is not None:
+            self._passing.put(condition, passing, len(condition) + passing.bytes_max)
         return passing
 
     def _vectors(self, rows: npt.NDArray[np.int32]) -> dict[str, Array]:
@@ -257,11 +268,18 @@ class ShardCore:
             passing = PassingRows(np.ones(self.rows, np.bool_))
         columns: dict[str, Array] = {
             "count": np.array([passing.count], np.int64),
-            "cells": passing.by_code(self._searcher.order).cells,
+            "cells": self._count_cells(passing),
         }
         if len(attributes) and passing.count:
             columns |= self._stored.values_of(passing, attributes)
         return self._counts.pack(columns)
+
+    def _count_cells(self, passing: PassingRows) -> Array:
+        """Return the number (C,) of points in each cell; empty without cells."""
+        order = self._searcher.order
+        if _FEW_RATIO * passing.count > self.rows:
+            return passing.by_code(order).cells
+        return order.count(passing.by_row.rows)
 
     def _scroll(self, message: Buffer) -> bytes:
         passing = self._rows_that_pass(layouts.SCROLL_REQUEST.unpack(message))

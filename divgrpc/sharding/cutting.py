@@ -1,8 +1,8 @@
 """Divides a generation of one index among shards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -200,7 +200,19 @@ def columns_of_rows(
             part[name + BYTES], part[name + ENDS] = _take_spans(
                 arrays[name + BYTES], arrays[name + ENDS], rows
             )
-    for number, attribute in enumerate(attributes):
+    return part | values_of_rows(attributes, arrays, rows, range(len(attributes)))
+
+
+def values_of_rows(
+    attributes: Sequence[Attribute],
+    arrays: Mapping[str, Array],
+    rows: npt.NDArray[np.integer[Any]],
+    numbers: Iterable[int],
+) -> dict[str, Array]:
+    """Return the values of the attributes with some numbers, as `columns_of_rows` does."""
+    part: dict[str, Array] = {}
+    for number in numbers:
+        attribute = attributes[number]
         values, ends = array_name(number, "values"), array_name(number, "ends")
         if attribute.multi:
             part[values], part[ends] = _take_spans(arrays[values], arrays[ends], rows)
@@ -209,7 +221,9 @@ def columns_of_rows(
     return part
 
 
-def _take_spans(values: Array, ends: IntArray, rows: IntArray) -> tuple[Array, IntArray]:
+def _take_spans(
+    values: Array, ends: IntArray, rows: npt.NDArray[np.integer[Any]]
+) -> tuple[Array, IntArray]:
     """Return the values of some rows, one row after another, and where each row ends."""
     starts = np.where(rows > 0, ends[rows - 1], 0)
     sizes = ends[rows] - starts

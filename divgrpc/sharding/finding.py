@@ -11,7 +11,8 @@ if all that it sent are within the limit, it is asked again for as many as the l
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
@@ -27,8 +28,10 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.sharding import conditions, layouts
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.layouts import ALL, CELLS, CELLS_BY_CODE, SCAN, TABLES, VECTOR_BYTES_MAX
+from divgrpc.sharding.limited_cache import LimitedCache
 from divgrpc.sharding.merging import Candidates, Merger, Question, Replies, Selection, Sources
-from divgrpc.sharding.rounds import Transcript
+from divgrpc.sharding.messages import Buffer
+from divgrpc.sharding.rounds import Transcript, parts_of
 from divgrpc.types import IntArray
 from divgrpc.types.filters import Filter
 from divgrpc.vectors import SparseRows
@@ -38,12 +41,11 @@ _SIGNED: Final = 2**63
 _AGAIN_SHARE: Final = 0.003
 # Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
 _COUNT_BYTES_MAX: Final = 4 << 20
-# About what Python takes for one of them beside its bytes.
-_ENTRY_BYTES: Final = 500
 _NO_KEYS: Final = np.empty(0, np.int64)
 
 
-class Restriction(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Restriction:
     """What points must meet.
 
     filters: they pass all these filters.
@@ -53,20 +55,21 @@ class Restriction(NamedTuple):
 
     filters: tuple[Filter, ...] = ()
     exclude_ids: Sequence[int] | Sequence[str] = ()
-    exclude_keys: IntArray = _NO_KEYS
+    exclude_keys: IntArray = field(default_factory=lambda: _NO_KEYS)
+
+    @functools.cached_property
+    def _encoded(self) -> bytes:
+        return conditions.encode(self.filters, self.exclude_ids)
 
     @property
     def key(self) -> bytes | None:
         """The filters as bytes; None if ids are excluded, which few queries repeat."""
-        if self.exclude_ids or len(self.exclude_keys):
-            return None
-        return conditions.encode(self.filters)
+        return None if self.exclude_ids or len(self.exclude_keys) else self._encoded
 
     @property
     def columns(self) -> dict[str, Array]:
         """The columns of requests that say this."""
-        encoded = conditions.encode(self.filters, self.exclude_ids)
-        return {"filter": np.frombuffer(encoded, np.uint8), "exclude": self.exclude_keys}
+        return {"filter": np.frombuffer(self._encoded, np.uint8), "exclude": self.exclude_keys}
 
 
 class PassingSomewhere(PassingRows):
@@ -96,37 +99,45 @@ class PassingSomewhere(PassingRows):
     def without(self, rows: IntArray) -> PassingRows:
         """Return the points that pass, except the points with the keys `rows` (m,)."""
         keys = np.union1d(self.restriction.exclude_keys, rows)
-        return self._count_points(self.restriction._replace(exclude_keys=keys))
+        return self._count_points(replace(self.restriction, exclude_keys=keys))
 
     def that_pass(self, condition: Filter) -> "PassingSomewhere":
         """Return those of the points that also pass a filter."""
         filters = (*self.restriction.filters, condition)
-        return self._count_points(self.restriction._replace(filters=filters))
+        return self._count_points(replace(self.restriction, filters=filters))
 
 
 class FilterCounts:
     """The numbers of points that pass filters, kept because many queries repeat a filter."""
 
-    def __init__(self) -> None:
-        self._counts: dict[bytes, tuple[int, npt.NDArray[np.int32]]] = {}
-        self._bytes = 0
+    def __init__(self, cells: int) -> None:
+        """Keep the numbers of points of an index with so many cells, 0 without cells."""
+        self._cells = cells
+        # The number of all points; the cells with such points, and their numbers.
+        self._counts: LimitedCache[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int32]]] = (
+            LimitedCache(_COUNT_BYTES_MAX)
+        )
 
     def get(self, restriction: Restriction) -> tuple[int, npt.NDArray[np.int32]] | None:
         """Return the numbers of points in all cells and in each; None if they are not kept."""
         key = restriction.key
-        return None if key is None else self._counts.get(key)
+        counts = None if key is None else self._counts.get(key)
+        if counts is None:
+            return None
+        total, places, numbers = counts
+        cells = np.zeros(self._cells, np.int32)
+        cells[places] = numbers
+        return total, cells
 
     def keep(self, restriction: Restriction, total: int, cells: npt.NDArray[np.int32]) -> None:
         """Keep the numbers of points, unless ids are excluded."""
         key = restriction.key
         if key is None:
             return
-        size = len(key) + cells.nbytes + _ENTRY_BYTES
-        if self._bytes + size > _COUNT_BYTES_MAX:
-            self._counts.clear()
-            self._bytes = 0
-        self._counts[key] = total, cells
-        self._bytes += size
+        # Most filters of quotas are on one value, which few points have.
+        places = np.flatnonzero(cells).astype(np.int32)
+        numbers = cells[places]
+        self._counts.put(key, (total, places, numbers), len(key) + places.nbytes + numbers.nbytes)
 
 
 def columns_of(passing: PassingRows | None) -> dict[str, Array]:
@@ -229,6 +240,8 @@ class Finder:
     rows: number of points of each shard.
     has_terms: whether codes estimate distances (`Hashing.terms`).
     row_bytes: number of bytes of the vector of a dense point, or of the mean sparse point.
+    attributes: (a,) numbers of attributes whose values shards send with vectors.
+    values: the messages with these values so far, as `layouts.values_reply`, each with its shard.
     """
 
     def __init__(
@@ -241,7 +254,10 @@ class Finder:
         *,
         has_terms: bool,
         row_bytes: int,
+        attributes: npt.NDArray[np.int32],
     ) -> None:
+        self.values: list[tuple[int, Buffer]] = []
+        self._attributes = attributes
         self._shards = [shard for shard, count in enumerate(rows) if count]
         self._transcript, self._has_terms, self._row_bytes = transcript, has_terms, row_bytes
         self._merger, self._whole_plan, self._plan = merger, plan, plan.kernel
@@ -294,7 +310,7 @@ class Finder:
         """Ask all shards for their share, and return the replies."""
         share = inquiry.amounts.share(len(self._shards))
         message = self._message(inquiry.query, inquiry.how, share)
-        messages = self._transcript.ask("find", dict.fromkeys(self._shards, message))
+        messages = self._ask_all("find", dict.fromkeys(self._shards, message))
         if messages is None:
             return None
         sources = Sources.of(layouts.FIND_REPLY, messages)
@@ -309,14 +325,23 @@ class Finder:
         """
         message = self._message(inquiry.query, inquiry.how, inquiry.amounts)
         shards = [before.sources.shards[number] for number in again]
-        more = self._transcript.ask("more", dict.fromkeys(shards, message))
+        more = self._ask_all("more", dict.fromkeys(shards, message))
         if more is None:
             return None
         amounts = before.sizes[:, : replies.POINTS]
         amounts[again] = inquiry.amounts.rows, inquiry.amounts.vectors
         messages = dict(zip(before.sources.shards, before.sources.messages, strict=True))
-        sources = Sources.of(layouts.FIND_REPLY, messages | more)
+        sources = Sources.of(layouts.FIND_REPLY, {**messages, **more})
         return self._merger.join(sources, inquiry.rule, amounts)
+
+    def _ask_all(self, name: str, messages: dict[int, bytes]) -> Mapping[int, Buffer] | None:
+        """Return the `FIND_REPLY` of each shard, and keep the values that come with it."""
+        received = self._transcript.ask(name, messages)
+        if received is None or not len(self._attributes):
+            return received
+        parts = {shard: parts_of(shard, message, 2) for shard, message in received.items()}
+        self.values += [(shard, values) for shard, (_, values) in parts.items()]
+        return {shard: reply for shard, (reply, _) in parts.items()}
 
     def _message(self, query: HashedQuery, how: int, amounts: _Amounts) -> bytes:
         """Return the message that asks a shard for points."""
@@ -336,6 +361,7 @@ class Finder:
         numbers[layouts.PROBES], numbers[layouts.UNIFORM] = plan.n_probes, plan.uniform
         numbers[layouts.SEED] = seed - 2 * _SIGNED if seed >= _SIGNED else seed
         columns: dict[str, Array] = {"numbers": numbers, **self._restriction}
+        columns["attributes"] = self._attributes
         if how != ALL:
             columns["margins"] = query.margins
         if how in {CELLS, CELLS_BY_CODE}:

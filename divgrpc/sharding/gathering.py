@@ -34,6 +34,7 @@ from divgrpc.sharding.finding import (
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.held_points import HeldPoints
 from divgrpc.sharding.merging import Candidates, Form, Merger
+from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
@@ -44,6 +45,7 @@ _ROOM_VALUES: Final = 1 << 16
 # Number of hashed queries that a searcher keeps.
 _KEPT_QUERIES: Final = 32
 _NO_DISTANCES: Final = np.empty(0, np.float32)
+NO_ATTRIBUTES: Final = np.empty(0, np.int32)
 _NO_CELLS: Final = np.empty(0, np.int32)
 # The greatest number in the statistics of a query; all shards together may have more points.
 _COUNT_MAX: Final = 2**32 - 1
@@ -125,6 +127,8 @@ class GatheringSearcher(Searcher):
         self._held = HeldPoints(
             dims, lambda points: Searcher(self._shared | points, self._build, dims)
         )
+        # Numbers of attributes whose values are wanted with the points that are found.
+        self.attributes = NO_ATTRIBUTES
         self.transcript = Transcript()
         self._fit(_ROOM_POINTS, _ROOM_VALUES)
 
@@ -138,6 +142,12 @@ class GatheringSearcher(Searcher):
         """Begin a call, or a part of it, with these replies."""
         self._transcript = transcript
         self._held.clear()
+        self._values: list[tuple[int, Buffer]] = []
+
+    def take_values(self) -> list[tuple[int, Buffer]]:
+        """Return messages with values of `attributes`, each with its shard, that came meanwhile."""
+        values, self._values = self._values, []
+        return values
 
     def _fit(self, points: int, values: int) -> None:
         """Make room for so many points."""
@@ -159,7 +169,14 @@ class GatheringSearcher(Searcher):
     def find_candidates(
         self, query: Rows, plan: QueryPlan, passing: PassingRows | None
     ) -> tuple[CandidateSet, Answers]:
-        """Return the candidates of one query, and the answer without results; hold them."""
+        """Return the candidates of one query, and the answer without results; hold them.
+
+        If searches that wait for replies may get as many vectors as a router takes in a round,
+        this raises `UnansweredError`.
+        """
+        open_points = sum(self._rows) if passing is None else passing.count
+        if self.transcript.count_missing("find") >= self.rows_together(plan, open_points):
+            self.transcript.check()
         single = empty_answers(1, plan.parameters.k, plan.parameters)
         self._run(query, plan, single, passing)
         count = int(single.counts[0])
@@ -211,11 +228,12 @@ class GatheringSearcher(Searcher):
         """
         finder = Finder(
             self._rows, self.transcript, self._merger, plan, passing, has_terms=self._has_terms,
-            row_bytes=self._row_bytes,
+            row_bytes=self._row_bytes, attributes=self.attributes,
         )  # fmt: skip
         hashed = self._hash(queries, plan, passing)
         candidate_sets = [finder.find(query, finder.first_vectors) for query in hashed]
         self.transcript.check()
+        self._values += finder.values
         for row, candidates in enumerate(candidate_sets):
             assert candidates is not None  # noqa: S101  # no reply is missing
             self._select_from(candidates, row, plan, answers, finder.first_vectors)
@@ -226,7 +244,7 @@ class GatheringSearcher(Searcher):
                 self._select_from(grown, row, _with_pool(plan, row, answers, wider), answers, wider)
         self.transcript.check()
 
-    def _for_each(self, rows: Iterable[int], answer: Callable[[int], None]) -> None:
+    def for_each(self, rows: Iterable[int], answer: Callable[[int], object]) -> None:
         """Answer rows one by one, such that all of them ask in the same round."""
         for row in rows:
             try:
@@ -248,6 +266,7 @@ class GatheringSearcher(Searcher):
         A router answers a query by several computations, so the latest queries are kept.
         """
         restriction = [column.tobytes() for column in columns_of(passing).values()]
+        restriction.append(self.attributes.tobytes())
         hashed = []
         for row in range(len(queries)):
             query = queries[row : row + 1]

@@ -4,14 +4,14 @@ A row is the key of a point here: its integer id, or the key of its text id. A s
 points that it has gathered.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.columns.annotations import INDPTR
@@ -32,7 +32,15 @@ from divgrpc.search.reports import ids_of
 from divgrpc.search.results import joined
 from divgrpc.sharding import checks, layouts
 from divgrpc.sharding.finding import FilterCounts, PassingSomewhere, Restriction, columns_of
-from divgrpc.sharding.gathering import GatheringSearcher
+from divgrpc.sharding.gathered_columns import (
+    UNREADABLE,
+    GatheredColumns,
+    GatheredValues,
+    check_rows,
+    reading,
+)
+from divgrpc.sharding.gathering import NO_ATTRIBUTES, GatheringSearcher
+from divgrpc.sharding.limited_cache import LimitedCache
 from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.part_points import PartPoints
 from divgrpc.sharding.partial import without
@@ -49,8 +57,9 @@ from divgrpc.vectors import RowsLike, SparseRows, as_rows, query_rows
 _LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=True)
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
-_UNREADABLE: Final = "shards have sent columns of points that cannot be read"
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
+# Maximum number of bytes of the different values of points that are kept.
+_VALUE_BYTES_MAX: Final = 16 << 20
 _NO_PARTS: Final = np.zeros(len(Parts._fields), np.uint8)
 # Maximum number of bytes of the messages of an evaluation to one shard in a round.
 _MESSAGE_BYTES_MAX: Final = 16 << 20
@@ -90,7 +99,11 @@ class GatheringEngine(Engine):
             self.manifest.attributes, has_texts=self._has_texts, has_payloads=self._has_payloads
         )
         self._counts = layouts.count_reply(self._description)
-        self._filter_counts = FilterCounts()
+        self._filter_counts = FilterCounts(self._n_cells)
+        self._columns = GatheredColumns(self.arrays, self.manifest.attributes, self.dims)
+        self._values = GatheredValues(self._columns, layouts.values_reply(self._description))
+        # The different values of points that pass a filter, by the filter and attributes.
+        self._populations: LimitedCache[dict[str, Array]] = LimitedCache(_VALUE_BYTES_MAX)
         self._stored = layouts.get_reply(self._description, tuple(self.manifest.arrays))
         self._widths = {"vectors": self.dims, "sizes": 1 + len(Parts._fields)}
         self.transcript = Transcript()
@@ -133,14 +146,14 @@ class GatheringEngine(Engine):
     def transcript(self, transcript: Transcript) -> None:
         """Begin a call, or begin it anew, with these replies."""
         self._use(transcript)
+        self._gathering.attributes = NO_ATTRIBUTES
         # The shard and the sizes of points by their keys, as far as replies have them.
         self._known: dict[int, tuple[int, list[int]]] = {}
 
     def _use(self, transcript: Transcript) -> None:
         """Use these replies for a part of the current call."""
         self._gathering.transcript = transcript
-        # Replies with attributes of candidates.
-        self._valued: list[Mapping[str, Array]] = []
+        self._values.clear()
 
     def passing(
         self,
@@ -169,7 +182,7 @@ class GatheringEngine(Engine):
         columns = restriction.columns
         if counts := self._filter_counts.get(restriction):
             return PassingSomewhere(restriction, *counts, self._count_points)
-        total, cells = 0, np.zeros(max(0, len(self.arrays.get("cell_starts", ())) - 1), np.int32)
+        total, cells = 0, np.zeros(self._n_cells, np.int32)
         replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
         for shard, reply in replies.items():
             rows, most = reply["count"].tolist(), self._shard_rows[shard]
@@ -238,7 +251,7 @@ class GatheringEngine(Engine):
             for reply in self._locate(columns):
                 places = reply["places"]
                 if len(places) and not 0 <= places.min() <= places.max() < len(keys):
-                    raise IndexDamagedError(_UNREADABLE)
+                    raise IndexDamagedError(UNREADABLE)
                 keys[places] = reply["ids"]
         return keys
 
@@ -304,10 +317,10 @@ class GatheringEngine(Engine):
         """Return the points with these keys (m,)."""
         columns: dict[str, Array] = {"parts": np.array(parts, np.uint8), "ids": np.unique(rows)}
         replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
-        arrays = self._joined(self._stored, list(replies.values()))
-        with _reading():
+        arrays = self._columns.joined(self._stored, list(replies.values()))
+        with reading():
             points = PartPoints(self.manifest, arrays, len(arrays["ids"]))
-            return points.records(_check_rows(rows, points.rows_of_keys(rows)), parts)
+            return points.records(check_rows(rows, points.rows_of_keys(rows)), parts)
 
     def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
         vectors = self.records(rows, Parts(vectors=True, attributes=False, payload=False)).vectors
@@ -347,6 +360,7 @@ class GatheringEngine(Engine):
         answer = partial(super().answer, as_points=as_points)
         if quotas is None:
             return answer(queries, parameters, passing)
+        self._gathering.attributes = self._numbers_of(quotas.names)
         rows = as_rows("queries", queries, self.dims)
         if not 1 < len(rows) <= LIMITS["query_rows_max"]:
             return answer(rows, parameters, passing, quotas)
@@ -365,25 +379,26 @@ class GatheringEngine(Engine):
         return self._numbers_at(name, self._searcher.keys_of(rows))
 
     def _numbers_at(self, name: str, rows: IntArray) -> ValueNumbers:
-        known = np.concatenate([np.empty(0, np.int64), *(reply["ids"] for reply in self._valued)])
-        unknown = np.setdiff1d(rows, known)
+        if messages := self._gathering.take_values():
+            layout, widths = self._values.layout, self._widths
+            self._values.add([checks.unpack(layout, *message, widths) for message in messages])
+        places = self._values.reader.ids.rows_of_keys(rows)
+        unknown = rows[places < 0]
         if len(unknown):
-            parts = np.array(Parts(payload=False), np.uint8)
-            columns: dict[str, Array] = {"parts": parts, "ids": unknown}
+            parts = np.array(Parts(vectors=False, payload=False), np.uint8)
+            columns: dict[str, Array] = {"parts": parts, "ids": np.unique(unknown)}
             replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
-            self._valued += replies.values()
-        reader = self._reader_in(self._stored, self._valued)
-        with _reading():
-            return reader.numbers(name, _check_rows(rows, reader.ids.rows_of_keys(rows)))
+            self._values.add(replies.values())
+            places = check_rows(rows, self._values.reader.ids.rows_of_keys(rows))
+        with reading():
+            return self._values.reader.numbers(name, places)
 
     def _population(self, quotas: Sequence[Quota], every: PassingRows) -> Population:
-        names, within = [column.name for column in self.manifest.attributes], self._within(every)
-        numbers = np.unique([names.index(quota.attribute) for quota in quotas])
-        columns = within.columns | {"attributes": numbers.astype(np.int32)}
-        replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
-        with _reading():
-            arrays = self._joined(self._counts, list(replies.values()))
+        within = self._within(every)
+        with reading():
+            arrays = self._values_within(within, quotas)
             places = np.arange(len(arrays["keys"]))
+            # Readers keep words, so they are not kept.
             reader = RowReader(arrays, len(places), self.manifest.attributes)
             values = tuple(QuotaColumn(*reader.numbers(q.attribute, places)) for q in quotas)
 
@@ -392,6 +407,33 @@ class GatheringEngine(Engine):
             return within.that_pass(same_values(quotas, values, int(np.argmax(flags))))
 
         return Population(values, arrays["keys"], arrays["members"], select)
+
+    def _values_within(self, within: PassingSomewhere, quotas: Sequence[Quota]) -> dict[str, Array]:
+        """Return the different values of points, kept as `_count_points` keeps numbers."""
+        numbers = self._numbers_of([quota.attribute for quota in quotas])
+        filters = within.restriction.key
+        arrays = self._populations.get((filters, numbers.tobytes()))
+        if filters is not None and arrays is not None:
+            return arrays
+        columns = within.columns | {"attributes": numbers}
+        replies = self._replies("count", columns, layouts.COUNT_REQUEST, self._counts)
+        arrays = self._columns.joined(self._counts, list(replies.values()))
+        if arrays["members"].sum() != within.count:
+            raise IndexDamagedError(UNREADABLE)
+        size = sum(arrays[column.name].nbytes for column in self._counts.columns)
+        if filters is not None and size <= _VALUE_BYTES_MAX:
+            self._populations.put((filters, numbers.tobytes()), arrays, len(filters) + size)
+        return arrays
+
+    def _numbers_of(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return the numbers of attributes, ascending."""
+        known = [attribute.name for attribute in self.manifest.attributes]
+        return np.unique([known.index(name) for name in names]).astype(np.int32)
+
+    @property
+    def _n_cells(self) -> int:
+        """The number of cells, 0 without cells."""
+        return max(0, len(self.arrays.get("cell_starts", ())) - 1)
 
     def _without_forbidden(self, quotas: Quotas, every: PassingRows) -> PassingRows:
         population = self._population(quotas.quotas, every)
@@ -515,7 +557,7 @@ class GatheringEngine(Engine):
                 keys += answers.copies
                 keys += [ids for one in answers.explanations for ids in ids_of(one)]
             self._reader = self._reader_of(np.concatenate(keys))
-        with _reading():
+        with reading():
             columns = super()._columns_of(answers, parameters)
         columns |= {"coverage": self.coverage, "missing_shards": self.missing}
         return columns
@@ -524,29 +566,7 @@ class GatheringEngine(Engine):
         """Return a reader of the points with these keys; negative ones are padding."""
         columns = {"ids": np.unique(keys[keys >= 0])}
         replies = self._replies("describe", columns, layouts.DESCRIBE_REQUEST, self._description)
-        return self._reader_in(self._description, list(replies.values()))
-
-    def _reader_in(self, layout: Layout, replies: Sequence[Mapping[str, Array]]) -> RowReader:
-        """Return a reader of the points in replies."""
-        arrays = self._joined(layout, replies)
-        return RowReader(arrays, len(arrays["ids"]), self.manifest.attributes)
-
-    def _joined(self, layout: Layout, replies: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-        """Return the columns of the points in replies, beside the arrays of the router."""
-        arrays = dict(self.arrays)
-        for name, dtype, dimensions in layout.columns:
-            parts = [reply[name] for reply in replies]
-            if name in checks.STARTS:
-                sizes = [np.diff(starts) for starts in parts]
-                parts = [np.cumsum(np.concatenate((np.zeros(1, dtype), *sizes)))]
-            elif name.endswith("ends"):
-                starts = np.cumsum([0, *(int(ends[-1]) if len(ends) else 0 for ends in parts)])
-                parts = [ends + start for ends, start in zip(parts, starts, strict=False)]
-            elif dimensions > 1:
-                # A matrix without rows loses its width in a message.
-                parts = [part for part in parts if len(part)] or [np.empty((0, self.dims), dtype)]
-            arrays[name] = np.concatenate(parts)
-        return arrays
+        return self._columns.reader(self._description, list(replies.values()))
 
     def _ids_of(self, keys: IntArray) -> IdArray:
         if not self._has_texts:
@@ -555,7 +575,7 @@ class GatheringEngine(Engine):
 
     def _rows_of_keys(self, keys: IntArray) -> IntArray:
         rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
-        return _check_rows(keys, rows)
+        return check_rows(keys, rows)
 
 
 class _LabelSets:
@@ -571,22 +591,3 @@ class _LabelSets:
         assert labels is not None  # noqa: S101  # the points have label sets
         ones = np.ones(len(labels.indices), np.float32)
         return SparseRows(labels.indptr, labels.indices, ones, self.dims)[places]
-
-
-def _check_rows(keys: IntArray, rows: IntArray) -> IntArray:
-    """Return the rows of points; raises `IndexDamagedError` if a point has none.
-
-    Negative keys are padding.
-    """
-    if ((rows < 0) & (keys >= 0)).any():
-        raise IndexDamagedError("the shards lack a point that one of them has found")
-    return rows
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Raise `IndexDamagedError` for values of shards that cannot be read."""
-    try:
-        yield
-    except (ValueError, IndexError, OverflowError) as error:
-        raise IndexDamagedError(_UNREADABLE) from error

@@ -14,6 +14,9 @@ from divgrpc.vectors import SparseRows
 # Number of points and of sparse values for which there is room at first.
 _ROOM_POINTS: Final = 1 << 10
 _ROOM_VALUES: Final = 1 << 16
+# The most that is kept for further calls.
+_KEPT_POINTS: Final = 4 * _ROOM_POINTS
+_KEPT_VALUES: Final = 4 * _ROOM_VALUES
 # Arrays with an entry for each sparse value.
 _OF_VALUES: Final = ("indices", "values")
 
@@ -30,12 +33,17 @@ class HeldPoints:
         make_searcher: returns a searcher of the points in arrays, which are not full.
         """
         self._dims, self._make_searcher = dims, make_searcher
-        self.clear()
+        self._rows: dict[int, int] = {}
+        self._make_room((0, 0))
 
     def clear(self) -> None:
-        """Hold nothing."""
-        self._rows: dict[int, int] = {}
-        self._room = 0, 0
+        """Hold nothing; small arrays, and the searcher of them, serve the next points too."""
+        self._rows = {}
+        if self._room[0] > _KEPT_POINTS or self._room[1] > _KEPT_VALUES:
+            self._make_room((0, 0))
+
+    def _make_room(self, room: tuple[int, int]) -> None:
+        self._room = room
         self._arrays: dict[str, Array] = {}
         self._searcher: Searcher | None = None
 
@@ -83,8 +91,8 @@ class HeldPoints:
         needed = rows + len(columns["ids"]), values + len(columns.get("values", ()))
         if needed[0] <= self._room[0] and needed[1] <= self._room[1]:
             return
-        self._room = max(2 * needed[0], _ROOM_POINTS), max(2 * needed[1], _ROOM_VALUES)
-        before, self._arrays, self._searcher = self._arrays, {}, None
+        before = self._arrays
+        self._make_room((max(2 * needed[0], _ROOM_POINTS), max(2 * needed[1], _ROOM_VALUES)))
         for name, column in columns.items():
             size = self._room[name in _OF_VALUES] + (name == "indptr")
             array = self._arrays[name] = np.zeros((size, *column.shape[1:]), column.dtype)

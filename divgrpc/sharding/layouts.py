@@ -15,6 +15,9 @@ from divgrpc.types.records import Attribute
 
 # Maximum number of bytes of the vectors of the candidates of one query.
 VECTOR_BYTES_MAX: Final = 64 << 20
+# If the values of attributes of the points in a reply to `FIND_REQUEST` take more bytes, a shard
+# leaves them out.
+VALUE_BYTES_MAX: Final = 4 << 20
 
 # How a shard finds points (`FIND_REQUEST`).
 ALL = 0  # the nearest of all points that pass
@@ -63,7 +66,7 @@ _RESTRICTION: Final = (
     Column.of("exclude", np.int64),  # keys of points that do not pass
 )
 FIND_REQUEST: Final = Layout(
-    40,
+    41,
     (
         Column.of("numbers", np.int64),
         *_RESTRICTION,
@@ -73,6 +76,9 @@ FIND_REQUEST: Final = Layout(
         Column.of("dense", np.float32),  # the query, unless it is sparse
         Column.of("indices", np.int32),
         Column.of("values", np.float32),
+        # Numbers of attributes. If there are any, the reply is an envelope of a `FIND_REPLY` and of
+        # a `values_reply` about the points whose vectors it has.
+        Column.of("attributes", np.int32),
     ),
 )
 # The columns are in the order of `kernels.records.FindReply`. The points are all that the search
@@ -227,6 +233,15 @@ def describe_reply(
         if attribute.multi:
             columns.append(Column.of(array_name(number, "ends"), np.int64))
     return Layout(9, tuple(columns))
+
+
+def values_reply(description: Layout) -> Layout:
+    """Return the layout of the values of some attributes, beside the `ids` of the points.
+
+    description: as for `get_reply`. The arrays of other attributes are empty.
+    """
+    columns = [column for column in description.columns if is_of_attribute(column.name)]
+    return Layout(42, (Column.of("ids", np.int64), *columns))
 
 
 def count_reply(description: Layout) -> Layout:

@@ -1,13 +1,14 @@
 """Points of a part of an index: those of a shard, or those that shards have sent to a router."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.arrays import Array
 from divgrpc.columns.annotations import INDICES, INDPTR
-from divgrpc.columns.reader import PAYLOAD, RowReader, array_name
+from divgrpc.columns.reader import PAYLOAD, RowReader
 from divgrpc.columns.texts import BYTES, ENDS, Texts
 from divgrpc.errors import invalid
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
@@ -15,7 +16,7 @@ from divgrpc.quotas.completions import Signatures
 from divgrpc.search.arrays import points_of
 from divgrpc.search.passing import PassingRows
 from divgrpc.sharding import layouts
-from divgrpc.sharding.cutting import columns_of_rows
+from divgrpc.sharding.cutting import columns_of_rows, values_of_rows
 from divgrpc.sharding.messages import Buffer
 from divgrpc.storage.manifest import Manifest
 from divgrpc.stored_points import StoredPoints
@@ -71,28 +72,39 @@ class PartPoints(StoredPoints):
         rows, keys = self.following(int(after[0]), min(int(count[0]), self.rows), passing)
         return layouts.SCROLL_REPLY.pack({"ids": keys, "sizes": self._sizes(rows)})
 
-    def values_of(self, passing: PassingRows, numbers: IntArray) -> dict[str, Array]:
+    def values_of(self, passing: PassingRows, numbers: npt.NDArray[np.int32]) -> dict[str, Array]:
         """Return the different values of some attributes, for a reply to a `COUNT_REQUEST`.
 
         numbers: (a,) the numbers of the attributes. passing: at least one point.
 
         Raises `InvalidArgumentError` for a number that no attribute has.
         """
-        attributes = self.manifest.attributes
-        if numbers.min() < 0 or numbers.max() >= len(attributes):
-            raise invalid("message", "has an attribute that does not exist")
+        names = [self.manifest.attributes[number].name for number in self._check(numbers)]
         rows = np.flatnonzero(passing.flags)
         rows = rows[np.argsort(self._reader.ids.keys_of_rows(rows))]
-        names = [attributes[number].name for number in np.unique(numbers).tolist()]
         columns = tuple(QuotaColumn(*self._reader.numbers(name, rows)) for name in names)
         quotas = tuple(Quota(name, max_each=1) for name in names)
         signatures = Signatures.of(Bounds.of(quotas, columns, 1).arrays)
         firsts = rows[signatures.firsts]
-        arrays = columns_of_rows(attributes, self._arrays, firsts)
-        prefixes = tuple(array_name(number, "") for number in numbers.tolist())
-        values = {name: array for name, array in arrays.items() if name.startswith(prefixes)}
+        values = self.values_at(firsts, numbers)
         keys = self._reader.ids.keys_of_rows(firsts)
         return values | {"keys": keys, "members": signatures.counts}
+
+    def values_at(
+        self, rows: npt.NDArray[np.integer[Any]], numbers: npt.NDArray[np.int32]
+    ) -> dict[str, Array]:
+        """Return the arrays of the attributes with some numbers for rows (m,).
+
+        Raises `InvalidArgumentError` for a number that no attribute has.
+        """
+        attributes = self.manifest.attributes
+        return values_of_rows(attributes, self._arrays, rows, self._check(numbers))
+
+    def _check(self, numbers: npt.NDArray[np.int32]) -> list[int]:
+        """Return different numbers of attributes; raises `InvalidArgumentError`."""
+        if numbers.min() < 0 or numbers.max() >= len(self.manifest.attributes):
+            raise invalid("message", "has an attribute that does not exist")
+        return sorted(set(numbers.tolist()))
 
     def count_topics(self, passing: PassingRows | None) -> bytes:
         """Answer a `TOPICS_REQUEST`; `passing` are the points that pass its filter."""

@@ -64,7 +64,7 @@ class Transcript:
                     keys = [(name, bytes(part)) for part in divide(message)]
                     parts = [self._replies.setdefault(key, {}) for key in keys]
                     known[name, message] = parts
-                divided = _divided(shard, replies[shard], len(parts))
+                divided = parts_of(shard, replies[shard], len(parts))
                 for part, reply in zip(parts, divided, strict=True):
                     part[shard] = reply
 
@@ -84,6 +84,10 @@ class Transcript:
             else:
                 replies[shard] = reply
         return replies if is_complete else None
+
+    def count_missing(self, name: str) -> int:
+        """Return how many messages of an operation lack replies, of the shard with most of them."""
+        return max(map(len, self._missing.get(name, {}).values()), default=0)
 
     def part(self) -> "Transcript":
         """Return a transcript with the same replies for a part of the computation."""
@@ -115,8 +119,8 @@ class Transcript:
             raise UnansweredError(Round(name, whole))
 
 
-def _divided(shard: int, reply: Buffer, count: int) -> list[Buffer]:
-    """Return the `count` replies of a shard that one message holds."""
+def parts_of(shard: int, reply: Buffer, count: int) -> list[Buffer]:
+    """Return the `count` replies of a shard that one message holds; raises `ShardFaultError`."""
     try:
         parts = divide(reply)
     except InvalidArgumentError as error:

@@ -26,6 +26,7 @@ _IN_PROCESS: Final = (
     "peers",
     "diversity",
     "sharded",
+    "sharded_quotas",
     "divided_builds",
     "divided_training",
 )

@@ -55,6 +55,16 @@ def _sharded(tables: list[Table]) -> None:
     assert all(row["router"] > 0 and row["shard"] > 0 for row in table.rows)
 
 
+def _sharded_quotas(tables: list[Table]) -> None:
+    (table,) = tables
+    assert set(column(table, "equal")) == {1}
+    rounds = {row["query"]: row["rounds"] for row in table.rows}
+    # Values come with candidates, so quotas on many points with each value take no further round.
+    assert rounds["quota on 5 sources"] <= rounds["plain"]
+    assert rounds["groups"] <= 5
+    assert all(row["ratio"] > 0 and row["of plain"] > 0 for row in table.rows)
+
+
 def _wire_filters(tables: list[Table]) -> None:
     (table,) = tables
     names = ["divgrpc", "divgrpc in process", "divgrpc, default"]
@@ -276,6 +286,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
     "wire-filters": ("--points 20000 --passing 0.1 --queries 5", _wire_filters),
     "sharded": ("--points 2000 --queries 4 --shards 2 --candidates 30", _sharded),
+    "sharded_quotas": ("--points 3000 --queries 12 --shards 2", _sharded_quotas),
     "filters": ("--points 20000 --passing 0.5 0.01 --queries 5", _filters),
     "writes": ("--points 3000 --seconds 0.05", _writes),
     "write-streams": ("--points 3000 --seconds 0.1 --rounds 1 --in-flight 8", _write_streams),

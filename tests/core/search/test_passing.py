@@ -48,6 +48,8 @@ def test_all_forms_have_the_same_points(
         assert by_row.rows.tolist() == [row for row, passes in enumerate(expected) if passes]
         assert by_code.flags.tolist() == [int(expected[row]) for row in codes]
         assert by_code.cells.tolist() == [sum(expected[row] for row in cell) for cell in members]
+        counts = order.count(by_row.rows)
+        assert (counts.dtype.name, counts.tolist()) == ("int32", by_code.cells.tolist())
         assert [by_row.rows.dtype.name, by_code.flags.dtype.name] == ["int32", "uint8"]
         assert passing.by_code(order) is by_code
     # A removal does not change the objects before it.

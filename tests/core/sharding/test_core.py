@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.sharding import layouts
+from divgrpc.sharding import conditions, core, layouts
 from divgrpc.sharding.core import ShardCore
+from divgrpc.sharding.cutting import cut
 from divgrpc.sharding.messages import divide, join
 from divgrpc.sharding.rounds import Round
 from divgrpc.sharding.router import Request
+from divgrpc.storage.generations import Generation
 from divgrpc.types import HashFamily, Points
+from divgrpc.types.filters import Condition, Field
+from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import DividedIndex
 from support.data.mixed_indexes import an_index, queries
 
@@ -57,6 +62,60 @@ def test_a_shard_that_is_closed_leaves_memory_at_once() -> None:
         assert reference() is None
     finally:
         gc.enable()
+
+
+_CONDITIONS: list[Condition] = [
+    Field("brand") == "brand 3",
+    Field("brand").is_in(["brand 3", "brand 4"]),
+    Field("new") == True,  # noqa: E712  # a condition, not a truth
+    Field("price") < 0.05,
+    Field("price") >= 0,
+    ~(Field("tags") == "red"),
+    Field("price") > 2,
+]
+
+
+@given(
+    messages=st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(range(len(_CONDITIONS))), max_size=3),
+            st.lists(st.integers(0, 399), max_size=3),
+            st.lists(st.integers(0, 399), max_size=2),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    family=st.sampled_from(["lsh_div", "cells"]),
+    most=st.sampled_from([0, 2_000, 6_000, 64 << 20]),
+)
+def test_filters_that_are_kept_pass_the_same_points(
+    messages: list[tuple[list[int], list[int], list[int]]], family: HashFamily, most: int
+) -> None:
+    """Whatever a shard was asked before, it replies as one that was asked nothing."""
+    index = with_attributes(texts=False, family=family)
+    (part, _) = cut(Generation(index.engine.manifest, index.engine.arrays), 2).parts
+    ids = index.engine.arrays["ids"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "_FILTER_BYTES_MAX", most)
+        shard = ShardCore(part)
+        for numbers, rows, more_rows in messages:
+            filters = [as_filter(_CONDITIONS[number]) for number in numbers]
+            encoded = conditions.encode([f for f in filters if f is not None], ids[rows].tolist())
+            columns = {
+                "filter": np.frombuffer(encoded, np.uint8),
+                "exclude": np.unique(ids[more_rows]),
+                "attributes": np.zeros(1, np.int32),
+            }
+            count = join([layouts.COUNT_REQUEST.pack(columns)])
+            patch.setattr(core, "_FEW_RATIO", 8)
+            counts = shard.ask("count", count)
+            columns |= {"after": np.array([-1]), "count": np.array([400])}
+            del columns["attributes"]
+            scroll = join([layouts.SCROLL_REQUEST.pack(columns)])
+            # Cells are counted in the other way.
+            patch.setattr(core, "_FEW_RATIO", 1 << 40)
+            assert counts == ShardCore(part).ask("count", count)
+            assert shard.ask("scroll", scroll) == ShardCore(part).ask("scroll", scroll)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from divgrpc.engine import Engine
 from divgrpc.errors import IndexDamagedError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
+from divgrpc.sharding import layouts
 from divgrpc.sharding.messages import divide, join
 from divgrpc.sharding.rounds import Exchange, Round, ShardFaultError
 from divgrpc.sharding.router import Call, Request
 from divgrpc.types import HashFamily, Metric, Points
 from divgrpc.types.filters import Field
+from divgrpc.types.quotas import GroupBy, Quota
 from support.data.attributed_indexes import with_attributes
 from support.data.divided_indexes import DividedIndex
 from support.data.mixed_indexes import an_index, queries, stored_as
@@ -68,6 +70,7 @@ def records() -> list[Record]:
         rows = np.random.default_rng(2).standard_normal((1, 16)).astype(np.float32)
         answers.append(record_of(index, Request(rows, parameters, condition)))
     answers.append(record_of(_annotated_index(), _read_annotations))
+    answers += [record_of(index, call) for call in (_pick_within_quotas, _fill_groups)]
     return answers
 
 
@@ -86,6 +89,19 @@ def _read_annotations(engine: Engine) -> object:
     assert passing is not None
     flags = engine.flags_of(np.arange(0, 60, 7), passing, "ids")
     return engine.topics_within(passing), engine.label_counts, flags
+
+
+def _pick_within_quotas(engine: Engine) -> object:
+    """Ask for the values of found points, and for the values of all."""
+    row = np.ones((1, 16), np.float32)
+    quotas = [Quota("brand", max_each=2, min_each=1), Quota("tags", max_each=3)]
+    return Index(engine).query(row, k=4, quotas=quotas, on_infeasible="relax")
+
+
+def _fill_groups(engine: Engine) -> object:
+    """Ask about several filters in the same round."""
+    row = np.ones((1, 16), np.float32)
+    return Index(engine).query(row, group_by=GroupBy("brand", groups=3, per_group=9))
 
 
 def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Exchange]:
@@ -115,7 +131,7 @@ def test_the_records_have_all_rounds() -> None:
 
 
 # The record, the round, the shard, and a reply of this shard to one message.
-_PLACES = st.tuples(*(st.integers(0, most) for most in (8, 4, _SHARDS - 1, 3)))
+_PLACES = st.tuples(*(st.integers(0, most) for most in (10, 6, _SHARDS - 1, 3)))
 
 
 def place_of(numbers: tuple[int, ...]) -> tuple[Record, int, int, list[bytes], int]:
@@ -150,6 +166,21 @@ def test_changed_words(numbers: tuple[int, ...], data: st.DataObject) -> None:
         words[data.draw(st.integers(0, len(words) - 1))] = data.draw(extremes)
     parts[place] = words.tobytes()
     outcome_of(record, with_reply(record, number, shard, join(parts)))
+
+
+def test_words_that_no_point_has() -> None:
+    record = record_of(with_attributes(texts=False, family="cells"), _fill_groups)
+    (reply,) = divide(record.exchanges[0].replies[1])
+    points, values = divide(reply)
+    layout = layouts.values_reply(layouts.describe_reply(
+        record.pieces.pieces.manifest.attributes, has_texts=False, has_payloads=True
+    ))  # fmt: skip
+    columns = layout.unpack(values)
+    for word in (9, 2**31 - 1):
+        brands = np.full_like(columns["attribute.0.values"], word)
+        changed = layout.pack({**columns, "attribute.0.values": brands})
+        exchanges = with_reply(record, 0, 1, join([join([points, changed])]))
+        assert "cannot be read" in outcome_of(record, exchanges)
 
 
 @settings(max_examples=200)

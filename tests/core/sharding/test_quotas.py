@@ -12,8 +12,10 @@ from divgrpc import Field, GroupBy, Index, Quota
 from divgrpc.columns.quotas import as_quotas
 from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.sharding import layouts
-from divgrpc.sharding.messages import join
+from divgrpc.parameters import QueryParameters
+from divgrpc.sharding import core, finding, gathering_engine, layouts
+from divgrpc.sharding.messages import divide, join
+from divgrpc.sharding.rounds import Round
 from divgrpc.types import HashFamily, QueryResult
 from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, check_call
 
@@ -43,6 +45,24 @@ def an_index(*, family: HashFamily = "lsh_div", texts: bool = False) -> Index:
             "price": rng.uniform(0, 100, _ROWS),
             "year": brands % 5 + 2020,
             "sold": [bool(row % 7) for row in range(_ROWS)],
+        },
+    )
+
+
+@cache
+def another_index() -> Index:
+    """Return an index of fewer points, with the same attributes and other values."""
+    rng = np.random.default_rng(7)
+    rows = _ROWS // 2
+    return Index.build(
+        rng.standard_normal((rows, _DIMS)).astype(np.float32),
+        attributes={
+            "brand": [f"b{brand}" for brand in rng.integers(0, 50, rows)],
+            "source": [["web", "own", None][row % 3] for row in range(rows)],
+            "tags": [[f"t{row % 8}"] * (row % 2) for row in range(rows)],
+            "price": rng.uniform(0, 400, rows),
+            "year": rng.integers(2015, 2023, rows),
+            "sold": [row % 3 == 0 for row in range(rows)],
         },
     )
 
@@ -160,6 +180,127 @@ def test_all_rows_are_asked_about_together() -> None:
     alone = pieces.steps
     check_call(index, pieces, partial(Index.query, queries=rows, **words))
     assert pieces.steps <= 2 * alone
+
+
+def check_within(
+    index: Index,
+    pieces: DividedIndex,
+    row: int = 0,
+    **words: Any,  # noqa: ANN401  # of Index.query
+) -> list[str]:
+    """Compare the answer for the vector of a point; return the operations of the rounds."""
+    vector = index.engine.vectors_of(next(index.scroll()).ids[row : row + 1])
+    check_call(index, pieces, partial(Index.query, queries=vector, **words))
+    return pieces.rounds
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_values_of_candidates_come_with_them(texts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If they would take too many bytes, they come in a second round."""
+    index = an_index(texts=texts)
+    pieces = divided(index, 4, "hash")
+    quotas = [Quota("tags", max_each=4), Quota("brand", max_each=3)]
+    assert "get" not in check_within(index, pieces, quotas=quotas, k=6)
+    monkeypatch.setattr(core, "VALUE_BYTES_MAX", 100)
+    assert "get" in check_within(index, pieces, quotas=quotas, k=6)
+    assert "get" in check_within(index, pieces, group_by=GroupBy("year", groups=2, per_group=3))
+
+
+@cache
+def random_brands() -> Index:
+    """Return an index whose points have nothing in common with others of their brand."""
+    rng = np.random.default_rng(8)
+    return Index.build(
+        rng.standard_normal((_ROWS, _DIMS)).astype(np.float32),
+        attributes={"brand": rng.integers(0, _BRANDS, _ROWS)},
+    )
+
+
+def groups_of_brands(groups: int) -> dict[str, Any]:
+    """Return words of a query; the groups are not among the candidates as a whole."""
+    group_by = GroupBy("brand", groups, per_group=5)
+    return {"group_by": group_by, "candidates_limit": 60, "search": "exact"}
+
+
+def test_groups_are_filled_in_the_same_rounds() -> None:
+    index = random_brands()
+    for groups in (2, 5):
+        pieces = DividedIndex(index.engine, 4)
+        # Points are found, those of the groups are counted, and then found.
+        assert check_within(index, pieces, **groups_of_brands(groups)) == ["find", "count"]
+        assert pieces.steps == 3
+        check_within(index, pieces, **groups_of_brands(groups))
+        assert pieces.steps == 2
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_a_round_has_as_many_searches_as_a_router_takes(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = random_brands()
+    pieces = DividedIndex(index.engine, 4)
+    parameters = QueryParameters(k=5, candidates_limit=30, search="exact")
+    rows = index.engine.vectors_of(next(index.scroll()).ids[:9])
+
+    def search_each(engine: Engine) -> None:
+        plan, searcher = engine.plan(parameters, dense=False, picks=False), engine.searcher
+        candidates = plan.kernel.pool_limit
+        monkeypatch.setattr(finding, "VECTOR_BYTES_MAX", count * candidates * 4 * _DIMS)
+        searcher.for_each(
+            range(9), lambda row: searcher.find_candidates(rows[row : row + 1], plan, None)
+        )
+
+    step = pieces.router.begin(search_each)
+    assert isinstance(step, Round)
+    assert {len(divide(message)) for message in step.messages.values()} == {min(count, 9)}
+
+
+_FORBIDDEN = [Quota("source", rules={"web": (None, 0)}), Quota("year", max_each=3)]
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_different_values_are_counted_once(
+    family: HashFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of points that pass a filter are counted once for each filter."""
+    index, pieces = an_index(family=family), DividedIndex(an_index(family=family).engine, 4)
+    for condition in (None, Field("price") < 30, Field("price") < 60):
+        words: dict[str, Any] = {"quotas": _FORBIDDEN, "k": 9, "filter": condition}
+        assert "count" in check_within(index, pieces, **words)
+        assert "count" not in check_within(index, pieces, 1, **words)
+        words["exclude_ids"] = next(index.scroll()).ids[:3]
+        for _ in range(2):
+            assert "count" in check_within(index, pieces, **words)
+    assert "count" not in check_within(index, pieces, 2, quotas=_FORBIDDEN, k=9)
+    for quotas in ([Quota("brand", min_each=1)], [Quota("year", min_each=1)]):
+        assert "count" in check_within(index, pieces, quotas=quotas, k=30)
+    monkeypatch.setattr(gathering_engine, "_VALUE_BYTES_MAX", 10)
+    pieces.router = pieces.new_router()
+    for _ in range(2):
+        assert "count" in check_within(index, pieces, quotas=_FORBIDDEN, k=9)
+
+
+@settings(max_examples=15)
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1]), st.sampled_from(_QUOTAS), st.sampled_from(_FILTERS),
+            st.integers(0, 9), st.sampled_from([0, 2_000, 16 << 20]),
+        ),
+        max_size=12,
+    )
+)  # fmt: skip
+def test_what_was_counted_serves_no_other_index(
+    calls: list[tuple[int, Any, Any, int, int]],
+) -> None:
+    """Routers of two indexes, whose points have other values, answer in turn."""
+    indexes = an_index(), another_index()
+    places = [DividedIndex(index.engine, 3) for index in indexes]
+    with pytest.MonkeyPatch.context() as patch:
+        for number, quotas, condition, row, most in calls:
+            patch.setattr(gathering_engine, "_VALUE_BYTES_MAX", most)
+            words = words_of(quotas, "relax", 8)
+            check_within(indexes[number], places[number], row, filter=condition, **words)
 
 
 def test_errors_name_the_row_of_the_batch() -> None:

@@ -189,6 +189,7 @@ def test_points_that_pass_a_filter_are_counted_once(
         assert is_counted(condition, 0, [3])
     assert not is_counted(first, 0)
     monkeypatch.setattr(finding, "_COUNT_BYTES_MAX", 1)
+    pieces.router = pieces.new_router()
     for condition in (as_filter(Field("price") > 0.5), first, second):
         assert is_counted(condition, 0)
         assert not is_counted(condition, 1)
