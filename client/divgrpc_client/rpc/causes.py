@@ -15,6 +15,10 @@ _CAUSES: Final = (
         "the host of {target} is not known: addresses are host:port, such as localhost:50051",
     ),
     (
+        ("backend unhealthy",),
+        "no server at {target} is ready: one may be starting, so retry, or wait until it is ready",
+    ),
+    (
         ("WRONG_VERSION_NUMBER",),
         "{target} does not speak TLS: leave tls out, or start the server with --tls-cert",
     ),

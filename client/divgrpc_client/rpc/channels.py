@@ -62,7 +62,12 @@ _RETRIES: Final[dict[str, object]] = {
     # overload grows by at most a tenth.
     "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
 }
-_BALANCING: Final[dict[str, object]] = {"loadBalancingConfig": [{"round_robin": {}}]}
+# Calls go to servers whose health service says that they serve. One that starts accepts connections
+# before that, and would let calls wait that another server could answer.
+_BALANCING: Final[dict[str, object]] = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "healthCheckConfig": {"serviceName": SERVICE},
+}
 
 
 class Places:

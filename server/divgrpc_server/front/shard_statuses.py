@@ -18,6 +18,22 @@ _ANSWERS: Final = (
     *ELSEWHERE, code_pb2.NOT_FOUND, code_pb2.ABORTED, code_pb2.INTERNAL, code_pb2.INVALID_ARGUMENT,
 )  # fmt: skip
 
+# Fragments of gRPC's messages about a connection, and what they mean for the operator.
+_CAUSES: Final = (
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS: start it with --tls-cert and --tls-key"),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is for another name: give that as --cluster-name, or make a certificate"
+        " for the address",
+    ),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not from an authority in --cluster-ca"),
+    (
+        "Socket closed",
+        "it closes the connection: it may speak TLS, which needs --cluster-ca, or demand the"
+        " certificate of this server, --tls-cert",
+    ),
+)
+
 
 def status_of_call(error: aio.AioRpcError) -> status_pb2.Status:
     """Return the status of a failed call; without details unless the server has sent some."""
@@ -33,6 +49,13 @@ def status_of_call(error: aio.AioRpcError) -> status_pb2.Status:
 def describe_call(error: aio.AioRpcError) -> str:
     """Return the code and the message of a failed call."""
     return f"{error.code().name}: {status_of_call(error).message}"
+
+
+def describe_connection(error: aio.AioRpcError) -> str:
+    """Return the code of a call that met no server, and what to change if that is known."""
+    detail = error.details() or ""
+    advice = next((text for sign, text in _CAUSES if sign in detail), "")
+    return f"{error.code().name}{advice and '; '}{advice}"
 
 
 def is_answer(status: status_pb2.Status) -> bool:

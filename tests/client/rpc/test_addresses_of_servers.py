@@ -5,6 +5,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client
 from divgrpc_client.messages import arguments
 from divgrpc_client.rpc.causes import explain_unreachable as explain
+from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.security import Peer, is_local
 from support.checks.refusals import failing
 from support.processes.both_clients import Stack
@@ -109,6 +112,28 @@ def test_several_servers_are_called_in_turn(script: ScriptedIndex) -> None:
             before = script.calls["Query"], other.calls["Query"]
             eventually(lambda: client.query("digits", [0.0]) and script.calls["Query"] > before[0])
             eventually(lambda: client.query("digits", [0.0]) and other.calls["Query"] > before[1])
+
+
+def test_a_server_that_does_not_serve_yet_gets_no_calls(script: ScriptedIndex) -> None:
+    """They would wait there until their deadlines."""
+    starting, health = ScriptedIndex(), HealthServicer()
+    health.set(SERVICE, HealthCheckResponse.NOT_SERVING)
+    with (
+        serving(script) as first,
+        serving(starting, health) as second,
+        Client(f"ipv4:{first},{second}", timeout=30) as client,
+    ):
+        for _ in range(20):
+            client.query("digits", [0.0])
+        assert not starting.calls
+        health.set(SERVICE, HealthCheckResponse.SERVING)
+        eventually(lambda: client.query("digits", [0.0]) and starting.calls)
+    with serving(starting, health) as address, Client(f"ipv4:{address}", timeout=30) as client:
+        health.set(SERVICE, HealthCheckResponse.NOT_SERVING)
+        with failing(
+            grpc.StatusCode.UNAVAILABLE, UnavailableError, match="no server at ipv4:.* is ready"
+        ):
+            client.query("digits", [0.0])
 
 
 @pytest.mark.parametrize(

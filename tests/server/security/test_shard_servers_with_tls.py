@@ -88,6 +88,7 @@ def test_all_shard_servers_may_have_one_name(
         else:
             with failing(grpc.StatusCode.UNAVAILABLE, reason="SHARDS_MISSING"):
                 client.query("points", POINTS[:1], k=4, timeout=20)
+            eventually(lambda: "its certificate is for another name" in server.log)
 
 
 @pytest.mark.parametrize("fault", ["no certificate", "another authority"])
@@ -109,6 +110,8 @@ def test_a_stranger_is_not_asked_and_asks_nobody(
             client.query("points", POINTS[:1], k=4, timeout=20)
         with failing(grpc.StatusCode.FAILED_PRECONDITION, reason="PLACES_MISSING"):
             client.build("others", POINTS)
+        sign = "an authority in --cluster-ca" if has_own else "it closes the connection"
+        eventually(lambda: sign in server.log)
         # Nothing must answer for this.
         assert client.delete_index("points") == 2
 

@@ -16,6 +16,8 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import (
@@ -397,11 +399,13 @@ def _count_ids(write: writes_pb2.UpsertRequest | writes_pb2.DeleteRequest) -> in
 
 
 @contextmanager
-def serving(index: ScriptedIndex) -> Iterator[str]:
-    """Serve on a free port and yield the address."""
+def serving(index: ScriptedIndex, health: HealthServicer | None = None) -> Iterator[str]:
+    """Serve on a free port and yield the address. Without `health`, there is no health service."""
     with ThreadPoolExecutor(8) as threads:
         server = grpc.server(threads)
         add_DiverseIndexServicer_to_server(index, server)
+        if health is not None:
+            add_HealthServicer_to_server(health, server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:
