@@ -59,6 +59,7 @@ class Plan:
     point_bytes: of a point on its shard.
     points_per_shard: the number of points of a shard.
     shard_bytes: the memory of a server that has a shard, with room for a new generation.
+    whole_machine_bytes: the memory of a machine that holds the whole index.
     router_bytes: the memory of the server that routes; 0 if one machine holds the index.
     disk_bytes: of the data directory, while a build replaces the index.
     cache_bytes: of the folder of `--cache-dir` on the machine of a shard server, while a build
@@ -78,6 +79,7 @@ class Plan:
     point_bytes: int
     points_per_shard: int
     shard_bytes: int
+    whole_machine_bytes: int
     router_bytes: int
     disk_bytes: int
     cache_bytes: int
@@ -118,12 +120,14 @@ def plan(
     points = -(-rows // shards)
     copies_bytes = GENERATIONS * (points * point_bytes + cells)
     shard_bytes = SERVER_BYTES + copies_bytes
+    whole_bytes = SERVER_BYTES + GENERATIONS * (rows * point_bytes + cells)
     is_divided = shards > 1
     p50 = P50_MS + P50_MS_PER_SHARD * shards
     p50 += SEARCH_MS * ((points / TIMED_POINTS_PER_SHARD) ** _TIME_EXPONENT - 1)
     return Plan(
         rows=rows, dims=dims, replicas=replicas, machine_bytes=machine_bytes,
         point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes,
+        whole_machine_bytes=math.ceil(whole_bytes / USED_SHARE),
         router_bytes=SERVER_BYTES + GENERATIONS * cells if is_divided else 0,
         disk_bytes=GENERATIONS * (rows * point_bytes + cells),
         cache_bytes=copies_bytes if is_divided else 0,

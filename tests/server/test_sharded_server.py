@@ -482,7 +482,8 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
     question: dict[str, Any] = {"k": 6, "search": "exact"}
     with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
         with failing(
-            CODES.UNAVAILABLE, match="shard 1 of .* place 1 of 2; 127.0.0.1:1 is unreachable: "
+            CODES.UNAVAILABLE,
+            match="shard 1 of .* place 1 of 2, counted from 0; 127.0.0.1:1 is unreachable: ",
         ):
             client.query("points", QUERIES, **question)
         whole = rest.query(QUERIES, **question)
@@ -502,7 +503,9 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
                 queries = None if "like" in named else QUERIES[0]
                 client.query("points", queries, k=3, allow_partial=True, **named)
         shard_server.stop()
-        with failing(CODES.UNAVAILABLE, match=r"shards 0 and 1 of .* places 0 and 1 of 2; "):
+        with failing(
+            CODES.UNAVAILABLE, match=r"shards 0 and 1 of .* places 0 and 1 of 2, counted from 0; "
+        ):
             client.query("points", QUERIES, **question, allow_partial=True)
 
 

@@ -67,7 +67,8 @@ def plan(arguments: argparse.Namespace) -> None:
     except InvalidArgumentError as error:
         if error.field != "machine_bytes":
             raise
-        raise invalid("nodes", str(error).removeprefix("machine_bytes ")) from None
+        advice = "sizes have units, such as 64GB"
+        raise invalid("nodes", f"{str(error).removeprefix('machine_bytes ')}; {advice}") from None
     assumptions = list(_assumptions(outcome))
     if arguments.json:
         json_output.show(asdict(outcome) | {"assumptions": assumptions})
@@ -104,6 +105,7 @@ def _shard_lines(plan: "Plan") -> list[tuple[str, str]]:
     addresses_text = f"{count:,} addresses, {plan.replicas} for each shard"
     return [
         ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
+        ("or none", f"on a machine of {plan.whole_machine_bytes / _GB:,.1f} GB or more"),
         ("machines", f"{plan.machines:,}: {count:,} shard servers and one that routes"),
         ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
         ("a router", f"{plan.router_bytes / _GB:,.1f} GB"),
@@ -152,6 +154,7 @@ def _assumptions(plan: "Plan") -> list[str]:
         f"an index has up to {sizing.ATTRIBUTES} attributes and a label model, which take files,"
         " and shard servers have no other index",
         "a build runs on the machine that routes, and writes all shards to the data directory",
+        "one machine routes; a second one, with --read-only, answers queries while it is down",
     ]
 
 

@@ -374,7 +374,8 @@ def status_of(error: errors.DivgrpcError, tag: str) -> status_pb2.Status:
 
 
 def _describe_places(numbers: Sequence[int], place_count: int) -> str:
-    return f"place{'s' if len(numbers) > 1 else ''} {_names(numbers)} of {place_count}"
+    noun = "places" if len(numbers) > 1 else "place"
+    return f"{noun} {_names(numbers)} of {place_count}, counted from 0"
 
 
 def _describe_faults(faults: Sequence[str]) -> str:

@@ -103,7 +103,7 @@ async def test_a_build_waits_for_a_server_at_each_place(servers: Servers) -> Non
     with pytest.raises(UnavailableError, match="engine is starting"):
         await servers.front.await_places()
     servers.front.handle(Message("engine", 1))
-    with pytest.raises(PlacesMissingError, match="place 1 of 2"):
+    with pytest.raises(PlacesMissingError, match="place 1 of 2, counted from 0"):
         await servers.front.await_places()
     servers.front._wait_seconds = 20.0
     build = asyncio.ensure_future(servers.front.await_places())
@@ -171,7 +171,8 @@ async def test_a_server_that_lets_nobody_in_is_known_at_once(servers: Servers) -
     while servers.meter.states != {"faulty": 1, "serving": 1}:
         await asyncio.sleep(0.01)
     with pytest.raises(
-        PlacesMissingError, match=r"place 0 of 2, .* is faulty: UNIMPLEMENTED: is an"
+        PlacesMissingError,
+        match=r"place 0 of 2, counted from 0, .* is faulty: UNIMPLEMENTED: is an",
     ):
         await servers.front.await_places()
     behaviours.append(fail(IndexNotFoundError("there is no index")))
@@ -207,7 +208,7 @@ async def test_missing_shards_are_named_with_their_places_and_servers(servers: S
     servers.front.follow(Topology(2, ((there,), (gone, gone), ())))
     with pytest.raises(ShardsMissingError) as error:
         await servers.front.ask({0: b"ab", 1: b"cd", 4: b"ef", 5: b"gh"}, 10)
-    assert "check the shard servers at places 1 and 2 of 3; " in str(error.value)
+    assert "check the shard servers at places 1 and 2 of 3, counted from 0; " in str(error.value)
     assert f"; {gone} is unreachable: " in str(error.value)
     assert str(error.value).endswith(f"no server is at place 2 now; the last was at {ended}")
     places = {"shards": "1,4,5", "places": "1,2", "addresses": f"{gone},{gone},{ended}"}

@@ -171,7 +171,10 @@ async def test_who_lacks_all_shards_learns_their_places(stage: Stage) -> None:
     refusal = Reply(request.id, Outcome.STATUS, status.SerializeToString())
     link.send(packets.pack_credits(1, 0) + packets.pack_reply(refusal))
     refused = status_pb2.Status.FromString((await call).payload)
-    assert "places 0 and 1 of 2; 127.0.0.1:0 is unreachable; 127.0.0.1:1 is" in refused.message
+    assert (
+        "places 0 and 1 of 2, counted from 0; 127.0.0.1:0 is unreachable; 127.0.0.1:1 is"
+        in refused.message
+    )
 
 
 @on_stage()
