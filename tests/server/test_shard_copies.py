@@ -45,7 +45,6 @@ def check(client: Client, points: np.ndarray) -> None:
 
 
 def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> None:
-    """Also after a start with a damaged copy, which the log names."""
     data, cache = tmp_path / "data", tmp_path / "cache"
     options = ("--data-dir", str(data), "--shards", "2", "--cache-dir", str(cache))
     with (
@@ -65,22 +64,28 @@ def test_shard_servers_map_copies_of_the_current_generation(tmp_path: Path) -> N
         # Those of the first generation are removed.
         eventually(lambda: len(list(cache.glob("points.*"))) == 2)
         assert {path.name.split(".")[1] for path in cache.glob("points.*")} == {"2"}
-    # A new number of shards.
+
+
+def test_shard_servers_copy_shards_without_a_query(tmp_path: Path) -> None:
+    """Those of an index that is there at the start, or that another process has divided.
+
+    The log names a copy that is damaged at the start.
+    """
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    options = ("--data-dir", str(data), "--shards", "2", "--cache-dir", str(cache))
+    data.mkdir()
+    Index.build(POINTS, path=data / "points")
     divide_index(data / "points", 3)
-    shutil.rmtree(cache)
     with (
         RunningServer(tmp_path, *options, "--workers", "1") as server,
         Client(server.target, timeout=60) as client,
     ):
-        # The shards of an index that is there at the start, or was divided by another process, are
-        # copied without a query too.
-        eventually(lambda: len(list(cache.glob("points.3.*"))) == 3)
+        eventually(lambda: len(list(cache.glob("points.2.*"))) == 3)
         divide_index(data / "points", 2)
-        eventually(lambda: {"points.4.0", "points.4.1"} == copies_in(mapped(server)))
+        eventually(lambda: {"points.3.0", "points.3.1"} == copies_in(mapped(server)))
         check(client, POINTS)
-        # The log goes on after the four copies of the first server.
-        assert server.log.count("a shard was copied") == 4 + 3 + 2
-    (path,) = cache.glob("points.4.1.*/shards/1/vectors.npy")
+        assert server.log.count("a shard was copied") == 3 + 2
+    (path,) = cache.glob("points.3.1.*/shards/1/vectors.npy")
     data_before = path.read_bytes()
     path.write_bytes(data_before[:-1] + bytes([data_before[-1] ^ 1]))
     shutil.copytree(path.parents[2], cache / "points.1.0.00000000")

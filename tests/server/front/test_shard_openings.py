@@ -77,8 +77,8 @@ async def test_servers_open_their_shards_of_all_indexes(servers: Servers, root: 
     second = await servers.start("second", reply, opening(openings, "second"))
     servers.front.follow(Topology(1, ((first,), (second,))))
     await until(lambda: len(openings) == 3)
-    wanted = [("first", "points/2", 0), ("first", "points/2", 2), ("second", "points/2", 1)]
-    assert sorted(openings) == wanted
+    duties = [("first", "points/2", 0), ("first", "points/2", 2), ("second", "points/2", 1)]
+    assert sorted(openings) == duties
     divide_index(points.path, 2)
     await until(lambda: len(openings) == 5)
     assert sorted(openings[3:]) == [("first", "points/3", 0), ("second", "points/3", 1)]
