@@ -208,10 +208,11 @@ class ShardCopies:
             index = IndexFolder(self._root / name)
             number = index.current()
             text = _read(index.path / str(number) / MANIFEST)
+            Manifest.from_json(text)
         except IndexNotFoundError:
             return self._is_mounted()
         except (DivgrpcError, OSError):
-            return False  # the pointer or the manifest cannot be read now
+            return False  # the pointer or the manifest is damaged, or cannot be read now
         is_current = (number, f"{zlib.crc32(text):08x}") == (int(generation), checksum)
         return part is not None or not is_current
 

@@ -168,16 +168,47 @@ def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> 
         eventually(lambda: free_before - free_memory(nodes) < STEP_BYTES, _START_SECONDS)
 
 
+def test_an_actor_that_is_ended_for_good_is_replaced(nodes: RayNodes, tmp_path: Path) -> None:
+    """Also if the index has grown since its group was made, as an engine that starts later sees."""
+    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
+    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
+    with (
+        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
+        Client(server.target, timeout=120, retries=False) as client,
+    ):
+        client.build("points", POINTS)
+        serve_count = server.log.count("a shard server serves") + SHARDS * REPLICAS
+        server.kill("engine")
+        eventually(lambda: server.log.count("a shard server serves") == serve_count, _START_SECONDS)
+        in_cluster(nodes, f"ray.kill([*actors({str(tmp_path / 'data')!r})][0])")
+        eventually(lambda: server.log.count("a shard server serves") > serve_count, _START_SECONDS)
+        eventually(lambda: not client.get_index("points").degraded, _START_SECONDS)
+
+
 def free_memory(nodes: RayNodes) -> int:
     """Return the bytes of memory that Ray has on all nodes for others."""
-    script = (
-        "import ray, sys; ray.init(address=sys.argv[1], namespace='look', log_to_driver=False,"
-        " logging_level='ERROR', _node_ip_address='127.0.0.1');"
-        " print(int(ray.available_resources()['memory']))"
-    )
+    return int(in_cluster(nodes, "print(int(ray.available_resources()['memory']))"))
+
+
+def in_cluster(nodes: RayNodes, statement: str) -> str:
+    """Return what a statement prints in a process that has joined a cluster.
+
+    `actors(root)` yields the actors of a server with this data folder.
+    """
+    script = f"""
+import ray, sys
+from divgrpc_server.engines.ray import _digest
+ray.init(address=sys.argv[1], namespace="look", log_to_driver=False, logging_level="ERROR",
+         _node_ip_address="127.0.0.1")
+def actors(root):
+    for name in ray.util.list_named_actors(all_namespaces=True):
+        if name["namespace"] == f"divgrpc-{{_digest(root)}}":
+            yield ray.get_actor(**name)
+{statement}
+"""
     environment = os.environ | nodes.environment | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     command = [sys.executable, "-c", script, nodes.address]
-    return int(subprocess.check_output(command, env=environment, text=True, timeout=120))
+    return subprocess.check_output(command, env=environment, text=True, timeout=120)
 
 
 def places(log: str) -> dict[int, dict[int, str]]:

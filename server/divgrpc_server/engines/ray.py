@@ -63,6 +63,8 @@ _JOIN_LOOK_SECONDS: Final = 5.0
 _REPLY_SECONDS_MIN: Final = 1.0
 # Other programs on the nodes take memory and give it back.
 _MEMORY_SECONDS: Final = 5.0
+# Nodes report with a delay what they have after memory was taken or given back.
+_REPORT_SECONDS: Final = 0.5
 _KEEP_SECONDS: Final = 1.0
 # Memory is kept in multiples of this, so that few builds change it.
 _MEMORY_STEP_BYTES: Final = 16 << 20
@@ -409,9 +411,8 @@ class RayEngine:
         strategy = PlacementGroupSchedulingStrategy(
             self._groups[place], placement_group_bundle_index=number
         )
-        maker: Any = ray.remote(
-            num_cpus=0, memory=self._memory_bytes, max_restarts=-1, max_task_retries=0
-        )(ShardActor)
+        # The group keeps the memory, perhaps less of it than indexes need now.
+        maker: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(ShardActor)
         return maker.options(
             name=f"{self._prefix}-p{place}-r{number}", get_if_exists=True, lifetime="detached",
             scheduling_strategy=strategy,
@@ -511,15 +512,16 @@ class RayEngine:
             self._needs_changed.clear()
             homes = {server: state.node for server, state in self._states.items()}
             needs = [sum(sizes) for sizes in zip(*self._needs.values(), strict=True)]
-            room = self._room_bytes
+            room, requests = self._room_bytes, self._asked.copy()
             with suppress(*_ERRORS):
                 room = await self._call(partial(self._keep_for, homes, needs))
+            seconds = _MEMORY_SECONDS if requests == self._asked else _REPORT_SECONDS
             if room != self._room_bytes:
                 self._room_bytes = room
                 self._version = time.monotonic_ns()
                 self._changed.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._needs_changed.wait(), _MEMORY_SECONDS)
+                await asyncio.wait_for(self._needs_changed.wait(), seconds)
 
     def _keep_for(self, homes: dict[tuple[int, int], str], needs: list[int]) -> int | None:
         """Keep memory for servers on their nodes; return the room for further shards.

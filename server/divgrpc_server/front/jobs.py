@@ -287,7 +287,7 @@ class Jobs:
         room = None
         if job.needs_places and self._shards is not None:
             await self._shards.await_places()
-            room = self._check_of(job, self._shards.room_bytes)
+            room = self._check_of(job, self._shards)
         try:
             for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:
@@ -313,12 +313,12 @@ class Jobs:
                 self._pool.refresh(job.index)
         raise UnavailableError(job.death)
 
-    def _check_of(self, job: Job, room_bytes: int | None) -> RoomCheck | None:
+    def _check_of(self, job: Job, shards: "Shards") -> RoomCheck | None:
         """Return what compares a build with the memory for its shards, if that is known."""
-        if room_bytes is None:
+        if shards.room_bytes is None:
             return None
         return RoomCheck(
-            job.index, self._root, self._config.shards, room_bytes,
+            job.index, self._root, self._config.shards, lambda: shards.room_bytes,
             reads_upload=job.frame == Frame.MESSAGE,
         )  # fmt: skip
 

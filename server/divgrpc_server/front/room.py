@@ -1,6 +1,7 @@
 """Refuses builds for whose shards the machines of shard servers lack memory."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,15 +17,22 @@ class RoomCheck:
     """Compares the size of a build with the memory that there is for its shards."""
 
     def __init__(
-        self, index: str, root: Path, shards: int, room_bytes: int, *, reads_upload: bool
+        self,
+        index: str,
+        root: Path,
+        shards: int,
+        room_bytes: Callable[[], int | None],
+        *,
+        reads_upload: bool,
     ) -> None:
-        """Take how many shards the build has, and the largest shard that there is memory for.
+        """Take how many shards the build has.
 
         The build gets the memory of the index that it replaces too. root: the folder of the
-        indexes. reads_upload: whether `check_message` can read the upload.
+        indexes. room_bytes: returns the largest shard that there is memory for now, None if that is
+        not known. reads_upload: whether `check_message` can read the upload.
         """
-        self._root, self._shards = root, shards
-        self._room_bytes = room_bytes + _largest_shard(IndexFolder(root / index))
+        self._root, self._shards, self._room_bytes = root, shards, room_bytes
+        self._replaced_bytes = _largest_shard(IndexFolder(root / index))
         self._expected_rows = 0
         # Whether `check_message` is to have the next message.
         self.reads_upload = reads_upload
@@ -50,8 +58,9 @@ class RoomCheck:
         self._check(max(sizes, default=0))
 
     def _check(self, shard_bytes: int) -> None:
-        if shard_bytes > self._room_bytes:
-            raise MemoryMissingError(shard_bytes, self._room_bytes)
+        room_bytes = self._room_bytes()
+        if room_bytes is not None and shard_bytes > room_bytes + self._replaced_bytes:
+            raise MemoryMissingError(shard_bytes, room_bytes + self._replaced_bytes)
 
 
 def _largest_shard(index: IndexFolder) -> int:

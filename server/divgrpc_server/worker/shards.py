@@ -239,12 +239,7 @@ class ShardCache:
             except Empty:
                 return names
             if folder:
-                names.append((key.name, folder))
-                if isinstance(result, Exception):
-                    self._prepare_errors[folder] = result
-                build = self._root / Path(folder).parts[0]
-                if isinstance(result, ShardCore) and self._is_kept(key, build):
-                    self._prepared[key] = _Preparation(result, build)
+                names += self._take_prepared(key, result, folder)
                 continue
             self._opening.discard(key)
             names.append((str(key), ""))
@@ -252,7 +247,8 @@ class ShardCache:
                 # It was replaced or deleted while it was opened.
                 result = _replaced(key)
             if isinstance(result, ShardCore):
-                self._cores[key] = result
+                self._prepared.pop(key, None)
+                self._cores.setdefault(key, result)
                 continue
             is_damaged = isinstance(result, IndexDamagedError)
             seconds = self._damage_seconds if is_damaged else _RETRY_SECONDS
@@ -262,6 +258,25 @@ class ShardCache:
             if is_damaged and key not in self._damaged:
                 self._damaged.add(key)
                 self._on_damage(key.name, f"shard {key.shard}: {result}")
+
+    def _take_prepared(
+        self, key: ShardKey, result: ShardCore | Exception, folder: str
+    ) -> list[tuple[str, str]]:
+        """Keep a shard that was opened before a call, unless it is open or was replaced.
+
+        folder: of the shard. Returns what `collect` does.
+        """
+        if isinstance(result, Exception):
+            self._prepare_errors[folder] = result
+            return [(key.name, folder)]
+        build = (self._root / folder).parent.parent
+        is_build = build.parent == self._root
+        # A replaced generation may stay in the data folder for some minutes.
+        is_kept = self._is_kept(key, build) if is_build else key in self._current(key.name)
+        if is_kept and key not in self._cores:
+            self._prepared[key] = _Preparation(result, build)
+        # A call that came meanwhile need not wait until the shard is opened again.
+        return [(key.name, folder)] + [(str(key), "")] * (key in self._opening)
 
     def open_all(self) -> None:
         """Remove old copies; which shards this server has is decided by those that ask it."""
@@ -282,7 +297,7 @@ class ShardCache:
             manifest = _read_build(build, shard)
             key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
             if build.parent.name == index:
-                result = self._cores.get(key) or ShardCore(self._open_part(key))
+                result = self._open_core(key) or ShardCore(self._open_part(key))
             elif self._copies is None:
                 # A build that is cancelled removes its files.
                 check_shard(build, manifest, shard)
@@ -293,6 +308,11 @@ class ShardCache:
             result = error
         self._outcomes.put(_Outcome(key, result, folder))
         self._on_open()
+
+    def _open_core(self, key: ShardKey) -> ShardCore | None:
+        """Return a shard that is open already, perhaps for another router."""
+        preparation = self._prepared.get(key)
+        return preparation.core if preparation else self._cores.get(key)
 
     def take_error(self, folder: str) -> Exception | None:
         """Return why a shard of a build could not be opened, None if it was, and forget it."""

@@ -191,6 +191,16 @@ def test_old_and_unfinished_copies_are_removed(copies: Copies) -> None:
     assert copies.names == ["photographs"]
 
 
+def test_the_copy_of_an_index_whose_manifest_is_damaged_stays(copies: Copies) -> None:
+    """The manifest may be restored, and a large shard takes long to copy."""
+    folder = copies.build()
+    copies.copies.open("points", 1, 0)
+    manifest = folder / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    copies.copies.remove_stale()
+    assert copies.names == ["points.1.0"]
+
+
 def test_two_generations_of_one_number_have_two_copies(copies: Copies) -> None:
     """The index was deleted and built again."""
     copies.build()

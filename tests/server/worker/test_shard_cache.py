@@ -1,6 +1,7 @@
 """The shards that a worker of a shard server has open, and their copies."""
 
 import gc
+import shutil
 import threading
 import weakref
 from collections.abc import Callable
@@ -141,6 +142,61 @@ def test_a_shard_of_a_generation_is_opened_before_the_first_call(shards: Shards)
     build(shards.path)
     assert shards.prepare(folder, parent="points/") == [("points", name)]
     assert isinstance(shards.cache.take_error(name), IndexNotFoundError)
+
+
+def test_a_shard_that_two_routers_prepare_is_opened_once(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing its checksums again would take long."""
+    cores: list[ShardCore] = []
+
+    class Core(ShardCore):
+        def __init__(self, part: Generation) -> None:
+            super().__init__(part)
+            cores.append(self)
+
+    monkeypatch.setattr(shards_module, "ShardCore", Core)
+    key = key_of(folder := build(shards.path))
+    for _ in range(2):
+        shards.prepare(folder, parent="points/")
+        assert len(cores) == 1
+    assert shards.cache.find(str(key)) is cores[0]
+
+
+def test_a_call_does_not_wait_after_its_shard_was_prepared(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has begun to open the shard too, and what it opens is closed."""
+    key = key_of(folder := build(shards.path))
+    goes_on, open_shard = threading.Event(), ShardCache._open
+
+    def wait_and_open(cache: ShardCache, key: ShardKey) -> None:
+        assert goes_on.wait(20)
+        open_shard(cache, key)
+
+    monkeypatch.setattr(ShardCache, "_open", wait_and_open)
+    assert shards.cache.find(str(key)) is None
+    names = shards.prepare(folder, parent="points/")
+    assert names == [("points", f"points/{folder.name}/shards/0"), (str(key), "")]
+    core = shards.cache.find(str(key))
+    assert isinstance(core, ShardCore)
+    goes_on.set()
+    eventually(lambda: shards.cache.collect() == [(str(key), "")])
+    assert shards.cache.find(str(key)) is core
+    assert not shards.cache._prepared
+
+
+def test_a_generation_that_is_replaced_while_it_is_opened_is_closed(shards: Shards) -> None:
+    """Also if its files stay for other machines."""
+    folder = build(shards.path)
+    shards.cache.prepare("points", f"points/{folder.name}/shards/0")
+    assert shards._is_open.wait(20)
+    shutil.copytree(folder, archive := shards.path.parent / "archive")
+    build(shards.path)
+    archive.rename(folder)
+    shards.cache.refresh("points")
+    shards.cache.collect()
+    assert not shards.cache._prepared
 
 
 def test_a_build_that_cannot_be_opened_is_opened_at_the_first_call(
