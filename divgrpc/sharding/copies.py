@@ -58,6 +58,7 @@ from divgrpc.storage.generations import (
     staging_path,
 )
 from divgrpc.storage.manifest import MANIFEST, Manifest
+from divgrpc.storage.mounts import check_mounted
 from divgrpc.storage.shards import SHARDS, shard_files
 
 _PART: Final = ".part"
@@ -230,14 +231,10 @@ class ShardCopies:
             return True  # there is no pointer yet, or it cannot be read now
 
     def _is_mounted(self) -> bool:
-        """Return whether the data folder has any entry; an empty mount point has none.
-
-        A data folder whose indexes were all deleted has the lock of its server.
-        """
-        try:
-            return any(self._root.iterdir())
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            check_mounted(self._root)
+            return True
+        return False
 
     @contextlib.contextmanager
     def _lock(

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc.storage.mounts import check_mounted
 from divgrpc.storage.shard_sizes import current_shard_sizes
 from divgrpc_server.engines.engine import Engine
 from divgrpc_server.engines.memory import bytes_at_places
@@ -66,8 +67,12 @@ async def _tell(
 
 
 def _stamps(root: Path) -> dict[str, object]:
-    """Return a value for each index that changes with its generation, None if it is damaged."""
-    return {name: _stamp(IndexFolder(root / name)) for name in list_indexes(root)}
+    """Return a value for each index that changes with its generation, None if it is damaged.
+
+    Raises `OSError`.
+    """
+    names = list_indexes(check_mounted(root))
+    return {name: _stamp(IndexFolder(root / name)) for name in names}
 
 
 def _stamp(index: IndexFolder) -> object:

@@ -26,8 +26,9 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from divgrpc.errors import UnavailableError
@@ -39,6 +40,7 @@ from divgrpc_server.front.meter import PoolMeter
 from divgrpc_server.front.quarantine import Quarantine
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.errors import FrameError
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.ipc.tags import log_fields
 from divgrpc_server.logging.logs import Logger
@@ -143,9 +145,7 @@ class Pool:
         # The error message for calls that have waited as long as they may while no worker is
         # running.
         self.no_worker = "no worker is up"
-        self._wait_seconds = config.worker_wait
-        if is_writer:
-            self._wait_seconds = max(self._wait_seconds, _WRITER_START_SECONDS)
+        self._wait_seconds = max(config.worker_wait, _WRITER_START_SECONDS if is_writer else 0.0)
         self._config = config
         self._log, self._report = log, report
         self._is_writer, self._writer = is_writer, writer
@@ -153,6 +153,8 @@ class Pool:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
+        # Shards of published generations that workers were let open, by index and folder.
+        self._openings: dict[str, dict[str, bytes]] = {}
         self._queues: dict[Kind, OrderedDict[int, PoolCall]] = {
             "small": OrderedDict(),
             "large": OrderedDict(),
@@ -179,6 +181,8 @@ class Pool:
         self._loop.add_reader(link.fileno(), self._read, worker)
         self._on_change()
         self._dispatch()
+        shards = [*chain(*(shards.values() for shards in self._openings.values()))]
+        self._let_open_all(worker, iter(shards))
 
     def close(self) -> None:
         """Close the sockets to all workers."""
@@ -262,19 +266,36 @@ class Pool:
         `generation` is a packed `StagedGeneration`. If no worker could open it, returns the status
         of one of them, else b"".
         """
+        name, folder = StagedGeneration.unpack(generation)
+        if folder.startswith(f"{name}/"):
+            self._openings.setdefault(name, {})[folder] = generation
         replies: list[asyncio.Future[Reply]] = []
         for worker in self._workers:
             future: asyncio.Future[Reply] = self._loop.create_future()
-            request = Request(next(self._ids), math.inf, _PREPARE, "", generation)
-            call = PoolCall(request, partial(_settle, future))
-            if self._send_packet(worker, [call]):
-                self._hand_over(worker, [call])
+            if self._let_open(worker, generation, partial(_settle, future)):
                 replies.append(future)
         statuses = [reply.payload for reply in await asyncio.gather(*replies)]
         return min(statuses, key=len, default=b"")
 
+    def _let_open(
+        self, worker: WorkerLink, generation: bytes, deliver: Callable[[Reply], None]
+    ) -> bool:
+        """Let a worker open a generation, unless it has died; return whether it replies."""
+        call = PoolCall(Request(next(self._ids), math.inf, _PREPARE, "", generation), deliver)
+        is_sent = self._send_packet(worker, [call])
+        if is_sent:
+            self._hand_over(worker, [call])
+        return is_sent
+
+    def _let_open_all(self, worker: WorkerLink, shards: Iterator[bytes]) -> None:
+        """Let a worker open what the others have open, one shard after another."""
+        shard = next(shards, None)
+        if shard is not None and worker in self._workers:
+            self._let_open(worker, shard, lambda _: self._let_open_all(worker, shards))
+
     def refresh(self, index: str) -> None:
         """Notify every worker and the writer that an index was replaced or deleted."""
+        self._openings.pop(index, None)
         self._notify(Op.REFRESH, index)
         if self._writer is not None:
             self._writer.refresh(index)

@@ -1,9 +1,11 @@
 """Refuses builds for whose shards the machines of shard servers lack memory."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import IndexFolder
@@ -11,6 +13,9 @@ from divgrpc.storage.shard_sizes import current_shard_sizes, read_shard_sizes
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.statuses import MemoryMissingError
 from divgrpc_server.ipc.job_frames import StagedGeneration
+
+# Bytes of a point beside what the caller sends of it, as `divgrpc.sharding.sizing` has them.
+POINT_BYTES: Final = 48
 
 
 class RoomCheck:
@@ -50,7 +55,8 @@ class RoomCheck:
         self.reads_upload = step in ("header", "label_chunk")
         vectors = request.chunk.vectors
         if rows := vectors.dense.rows or vectors.sparse.rows:
-            self._check(self._expected_rows * len(message) // rows // self._shards)
+            row_bytes = len(message) / rows + POINT_BYTES
+            self._check(math.ceil(self._expected_rows * row_bytes / self._shards))
 
     async def check_build(self, generation: StagedGeneration) -> None:
         """Raise `MemoryMissingError` if a shard of a build that is not published is too large."""

@@ -21,6 +21,7 @@ from grpc import aio
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import IndexFolder, list_indexes, read_manifest
+from divgrpc.storage.mounts import check_mounted
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
@@ -132,6 +133,9 @@ class ShardOpenings:
             if address not in duties or losses != self._states.loss_count(address):
                 del self._opened[address]
                 self._tasks.pop(address).cancel()
+        for address in [*self._turns]:
+            if address not in duties and not self._turns[address].locked():
+                del self._turns[address]
         for address, duty in duties.items():
             losses = self._states.loss_count(address)
             opened = self._opened.setdefault(address, _Opened(losses, set())).shards
@@ -156,7 +160,7 @@ class ShardOpenings:
                 outcome = await self._open_in_time(address, shard)
         if outcome:
             self._log.warning(
-                "a shard server has not opened a shard, so its first query waits",
+                "a shard server has not opened a shard before its first query",
                 index=shard.generation.name, shard=shard.number, address=address,
                 reason=str(outcome),
             )  # fmt: skip
@@ -199,7 +203,7 @@ class ShardOpenings:
 def _read_divisions(root: Path, before: Mapping[str, _Division]) -> dict[str, _Division]:
     """Return the shards of each index, given those of a moment ago."""
     divisions = {}
-    for name in list_indexes(root):
+    for name in list_indexes(check_mounted(root)):
         index = IndexFolder(root / name)
         # Queries report what is damaged. What was deleted meanwhile is not there the next time.
         with suppress(DivgrpcError):

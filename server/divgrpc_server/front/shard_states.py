@@ -102,7 +102,7 @@ class ShardStates:
         self._faults |= dict.fromkeys(addresses - self._addresses, _NOT_CHECKED)
         self._topology = topology
         self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
-        known = self._faults.keys() | self._avoided.keys() | self._logged
+        known = self._faults.keys() | self._avoided.keys() | self._losses.keys() | self._logged
         for address in known - addresses:
             self._faults.pop(address, None)
             self._refusals.pop(address, None)

@@ -19,6 +19,7 @@ a shard that is being built are copied too, before searches of it are measured.
 """
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from divgrpc.errors import (
     IndexChangedError,
     IndexDamagedError,
     IndexNotFoundError,
+    LimitExceededError,
 )
 from divgrpc.parameters import check_index_name
 from divgrpc.platforms import thread_seconds
@@ -51,6 +53,8 @@ from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
 _DAMAGE_SECONDS: Final = 5.0
+# Shards that nobody has asked for yet take at most this share of the descriptors.
+_EARLY_SHARE: Final = 0.5
 # To look again takes as long as the two copies that were made before.
 _COPY_DAMAGE_SECONDS: Final = 60.0
 
@@ -297,7 +301,7 @@ class ShardCache:
             manifest = _read_build(build, shard)
             key = ShardKey(index, manifest.generation, shard, manifest.shards[shard].crc32)
             if build.parent.name == index:
-                result = self._open_core(key) or ShardCore(self._open_part(key))
+                result = self._open_core(key) or self._open_early(key)
             elif self._copies is None:
                 # A build that is cancelled removes its files.
                 check_shard(build, manifest, shard)
@@ -308,6 +312,13 @@ class ShardCache:
             result = error
         self._outcomes.put(_Outcome(key, result, folder))
         self._on_open()
+
+    def _open_early(self, key: ShardKey) -> ShardCore:
+        """Open a shard before a call for it, if that leaves descriptors for shards with calls."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if len(os.listdir("/proc/self/fd")) > _EARLY_SHARE * most:
+            raise LimitExceededError("half of the descriptors are in use, so it waits for a query")
+        return ShardCore(self._open_part(key))
 
     def _open_core(self, key: ShardKey) -> ShardCore | None:
         """Return a shard that is open already, perhaps for another router."""

@@ -215,7 +215,7 @@ async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
 async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
     link = stage.attach(1)
     for _ in range(5):
-        preparation = asyncio.ensure_future(stage.pool.prepare(b"x"))
+        preparation = asyncio.ensure_future(stage.pool.prepare(b"x/y"))
         answer(link, *await packet(link), small=0)
         await preparation
     calls = [stage.ask(b"x") for _ in range(2)]
@@ -262,3 +262,25 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
     stage.pool.refresh("name")
     (request,) = await packet(links[0])
     assert (request.op, request.payload) == (Op.REFRESH, b"name")
+
+
+@on_stage()
+async def test_a_new_worker_opens_the_shards_that_others_have_open(stage: Stage) -> None:
+    """One after another; and not builds, nor those of an index that was replaced meanwhile."""
+    first = stage.attach(1)
+    shards = [b"points/points/3/shards/0", b"points/points/3/shards/1"]
+    for generation in (*shards, b"points/.points.staging-0", b"others/others/1/shards/1"):
+        preparation = asyncio.ensure_future(stage.pool.prepare(generation))
+        answer(first, *await packet(first), small=0)
+        await preparation
+    stage.pool.refresh("others")
+    second = stage.attach(2)
+    for shard in shards:
+        (request,) = await packet(second)
+        assert (request.op, request.payload) == (Op.PREPARE, shard)
+        with pytest.raises(BlockingIOError):
+            second.receive()
+        answer(second, request, small=0)
+    await settle()
+    with pytest.raises(BlockingIOError):
+        second.receive()

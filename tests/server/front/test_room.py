@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
+from divgrpc.sharding import sizing
 from divgrpc.sharding.files import divide_index
 from divgrpc.storage.generations import IndexFolder, staging_path
 from divgrpc.storage.shard_sizes import current_shard_sizes
 from divgrpc_server.codec.statuses import MemoryMissingError
 from divgrpc_server.config import Config
 from divgrpc_server.front import jobs
+from divgrpc_server.front import room as room_module
 from divgrpc_server.front.room import RoomCheck
 from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.job_frames import StagedGeneration
@@ -35,7 +37,8 @@ def check(messages: list[Message], room_bytes: int, root: Path = Path("/nowhere"
 
 def test_expected_rows_are_as_large_as_the_first_ones() -> None:
     upload: list[Message] = [header("points", expected_rows=1000), chunk(ROWS)]
-    size = 500 * len(upload[1].SerializeToString()) // 10
+    size = 500 * len(upload[1].SerializeToString()) // 10 + 500 * sizing.POINT_BYTES
+    assert room_module.POINT_BYTES == sizing.POINT_BYTES
     check(upload, size)
     with pytest.raises(MemoryMissingError, match=f"needs {size:,} bytes .* have {size - 1:,}: st"):
         check(upload, size - 1)
@@ -71,9 +74,9 @@ def test_a_build_that_has_no_memory_is_not_published(divided: IndexFolder) -> No
 def test_a_build_gets_the_memory_of_the_index_that_it_replaces(divided: IndexFolder) -> None:
     size = max(current_shard_sizes(divided))
     upload: list[Message] = [header("points", expected_rows=4), chunk(np.ones((1, size // 8)))]
-    check(upload, 100, divided.path.parent)
+    check(upload, 200, divided.path.parent)
     with pytest.raises(MemoryMissingError):
-        check(upload, 100)
+        check(upload, 200)
 
 
 def test_a_refused_upload_ends_its_builder(tmp_path: Path) -> None:

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from divgrpc.builder.builder import IndexBuilder
-from divgrpc.errors import IndexChangedError, IndexDamagedError, IndexNotFoundError
+from divgrpc.errors import (
+    IndexChangedError,
+    IndexDamagedError,
+    IndexNotFoundError,
+    LimitExceededError,
+)
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import copies as copies_module
 from divgrpc.sharding.copies import ShardCopies
@@ -161,6 +166,17 @@ def test_a_shard_that_two_routers_prepare_is_opened_once(
         shards.prepare(folder, parent="points/")
         assert len(cores) == 1
     assert shards.cache.find(str(key)) is cores[0]
+
+
+def test_descriptors_are_left_for_shards_with_calls(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of(folder := build(shards.path))
+    monkeypatch.setattr(shards_module, "_EARLY_SHARE", 0.0)
+    shards.prepare(folder, parent="points/")
+    error = shards.cache.take_error(f"points/{folder.name}/shards/0")
+    assert isinstance(error, LimitExceededError)
+    assert shards.find(key).rows
 
 
 def test_a_call_does_not_wait_after_its_shard_was_prepared(
