@@ -79,6 +79,8 @@ class FakeRay:
         errors = dict.fromkeys(names, GetTimeoutError)
         modules: dict[str, Any] = {
             "ray": self.ray,
+            "ray._private": MagicMock(),
+            "ray._private.state": MagicMock(),
             "ray.exceptions": SimpleNamespace(**errors),
             "ray.util": MagicMock(
                 get_placement_group=self._group,

@@ -40,9 +40,12 @@ async def follow_indexes(engine: Engine, root: Path, log: Logger) -> NoReturn:
 
 def needs_of_indexes(root: Path, places: int) -> list[int]:
     """Return the bytes that all indexes in the folder `root` need at each place."""
+    names: list[str] = []
+    # A check of the folder says what is wrong with it, and queries what is wrong with an index.
+    with contextlib.suppress(OSError):
+        names = list_indexes(root)
     needs = [0] * places
-    for name in list_indexes(root):
-        # As in `follow_indexes`.
+    for name in names:
         with contextlib.suppress(DivgrpcError, OSError):
             sizes = current_shard_sizes(IndexFolder(root / name))
             needs = [*map(sum, zip(needs, bytes_at_places(sizes, places), strict=True))]

@@ -450,7 +450,7 @@ class ShardServers:
             return _Failure(LateError("") if self._states.may_reply(address) else missing, False)
         if status.code in ELSEWHERE and status.details:
             if status.code == code_pb2.DATA_LOSS:
-                self._states.note_damage(address, message, status.message)
+                status.message = self._states.note_damage(address, message, status.message)
             refusal = RefusedError(status.SerializeToString())
             return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
         if status.code in (code_pb2.CANCELLED, *ELSEWHERE):

@@ -232,9 +232,14 @@ class ShardStates:
         self._refusals.setdefault(address, refusal)
         self.note_fault(address, "faulty", reason)
 
-    def note_damage(self, address: str, message: bytes, reason: str) -> None:
-        """Note that files of the shard that a message is about are damaged on a server."""
-        self._damage[_subject(address, message)] = reason
+    def note_damage(self, address: str, message: bytes, reason: str) -> str:
+        """Note that files of the shard that a message is about are damaged on a server.
+
+        Returns what to tell the caller.
+        """
+        subject = _subject(address, message)
+        self._damage[subject] = reason
+        return f"shard {subject[2]} is damaged at {address}: {reason}; divgrpc doctor says more"
 
     def avoid(self, addresses: Iterable[str], reason: str = _SLOW) -> None:
         """Ask these servers last, for a second."""

@@ -77,7 +77,8 @@ async def test_damage_concerns_one_shard(servers: Servers) -> None:
 
     address = await servers.start("bad", behave)
     servers.front.follow(Topology(1, ((address,),)))
-    with pytest.raises(RefusedError):
+    text = f"shard 0 is damaged at {address}: bad bytes; divgrpc doctor says more"
+    with pytest.raises(RefusedError, match=text):
         await servers.front.ask({0: request("points", 0)}, 10)
     await servers.front.ask({0: request("others", 0)}, 10)
     assert servers.front.replicas("points", 0) == [ReplicaInfo(address, "faulty", "bad bytes")]
