@@ -142,7 +142,8 @@ class ShardOpenings:
             opened &= duty
             task = self._tasks.get(address)
             if task is not None and not task.done():
-                self._states.avoid([address], _REASON)
+                # Until after the next look.
+                self._states.avoid([address], _REASON, 2 * _LOOK_SECONDS)
             elif duty != opened:
                 self._tasks[address] = asyncio.create_task(self._open_all(address, duty - opened))
 

@@ -241,9 +241,11 @@ class ShardStates:
         self._damage[subject] = reason
         return f"shard {subject[2]} is damaged at {address}: {reason}; divgrpc doctor says more"
 
-    def avoid(self, addresses: Iterable[str], reason: str = _SLOW) -> None:
-        """Ask these servers last, for a second."""
-        end_time = time.monotonic() + _AVOID_SECONDS
+    def avoid(
+        self, addresses: Iterable[str], reason: str = _SLOW, seconds: float = _AVOID_SECONDS
+    ) -> None:
+        """Ask these servers last, for some seconds."""
+        end_time = time.monotonic() + seconds
         for address in addresses:
             self._avoided[address] = end_time, reason
 
