@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -122,15 +123,22 @@ def test_an_engine_that_ends_is_replaced(
 # What only an engine of several nodes has.
 
 
+@contextmanager
+def on_ray(nodes: RayNodes, folder: Path) -> Iterator[tuple[RunningServer, Client]]:
+    """Yield a server, and a client of it, for which Ray keeps next to nothing beside shards."""
+    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
+    arguments = arguments_of(folder, *options, "--shard-memory", "1")
+    with (
+        RunningServer(folder, *arguments, environment=nodes.environment) as server,
+        Client(server.target, timeout=120, retries=False) as client,
+    ):
+        yield server, client
+
+
 def test_a_killed_node_loses_no_query(nodes: RayNodes, tmp_path: Path) -> None:
     """Its servers start again on the next node, apart from their replicas."""
     whole = Index.build(POINTS).query(QUERIES, k=5)
-    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
-    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
-    with (
-        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
-        Client(server.target, timeout=120, retries=False) as client,
-    ):
+    with on_ray(nodes, tmp_path) as (server, client):
         client.build("points", POINTS)
         eventually(lambda: server.log.count(EVENT) == SHARDS * REPLICAS, _START_SECONDS)
         nodes.kill(1)
@@ -149,15 +157,8 @@ def test_a_killed_node_loses_no_query(nodes: RayNodes, tmp_path: Path) -> None:
 
 def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> None:
     """A build is refused before its rows are sent if nodes lack memory for them."""
-    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
-    # Ray keeps next to nothing for a server itself.
-    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
     free_before = free_memory(nodes)
-    with (
-        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
-        Client(server.target, timeout=120, retries=False) as client,
-        server.channel() as channel,
-    ):
+    with on_ray(nodes, tmp_path) as (server, client), server.channel() as channel:
         client.build("points", POINTS)
         eventually(lambda: server.log.count(EVENT) == SHARDS * REPLICAS, _START_SECONDS)
         assert free_before - free_memory(nodes) >= SHARDS * REPLICAS * STEP_BYTES
@@ -170,12 +171,7 @@ def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> 
 
 def test_an_actor_that_is_ended_for_good_is_replaced(nodes: RayNodes, tmp_path: Path) -> None:
     """Also if the index has grown since its group was made, as an engine that starts later sees."""
-    options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
-    arguments = arguments_of(tmp_path, *options, "--shard-memory", "1")
-    with (
-        RunningServer(tmp_path, *arguments, environment=nodes.environment) as server,
-        Client(server.target, timeout=120, retries=False) as client,
-    ):
+    with on_ray(nodes, tmp_path) as (server, client):
         client.build("points", POINTS)
         serve_count = server.log.count("a shard server serves") + SHARDS * REPLICAS
         server.kill("engine")

@@ -8,12 +8,13 @@ it.
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc.storage.mounts import check_mounted
 from divgrpc.storage.shard_sizes import current_shard_sizes
+from divgrpc_server.data_folder import watch
 from divgrpc_server.engines.engine import Engine
 from divgrpc_server.engines.memory import bytes_at_places
 from divgrpc_server.logging.logs import Logger
@@ -21,21 +22,11 @@ from divgrpc_server.logging.logs import Logger
 _LOOK_SECONDS: Final = 1.0
 
 
-async def follow_indexes(engine: Engine, root: Path, log: Logger) -> NoReturn:
-    """Tell the engine of each change of an index in the folder `root`."""
+async def follow_indexes(engine: Engine, root: Path, log: Logger) -> None:
+    """Tell the engine of each change of an index in the folder `root`, until it is cancelled."""
     stamps: dict[str, object] = {}
-    is_readable = True
-    while True:
-        try:
-            latest = await asyncio.to_thread(_stamps, root)
-        except OSError as error:
-            if is_readable:
-                log.warning("the data directory cannot be read", reason=str(error))
-            is_readable = False
-        else:
-            is_readable = True
-            await _tell(engine, root, stamps, latest)
-        await asyncio.sleep(_LOOK_SECONDS)
+    async for latest in watch(root, _stamps, _LOOK_SECONDS, log):
+        await _tell(engine, root, stamps, latest)
 
 
 def needs_of_indexes(root: Path, places: int) -> list[int]:

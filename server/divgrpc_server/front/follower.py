@@ -5,39 +5,29 @@ a worker with little to do opens new generations and merges too, and lets go of 
 server also lets go of what it has opened of a build that was given up.
 """
 
-import asyncio
 import os
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.storage.generations import STAGING_INFIX, IndexFolder, list_indexes
 from divgrpc.storage.layouts import layout_stamp
 from divgrpc.storage.published import WRITES
+from divgrpc_server.data_folder import watch
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.logging.logs import Logger
 
 _WATCH_SECONDS: Final = 1.0
 
 
-async def follow(root: Path, pool: Pool, log: Logger) -> NoReturn:
+async def follow(root: Path, pool: Pool, log: Logger) -> None:
     """Tell the workers of each change, until this task is cancelled."""
     stamps: dict[str, object] = {}
-    is_readable = True
-    while True:
-        try:
-            latest = await asyncio.to_thread(_stamps, root)
-        except OSError as error:
-            if is_readable:
-                log.warning("the data directory cannot be read", reason=str(error))
-            is_readable = False
-        else:
-            is_readable = True
-            for name in latest.keys() | stamps.keys():
-                if latest.get(name) != stamps.get(name):
-                    pool.refresh(name)
-            stamps = latest
-        await asyncio.sleep(_WATCH_SECONDS)
+    async for latest in watch(root, _stamps, _WATCH_SECONDS, log):
+        for name in latest.keys() | stamps.keys():
+            if latest.get(name) != stamps.get(name):
+                pool.refresh(name)
+        stamps = latest
 
 
 def _stamps(root: Path) -> dict[str, object]:

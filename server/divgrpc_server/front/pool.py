@@ -28,8 +28,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.codec import subjects
@@ -63,6 +62,10 @@ _STREAM: Final = Op.STREAM
 _PREPARE: Final = Op.PREPARE
 # Requests of this operation have messages that a stream has counted (`Pool.take`).
 _WRITES: Final = Op.WRITES
+
+
+# A shard by the name of its index and its number.
+_Shard: TypeAlias = tuple[str, str]
 
 
 class PoolCall:
@@ -153,8 +156,8 @@ class Pool:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
-        # Shards of published generations that workers were let open, by index and folder.
-        self._openings: dict[str, dict[str, bytes]] = {}
+        # The latest generation of each shard that workers were let open, packed.
+        self._openings: dict[_Shard, bytes] = {}
         self._queues: dict[Kind, OrderedDict[int, PoolCall]] = {
             "small": OrderedDict(),
             "large": OrderedDict(),
@@ -181,8 +184,7 @@ class Pool:
         self._loop.add_reader(link.fileno(), self._read, worker)
         self._on_change()
         self._dispatch()
-        shards = [*chain(*(shards.values() for shards in self._openings.values()))]
-        self._let_open_all(worker, iter(shards))
+        self._let_open_all(worker, iter([*self._openings.items()]))
 
     def close(self) -> None:
         """Close the sockets to all workers."""
@@ -268,7 +270,7 @@ class Pool:
         """
         name, folder = StagedGeneration.unpack(generation)
         if folder.startswith(f"{name}/"):
-            self._openings.setdefault(name, {})[folder] = generation
+            self._openings[name, folder.rpartition("/")[2]] = generation
         replies: list[asyncio.Future[Reply]] = []
         for worker in self._workers:
             future: asyncio.Future[Reply] = self._loop.create_future()
@@ -287,15 +289,23 @@ class Pool:
             self._hand_over(worker, [call])
         return is_sent
 
-    def _let_open_all(self, worker: WorkerLink, shards: Iterator[bytes]) -> None:
+    def _let_open_all(self, worker: WorkerLink, shards: Iterator[tuple[_Shard, bytes]]) -> None:
         """Let a worker open what the others have open, one shard after another."""
-        shard = next(shards, None)
-        if shard is not None and worker in self._workers:
-            self._let_open(worker, shard, lambda _: self._let_open_all(worker, shards))
+        shard, generation = next(shards, (None, b""))
+
+        def go_on(reply: Reply) -> None:
+            if worker not in self._workers:
+                return
+            if reply.payload and shard is not None and self._openings.get(shard) == generation:
+                # It was replaced or deleted, or else the next query says why it cannot be opened.
+                del self._openings[shard]
+            self._let_open_all(worker, shards)
+
+        if shard is not None:
+            self._let_open(worker, generation, go_on)
 
     def refresh(self, index: str) -> None:
         """Notify every worker and the writer that an index was replaced or deleted."""
-        self._openings.pop(index, None)
         self._notify(Op.REFRESH, index)
         if self._writer is not None:
             self._writer.refresh(index)

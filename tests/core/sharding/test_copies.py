@@ -366,14 +366,14 @@ from pathlib import Path
 from divgrpc.sharding import copies
 
 cache = Path(sys.argv[1])
-own = copies.ShardCopies(cache, cache / "none", print)
+shard_copies = copies.ShardCopies(cache, cache / "none", print)
 marker = cache / "marker"
 for number in range(300):
-    with own._lock("points", 0, ".part"), own._lock("points", 0):
+    with shard_copies._lock("points", 0, ".part"), shard_copies._lock("points", 0):
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
         time.sleep(0.0005)
         marker.unlink()
-        own._remove_stale("points", 0)
+        shard_copies._remove_stale("points", 0)
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.ipc import packets
-from divgrpc_server.ipc.packets import Op
+from divgrpc_server.ipc.packets import Op, Outcome, Reply
 from support.processes.pool_harness import Stage, answer, on_stage, packet, settle
 
 
@@ -266,21 +266,26 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_new_worker_opens_the_shards_that_others_have_open(stage: Stage) -> None:
-    """One after another; and not builds, nor those of an index that was replaced meanwhile."""
+    """One after another, also after one that is gone; and neither builds nor old generations."""
     first = stage.attach(1)
-    shards = [b"points/points/3/shards/0", b"points/points/3/shards/1"]
-    for generation in (*shards, b"points/.points.staging-0", b"others/others/1/shards/1"):
+    shards = [b"gone/gone/1/shards/1", b"points/points/3/shards/0", b"points/points/3/shards/1"]
+    old = b"points/points/2/shards/0"
+    for generation in (shards[0], old, *shards[1:], b"points/.points.staging-0"):
         preparation = asyncio.ensure_future(stage.pool.prepare(generation))
         answer(first, *await packet(first), small=0)
         await preparation
-    stage.pool.refresh("others")
-    second = stage.attach(2)
-    for shard in shards:
-        (request,) = await packet(second)
-        assert (request.op, request.payload) == (Op.PREPARE, shard)
+    # All servers of a data folder look at it at moments of their own.
+    stage.pool.refresh("points")
+    for serial, count in ((2, 3), (3, 2)):
+        link = stage.attach(serial)
+        for shard in shards[-count:]:
+            (request,) = await packet(link)
+            assert (request.op, request.payload) == (Op.PREPARE, shard)
+            with pytest.raises(BlockingIOError):
+                link.receive()
+            status = b"not found" if shard == shards[0] else b""
+            reply = packets.pack_reply(Reply(request.id, Outcome.ANSWER, status))
+            link.send(packets.pack_credits(0, 0) + reply)
+            await settle()
         with pytest.raises(BlockingIOError):
-            second.receive()
-        answer(second, request, small=0)
-    await settle()
-    with pytest.raises(BlockingIOError):
-        second.receive()
+            link.receive()
