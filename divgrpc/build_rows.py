@@ -34,6 +34,10 @@ class _Numbers:
         """Return the number of rows of a selection."""
         return len(range(*rows.indices(self.count))) if isinstance(rows, slice) else len(rows)
 
+    def bounds_of(self, rows: IntArray) -> IntArray:
+        """Return how many rows of each part (len(rows), parts) come before each of `rows`."""
+        return np.stack([np.searchsorted(numbers, rows) for numbers in self._numbers], axis=1)
+
     def find(self, rows: _Selection) -> Iterator[tuple[slice | IntArray, IntArray]]:
         """Yield for each part which of its rows are selected, and their places in the selection."""
         for numbers in self._numbers:
@@ -65,6 +69,10 @@ class DividedRows:
         for part, (here, places) in zip(self._parts, self._numbers.find(rows), strict=True):
             copy[places] = part[here]
         return copy
+
+    def bounds_of(self, rows: IntArray) -> IntArray:
+        """See `_Numbers`."""
+        return self._numbers.bounds_of(rows)
 
     def release(self) -> None:
         """Drop the pages of mapped rows from memory, but not those of their numbers."""
@@ -110,6 +118,10 @@ class DividedSparseRows:
             targets = spans(indptr[places], sizes[places])
             indices[targets], values[targets] = piece.indices, piece.values
         return replace(self._parts[0], indptr=indptr, indices=indices, values=values)
+
+    def bounds_of(self, rows: IntArray) -> IntArray:
+        """See `_Numbers`."""
+        return self._numbers.bounds_of(rows)
 
     def release(self) -> None:
         """Drop the pages of mapped rows from memory, but not those of their numbers."""

@@ -32,6 +32,7 @@ from divgrpc.builder.class_hyperplanes import dense_queries
 from divgrpc.builder.encoder import EncodePoints, Encoding, encode_points
 from divgrpc.builder.measured import MeasuredSearcher
 from divgrpc.builder.near_copies import near_copy_threshold
+from divgrpc.builder.nearest import FindNearest
 from divgrpc.builder.progress import Report
 from divgrpc.builder.sample import Sample
 from divgrpc.builder.tuning import Tuning, tune
@@ -93,15 +94,15 @@ def assemble(
     report("tuning", 0, len(points))
     tick = partial(report, "tuning")
     (rows, dims), parameters = points.shape, encoding.parameters
-    is_sparse = isinstance(points, SparseBuildRows)
-    with encoding.searching(points, longest_first=longest_first) as searcher:
-        tuning = tune(searcher, parameters, tick, queries=queries)
-        dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
+    with encoding.searching(points, longest_first=longest_first) as (searcher, find):
+        tuning = tune(searcher, parameters, tick, queries=queries, find=find)
+        dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick, find)
+        threshold = near_copy_threshold(points, parameters, lambda *_: tick(rows, 0), find)
     return Manifest(
         generation=0,
         rows=rows,
         dims=dims,
-        points="sparse" if is_sparse else "dense",
+        points="sparse" if isinstance(points, SparseBuildRows) else "dense",
         nonzeros=count_nonzeros(points) if isinstance(points, SparseBuildRows) else rows * dims,
         widest_row=_widest_row(points),
         parameters=parameters,
@@ -111,7 +112,7 @@ def assemble(
         search_costs=tuning.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
-        duplicate_threshold=near_copy_threshold(points, parameters, lambda *_: tick(rows, 0)),
+        duplicate_threshold=threshold,
         choices=_choices(request, family_reason, encoding, tuning, points.shape) + dense_choices,
         warnings=(),
         arrays={},
@@ -146,6 +147,7 @@ def _tune_for_dense(
     parameters: BuildParameters,
     categories: IntArray | None,
     tick: Callable[[int, int], None],
+    find: FindNearest,
 ) -> tuple[Tuning | None, tuple[Choice, ...]]:
     """Tune searches of sparse points for dense queries.
 
@@ -163,7 +165,7 @@ def _tune_for_dense(
     if not len(queries):
         return None, ()
     tick(0, len(points))
-    tuning = tune(searcher, parameters, tick, queries=queries)
+    tuning = tune(searcher, parameters, tick, queries=queries, find=find)
     choice = _search_choice(tuning, parameters.target_recall)
     reason = f"by {tuning.n_queries} {origin}: {choice.reason}"
     return tuning, (replace(choice, parameter="search_dense", reason=reason),)

@@ -26,6 +26,7 @@ from divgrpc.build_rows import (
 )
 from divgrpc.builder.hash_functions import REACHES, HashFunctions, fit
 from divgrpc.builder.measured import MeasuredSearcher
+from divgrpc.builder.nearest import FindNearest, find_nearest
 from divgrpc.builder.progress import Report
 from divgrpc.builder.row_encoder import RowEncoder
 from divgrpc.hashing import codes, lists
@@ -91,9 +92,12 @@ class Encoding:
     @contextmanager
     def searching(
         self, points: BuildRows, *, longest_first: bool = False
-    ) -> Iterator[MeasuredSearcher]:
-        """In the block, have what `searcher` returns; others may answer for it meanwhile."""
-        yield self.searcher(points, longest_first=longest_first)
+    ) -> Iterator[tuple[MeasuredSearcher, FindNearest]]:
+        """In the block, have what `searcher` returns, and what finds nearest points.
+
+        Others may work for both meanwhile.
+        """
+        yield self.searcher(points, longest_first=longest_first), find_nearest
 
 
 def rows_per_block(points: Rows, planes: int) -> int:

@@ -14,14 +14,13 @@ least a quarter of the points have near-copies, the limit is twice as large. Und
 `inner_product`, distances are between points scaled to unit length, and T is returned as a cosine.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.build_rows import BuildRows, take
-from divgrpc.builder.sample import nearest_rows
+from divgrpc.builder.nearest import FindNearest, NearestSearch, Report, find_nearest
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers
 
@@ -49,12 +48,12 @@ Distances = npt.NDArray[np.float64]
 
 
 def near_copy_threshold(
-    points: BuildRows, parameters: BuildParameters, report: Callable[[int, int], None]
+    points: BuildRows, parameters: BuildParameters, report: Report, find: FindNearest = find_nearest
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
     `points` (n, d) have unit length under `cosine`. `report` is called with the number of rows done
-    and the total number of rows.
+    and the total number of rows. `find` finds the nearest points.
     """
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))
@@ -64,7 +63,7 @@ def near_copy_threshold(
     if usual:
         sample = _draw(points, _SAMPLE_ROWS, rng)
         count = min(_COPIES_MAX + 1, len(points))
-        neighbours, _ = nearest_rows(points, sample, count, metric, report, angular=angular)
+        neighbours, _ = find(NearestSearch(sample, count, metric, angular), points, report)
         near = _distances(points, sample, neighbours, angular=angular)
         far = _between(sample, _draw(points, _COUNTED_ROWS, rng), angular=angular)
         threshold = _threshold(near, far, usual)

@@ -7,20 +7,17 @@ queries that are not in the index. One third of the queries tune searches, and t
 measure them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.build_rows import BuildRows, block_rows, release_rows, take
+from divgrpc.build_rows import take
 from divgrpc.builder.measured import MeasuredSearcher
-from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
+from divgrpc.builder.nearest import FindNearest, NearestSearch, Report, find_nearest
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, lengths
-
-Report = Callable[[int, int], None]
 
 # Number of queries in a sample. Every third query (_TUNING_PERIOD) tunes, and the others measure.
 SAMPLE_QUERIES = 192
@@ -38,10 +35,8 @@ _TIE_TOLERANCE = 1e-6
 class Sample:
     """Queries and the row numbers `truth` (m, t) int64 of their nearest points, nearest first.
 
-    `gains` (m, t) float32 measure how near each of these points is; larger is nearer. Under
-    `euclidean`, a gain is minus half the squared distance, up to a constant for each query. Under
-    other metrics, it is the inner product. `between` (m,) bool is false for the queries that were
-    drawn as points, and true for all others.
+    `gains` (m, t) float32 are those of `NearestSearch`. `between` (m,) bool is false for the
+    queries that were drawn as points, and true for all others.
     """
 
     queries: Rows
@@ -58,11 +53,13 @@ class Sample:
         report: Report,
         *,
         queries: Rows | None = None,
+        find: FindNearest = find_nearest,
     ) -> "Sample":
         """Draw queries; find for each query the `most` nearest points and some that may tie.
 
         Queries are drawn from `queries` (m, d) if given, and otherwise made from the points.
-        `report` is called with the number of points done and the total number of points.
+        `report` is called with the number of points done and the total number of points. `find`
+        finds the nearest points.
         """
         points = searcher.points
         rng = np.random.default_rng((seed, 1))
@@ -79,7 +76,7 @@ class Sample:
         else:
             sample = queries[rows]
         count = min(most + _TIES_MAX + 1, len(points))
-        truth, gains = nearest_rows(points, sample, count, searcher.metric, report)
+        truth, gains = find(NearestSearch(sample, count, searcher.metric), points, report)
         gains = np.where(truth == own_rows[:, np.newaxis], -np.inf, gains)
         order = np.lexsort((truth, -gains), axis=1)
         if (own_rows != _NO_ROW).any():
@@ -186,64 +183,3 @@ def _move_halfway(
         scale = np.where(mask, lengths(between), np.float32(1))
         between /= scale[:, np.newaxis]
     return np.ascontiguousarray(between, np.float32)
-
-
-def nearest_rows(
-    points: BuildRows,
-    queries: Rows,
-    count: int,
-    metric: Metric,
-    report: Report,
-    *,
-    angular: bool = False,
-) -> tuple[IntArray, FloatArray]:
-    """Return rows and gains (nq, count) of the `count` points nearest to each query, unordered.
-
-    If `angular`, the points nearest under `inner_product` are those with the largest cosine.
-    """
-    centre, factor = _right_factor(points[:0], queries, metric)
-    rows = np.empty((len(queries), 0), np.int64)
-    gains = np.empty((len(queries), 0), np.float32)
-    rows_in_block = max(count, block_rows(points))
-    for start in range(0, len(points), rows_in_block):
-        block = points[start : start + rows_in_block]
-        if not isinstance(block, SparseRows) and centre.any():
-            block = block - centre
-        products = (block @ factor).T
-        if angular and metric == "inner_product":
-            size = lengths(block)
-            products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
-        if metric == "euclidean":
-            # Compute minus half the squared distance, without the term that is the same for all
-            # points.
-            products = products - np.square(lengths(block)) / 2
-        # Keep only points that reach the worst kept gain of a query. After the first block few do.
-        least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
-        near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
-        numbers = np.broadcast_to(start + near, (len(products), len(near)))
-        gains = np.concatenate((gains, products[:, near]), axis=1)
-        rows = np.concatenate((rows, numbers), axis=1)
-        best = np.argpartition(-gains, count - 1, axis=1)[:, :count]
-        gains = np.take_along_axis(gains, best, axis=1)
-        rows = np.take_along_axis(rows, best, axis=1)
-        release_rows(points)
-        report(start + len(block), len(points))
-    return rows, gains
-
-
-def _right_factor(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
-    """Return the vector to subtract from the points, and the factor to multiply them by.
-
-    `points` may be any of the points, or none.
-    """
-    centre = np.zeros(points.shape[1], np.float32)
-    if isinstance(queries, SparseRows):
-        # Queries stay sparse, because wide queries could take a gigabyte as dense rows.
-        return centre, sparse.csr_array(queries.matrix.T)
-    if isinstance(points, SparseRows):
-        return centre, np.ascontiguousarray(queries.T)
-    if metric == "euclidean":
-        # Without centring, rounding would hide small distances between points far from the origin.
-        centre = queries.mean(axis=0)
-        return centre, (queries - centre).T
-    return centre, queries.T

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.builder.measured import MeasuredSearcher
-from divgrpc.builder.sample import Report, Sample
+from divgrpc.builder.nearest import FindNearest, Report, find_nearest
+from divgrpc.builder.sample import Sample
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import POOLS, Shape, choose, nanoseconds, reaches
@@ -81,19 +82,21 @@ def tune(
     report: Report,
     *,
     queries: Rows | None = None,
+    find: FindNearest = find_nearest,
 ) -> Tuning:
     """Tune the number of probes and measure every search, for each number of candidates.
 
     `parameters` have all defaults filled in. `queries` (m, d) are a sample of future queries; if
     None, queries are made from points. `report` is called at least once for each batch of queries,
-    with the number of rows done and the total number of rows (0 if unknown).
+    with the number of rows done and the total number of rows (0 if unknown). `find` finds the true
+    nearest points.
 
     The hash limit is the smallest of a few limits with which a scan reaches the target recall. The
     limits to try are 1 to 64 times the default limit. If no limit reaches the target, the
     default limit is chosen. The number of probes is approximately the smallest number that reaches
     the target. If no number reaches the target, the number with the best recall is chosen.
     """
-    measurement = _Measurement(searcher, parameters, report, queries)
+    measurement = _Measurement(searcher, parameters, report, queries, find)
     costs = measurement.costs()
     pools = {cost.search: cost.pools[measurement.default_place] for cost in costs}
     auto = choose(
@@ -125,10 +128,12 @@ class _Measurement:
         parameters: BuildParameters,
         report: Report,
         queries: Rows | None,
+        find: FindNearest,
     ) -> None:
         (self._rows, dims), nonzeros = searcher.points.shape, searcher.nonzeros
         self.shape = Shape.of(parameters, self._rows, dims, nonzeros)
-        self.sample = Sample.draw(searcher, parameters.seed, max(POOLS), report, queries=queries)
+        seed, most = parameters.seed, max(POOLS)
+        self.sample = Sample.draw(searcher, seed, most, report, queries=queries, find=find)
         self._searcher = searcher
         self._report = report
         self._target = parameters.target_recall

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from divgrpc.builder.encoder import (
     hash_points,
 )
 from divgrpc.builder.hash_functions import HashFunctions, fit
+from divgrpc.builder.nearest import FindNearest, find_nearest
 from divgrpc.builder.progress import Report
 from divgrpc.columns.ids import ID_TEXTS, ascends, hashes_of, keys_of_parts
 from divgrpc.columns.writer import ColumnWriter, texts_in, write_order, write_value_order
@@ -56,11 +57,23 @@ from divgrpc.vectors import Rows, SparseRows
 
 # Returns what encodes the points whose arrays are in a folder.
 EncodeIn: TypeAlias = Callable[[Path], EncodeBlocks]
-Measuring: TypeAlias = AbstractContextManager[AskShards | None]
-# Returns what `DividedEncoding.measuring` does. Takes the files of the shards, the names of the
-# arrays that they share, the parameters with all defaults, and the shape (n, d) of all points.
-MeasureIn: TypeAlias = Callable[
-    [Sequence[ShardFiles], Collection[str], BuildParameters, tuple[int, int]], Measuring
+
+
+class Elsewhere(NamedTuple):
+    """What works on the tuning of a build outside its process.
+
+    ask: asks shards which points searches hash. find: finds nearest points.
+    """
+
+    ask: AskShards
+    find: FindNearest
+
+
+_Tuning: TypeAlias = AbstractContextManager[Elsewhere | None]
+# Returns what `DividedEncoding.tuning` does. Takes the files of the shards, the names of the arrays
+# that they share, the parameters with all defaults, and all points.
+TuneIn: TypeAlias = Callable[
+    [Sequence[ShardFiles], Collection[str], BuildParameters, BuildRows], _Tuning
 ]
 _ROWS: Final = "rows"
 
@@ -71,12 +84,12 @@ class DividedEncoding(Encoding):
 
     parts: the arrays of each shard.
     rows: the numbers of the rows of each shard, which ascend.
-    measuring: has, in a block, what asks shards elsewhere; None if there are none.
+    tuning: has, in a block, what works on the tuning elsewhere; None if nothing does.
     """
 
     parts: Sequence[Mapping[str, Array]] = ()
     rows: Sequence[IntArray] = ()
-    measuring: Callable[[], Measuring] = nullcontext
+    tuning: Callable[[], _Tuning] = nullcontext
 
     def searcher(
         self,
@@ -95,10 +108,11 @@ class DividedEncoding(Encoding):
     @contextmanager
     def searching(
         self, points: BuildRows, *, longest_first: bool = False
-    ) -> Iterator[ShardedSearcher]:
-        """In the block, have what `searcher` returns; shards may answer elsewhere."""
-        with self.measuring() as ask:
-            yield self.searcher(points, longest_first=longest_first, ask_elsewhere=ask)
+    ) -> Iterator[tuple[ShardedSearcher, FindNearest]]:
+        """See `Encoding`."""
+        with self.tuning() as elsewhere:
+            ask, find = elsewhere or (None, find_nearest)
+            yield self.searcher(points, longest_first=longest_first, ask_elsewhere=ask), find
 
 
 class _Ids:
@@ -130,13 +144,13 @@ class DividedBuild:
     """Divides the points of one build among shards; see `divgrpc.builder.point_writer.PointWriter`.
 
     encode_in: encodes the points of a shard.
-    measure_in: measures searches of all shards, if they answer elsewhere.
+    tune_in: lets others work on the tuning.
     """
 
     def __init__(self, stage: Staging, shards: int, attributes: Sequence[Attribute] = ()) -> None:
         """Take the staging folder, and the declarations of the attributes of the points."""
         self.encode_in: EncodeIn = lambda _folder: encode_on_all_cores
-        self.measure_in: MeasureIn = lambda *_: nullcontext()
+        self.tune_in: TuneIn = lambda *_: nullcontext()
         self.rows_max = shards * LIMITS["rows_max"]
         self._stage, self._attributes = stage, attributes
         self._row_count = 0
@@ -273,8 +287,8 @@ class DividedBuild:
             for shard, part in enumerate(self._parts)
         ]
         parameters, bits = functions.parameters, functions.code_bits
-        measuring = partial(self.measure_in, files, shared.keys(), parameters, points.shape)
-        return DividedEncoding(shared, parameters, bits, parts, rows, measuring)
+        tuning = partial(self.tune_in, files, shared.keys(), parameters, points)
+        return DividedEncoding(shared, parameters, bits, parts, rows, tuning)
 
     def _encode_part(self, part: ShardStaging, functions: HashFunctions, report: Report) -> None:
         """Write the codes of a shard, and the tables or cells that hold them."""

@@ -200,6 +200,30 @@ STAGED_QUESTION: Final = Layout(
         Column.of("messages", np.uint8),  # as `messages.join` joins them
     ),
 )
+# A search for the points of a build that are nearest to queries (`staged_finding`).
+STAGED_SEARCH: Final = Layout(
+    43,
+    (
+        Column.of("folder", np.uint8),  # the name of the staging folder
+        Column.of("rows", np.int64),  # the first row, and the row after the last one
+        Column.of("bounds", np.int64, 2),  # how many rows of each shard come before each block
+        Column.of("numbers", np.int64),  # the number of points for each query; whether by angle
+        Column.of("least", np.float32),  # the least gain for each query
+        Column.of("dense", np.float32, 2),  # the queries, unless they are sparse
+        Column.of("indptr", np.int64),
+        Column.of("indices", np.int32),
+        Column.of("values", np.float32),
+    ),
+)
+# As `divgrpc.builder.nearest.NearPoints`.
+STAGED_SEARCH_REPLY: Final = Layout(
+    44,
+    (
+        Column.of("rows", np.int64),
+        Column.of("gains", np.float32),
+        Column.of("ends", np.int64),
+    ),
+)
 ENCODE_REPLY: Final = Layout(
     21,
     (

@@ -1,25 +1,40 @@
-"""What a builder lets other machines do: encode points, measure searches, and multiply."""
+"""What a builder lets other machines do: encode and find points, measure searches, multiply."""
 
 import threading
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from divgrpc.errors import UnsupportedError
-from divgrpc.sharding import staged_arrays, staged_points, staged_shards, staged_training
-from divgrpc.sharding.layouts import STAGED_QUESTION, STAGED_REQUEST
+from divgrpc.sharding import (
+    staged_arrays,
+    staged_finding,
+    staged_points,
+    staged_shards,
+    staged_training,
+)
+from divgrpc.sharding.layouts import STAGED_QUESTION, STAGED_REQUEST, STAGED_SEARCH
 from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.staged_arrays import is_offered
+from divgrpc.sharding.staged_finding import FIND, StagedFinding
 from divgrpc.sharding.staged_points import ENCODE, StagedPoints
 from divgrpc.sharding.staged_shards import MEASURE, OpenCopy, StagedShard
 from divgrpc.sharding.staged_training import MULTIPLY, StagedTraining
 
-OPERATIONS: Final = (ENCODE, MEASURE, MULTIPLY)
+OPERATIONS: Final = (ENCODE, FIND, MEASURE, MULTIPLY)
 _OFFERS: Final = {
     ENCODE: staged_points.OFFER,
+    FIND: staged_finding.OFFER,
     MEASURE: staged_shards.OFFER,
     MULTIPLY: staged_training.OFFER,
 }
-_Offer: TypeAlias = StagedPoints | StagedShard | StagedTraining
+# The layouts of the messages that name the folder.
+_LAYOUTS: Final = {
+    ENCODE: STAGED_REQUEST,
+    FIND: STAGED_SEARCH,
+    MEASURE: STAGED_QUESTION,
+    MULTIPLY: STAGED_REQUEST,
+}
+_Offer: TypeAlias = StagedPoints | StagedFinding | StagedShard | StagedTraining
 
 
 def folder_of(name: str, message: Buffer) -> str:
@@ -27,8 +42,7 @@ def folder_of(name: str, message: Buffer) -> str:
 
     name: one of `OPERATIONS`. Raises `InvalidArgumentError`.
     """
-    layout = STAGED_QUESTION if name == MEASURE else STAGED_REQUEST
-    return staged_arrays.folder_of(message, layout)
+    return staged_arrays.folder_of(message, _LAYOUTS[name])
 
 
 class StagedBuild:
@@ -64,6 +78,8 @@ class StagedBuild:
     def _open(self, name: str) -> _Offer:
         if name == MEASURE:
             return StagedShard(self._folder, self._open_copy)
+        if name == FIND:
+            return StagedFinding(self._folder)
         return StagedPoints(self._folder) if name == ENCODE else StagedTraining(self._folder)
 
     def close_ended(self) -> bool:

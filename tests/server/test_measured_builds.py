@@ -21,8 +21,8 @@ SHARDS = 2
 _SITE = """
 import sys
 if {"divgrpc_server.forkserver", "divgrpc_server.builder"} & {*sys.orig_argv}:
-    from divgrpc_server.builder import shard_measurer
-    shard_measurer._ROWS_MIN = 1
+    from divgrpc_server.builder import shard_tuner
+    shard_tuner._ROWS_MIN = 1
 """
 
 
@@ -80,4 +80,4 @@ def test_shard_servers_measure_the_searches_of_a_build(
             client.build("left", POINTS, hash_family="cells", progress=leave)
     eventually(lambda: [*(tmp_path / "data").glob(".*.staging-*")] == [])
     eventually(lambda: [*(tmp_path / "cache").glob(".*.staging-*")] == [])
-    assert "does not measure" not in server.log
+    assert "so this process does" not in server.log

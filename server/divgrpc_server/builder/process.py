@@ -32,8 +32,8 @@ from divgrpc_protos.v1 import attributes_pb2, index_pb2
 from divgrpc_server.builder import attributes
 from divgrpc_server.builder.labels import LabelUpload
 from divgrpc_server.builder.shard_encoder import ShardEncoder
-from divgrpc_server.builder.shard_measurer import ShardMeasurer
 from divgrpc_server.builder.shard_trainer import ShardTrainer
+from divgrpc_server.builder.shard_tuner import ShardTuner
 from divgrpc_server.builder.shard_work import ShardWork
 from divgrpc_server.builder.uploads import BuildUpload
 from divgrpc_server.codec import points, requests, results
@@ -101,7 +101,7 @@ def _divide(stage: Staging, division: DividedBuild, work: ShardWork | None) -> _
     if work is None:
         return {"points": division}
     division.encode_in = partial(ShardEncoder, work, stage)
-    division.measure_in = ShardMeasurer(work, stage)
+    division.tune_in = ShardTuner(work, stage)
     return {"points": division, "train_labels": ShardTrainer(work, stage)}
 
 

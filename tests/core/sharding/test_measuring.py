@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from divgrpc.builder.assembly import _tune_for_dense
+from divgrpc.builder.nearest import find_nearest
 from divgrpc.builder.tuning import Tuning, tune
 from divgrpc.index import Index
 from divgrpc.kernels import replies
@@ -122,7 +123,7 @@ def test_dense_queries_tune_sparse_points_on_shards(family: HashFamily) -> None:
     index = built(family, "cosine", "sparse")
     _, divided = searchers(index, 3, "hash")
     manifest = index.engine.manifest
-    tuning, _ = _tune_for_dense(divided, manifest.parameters, None, _report)
+    tuning, _ = _tune_for_dense(divided, manifest.parameters, None, _report, find_nearest)
     assert tuning is not None
     assert tuning.search_costs == manifest.search_costs_dense
     assert tuning.auto_search == manifest.auto_search_dense

@@ -4,11 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from divgrpc.build_rows import BuildRows
 from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.nearest import find_nearest
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding.best_points import FoundPoints
-from divgrpc.sharding.divided_build import DividedBuild
-from divgrpc.sharding.measuring import AskShards, Question
+from divgrpc.sharding.divided_build import DividedBuild, Elsewhere
+from divgrpc.sharding.measuring import Question
 from divgrpc.sharding.staged_shards import ShardFiles, offered, pack_question
 from divgrpc.storage.generations import IndexFolder, read_manifest, staging
 from divgrpc.storage.manifest import Manifest
@@ -31,12 +33,12 @@ def built_on_shards(
     with staging(path, replace=False) as stage:
 
         @contextmanager
-        def measure_in(
+        def tune_in(
             files: Sequence[ShardFiles],
             shared: Collection[str],
             parameters: BuildParameters,
-            shape: tuple[int, int],
-        ) -> Iterator[AskShards]:
+            points: BuildRows,
+        ) -> Iterator[Elsewhere]:
             def ask(question: Question, shards: Sequence[int]) -> list[list[FoundPoints]]:
                 assert answer is not None
                 results = []
@@ -48,12 +50,12 @@ def built_on_shards(
                     results.append(question.unpack(shard, reply))
                 return results
 
-            with offered(stage, shared, files, parameters, shape[1]):
-                yield ask
+            with offered(stage, shared, files, parameters, points.shape[1]):
+                yield Elsewhere(ask, find_nearest)
 
         division = DividedBuild(stage, shards)
         if answer is not None:
-            division.measure_in = measure_in
+            division.tune_in = tune_in
         builder = IndexBuilder(stage, parameters, points=division)
         builder.append(points)
         builder.build()

@@ -7,23 +7,28 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from scipy import sparse
 
+from divgrpc import build_rows
 from divgrpc.builder import tuning
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import BuildParameters
+from divgrpc.sharding import staged_finding, staged_shards
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.divided_build import DividedBuild
-from divgrpc.sharding.layouts import MEASURE_REPLY
+from divgrpc.sharding.layouts import MEASURE_REPLY, STAGED_SEARCH_REPLY
 from divgrpc.sharding.messages import Buffer, join
 from divgrpc.sharding.staged_build import folder_of
-from divgrpc.sharding.staged_shards import MEASURE, OFFER
+from divgrpc.sharding.staged_finding import FIND
+from divgrpc.sharding.staged_shards import MEASURE
 from divgrpc.storage.generations import Staging, read_manifest, staging
-from divgrpc.types import HashFamily, Progress
+from divgrpc.types import HashFamily, Metric, Progress
+from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos.v1 import shard_index_pb2
-from divgrpc_server.builder import shard_measurer
+from divgrpc_server.builder import shard_tuner
 from divgrpc_server.builder import shard_work as shard_work_module
-from divgrpc_server.builder.shard_measurer import ShardMeasurer
+from divgrpc_server.builder.shard_tuner import ShardTuner
 from divgrpc_server.ipc import rounds
 from divgrpc_server.ipc.job_frames import Frame
 from support.data.served_index import random_points
@@ -33,13 +38,16 @@ from support.processes.running_server import eventually
 
 PLACES, SHARDS = 2, 5
 POINTS = random_points(1_500, dims=16, seed=3)
+SPARSE = SparseRows.of(sparse.random_array((900, 40), density=0.5, format="csr", rng=1))
 
 
 @pytest.fixture(autouse=True)
 def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_measurer, "_ROWS_MIN", 1)
+    monkeypatch.setattr(shard_tuner, "_ROWS_MIN", 1)
     # A batch has few queries, so that places are asked often.
     monkeypatch.setattr(tuning, "_BATCH_QUERIES_MAX", 4)
+    # So do blocks of points.
+    monkeypatch.setattr(build_rows, "_BLOCK_ROWS_MAX", 20)
 
 
 def build(
@@ -47,20 +55,27 @@ def build(
     answer: Callable[[Staging], Answer],
     log: Mock | None = None,
     first: Frame | None = Frame.END,
+    *,
     hash_family: HashFamily = "lsh_div",
-) -> list[tuple[int, str]]:
-    """Build an index with the help of places; return the place and the folder of each message.
+    metric: Metric = "cosine",
+    points: Rows = POINTS,
+) -> tuple[list[tuple[int, str]], list[int]]:
+    """Build an index with the help of places.
 
-    The index is compared with one that the same process builds without places.
+    Returns the place and the folder of each message that asks what a search hashes, and the places
+    that found nearest points. The index is compared with one that the same process builds without
+    places.
     """
-    parameters = BuildParameters(hash_family=hash_family)
+    parameters = BuildParameters(hash_family=hash_family, metric=metric)
     messages: list[tuple[int, str]] = []
+    searches: list[int] = []
     steps: list[Progress] = []
 
     def keep(reply: Answer) -> Answer:
         def answer_and_keep(place: int, request: shard_index_pb2.AskRequest) -> bytes:
-            assert request.operation == MEASURE
-            messages.append((place, folder_of(MEASURE, request.messages)))
+            searches.extend([place] * (request.operation == FIND))
+            if request.operation == MEASURE:
+                messages.append((place, folder_of(MEASURE, request.messages)))
             return reply(place, request)
 
         return answer_and_keep
@@ -70,49 +85,66 @@ def build(
         shard_work(keep(answer(stage)), PLACES, log or Mock(), first) as (work, _),
     ):
         division = DividedBuild(stage, SHARDS)
-        division.measure_in = ShardMeasurer(work, stage)
+        division.tune_in = ShardTuner(work, stage)
         builder = IndexBuilder(stage, parameters, points=division, on_progress=steps.append)
-        builder.append(POINTS)
+        builder.append(points)
         builder.build()
-        assert [*folder.rglob(OFFER)] == []
-    expected = built_on_shards(folder / "here", POINTS, parameters, SHARDS)
+        assert not [*folder.rglob(staged_shards.OFFER), *folder.rglob(staged_finding.OFFER)]
+    expected = built_on_shards(folder / "here", points, parameters, SHARDS)
     assert read_manifest(folder / "points" / "1") == expected
     # A caller sees that the build goes on.
     assert sum(step.stage == "tuning" for step in steps) > 20
-    return messages
+    return messages, searches
 
 
 @pytest.mark.parametrize("hash_family", ["lsh_div", "cells"])
 def test_the_place_of_each_shard_measures_it(tmp_path: Path, hash_family: HashFamily) -> None:
     """The caller may end its upload meanwhile."""
     log = Mock()
-    messages = build(tmp_path, Shards, log, hash_family=hash_family)
+    messages, searches = build(tmp_path, Shards, log, hash_family=hash_family)
     assert {(place, int(folder.rpartition("/")[2])) for place, folder in messages} == {
         (shard % PLACES, shard) for shard in range(SHARDS)
     }
     assert len(messages) > 60 * SHARDS
+    # Two searches of ten parts, for tuning and for the threshold of near-copies.
+    assert {*searches} == {*range(PLACES)}
+    assert 4 <= len(searches) <= 20
     log.warning.assert_not_called()
 
 
 def test_few_points_are_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_measurer, "_ROWS_MIN", len(POINTS) + 1)
-    assert build(tmp_path, Shards, first=None) == []
+    monkeypatch.setattr(shard_tuner, "_ROWS_MIN", len(POINTS) + 1)
+    assert build(tmp_path, Shards, first=None) == ([], [])
 
 
-def test_a_place_that_does_not_measure_costs_no_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("operation", "verb", "asks"), [(MEASURE, "measure searches of", 2), (FIND, "find", 1)]
+)
+def test_a_place_that_does_not_work_costs_no_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, verb: str, asks: int
 ) -> None:
     """It is left alone for a while; the log says it once."""
     monkeypatch.setattr(shard_work_module, "_PAUSE_SECONDS", 600.0)
     log = Mock()
-    messages = build(tmp_path, lambda stage: Shards(stage, "no folder", ""), log)
+
+    def answer(stage: Staging) -> Answer:
+        shards = Shards(stage)
+
+        def refuse(place: int, request: shard_index_pb2.AskRequest) -> bytes:
+            if (place, request.operation) == (0, operation):
+                return rounds.pack_refusal("no folder")
+            return shards(place, request)
+
+        return refuse
+
+    messages, searches = build(tmp_path, answer, log)
     # The first message lets it copy the shards, and the next one finds that it has not.
-    assert sum(place == 0 for place, _ in messages) == 2 * len(range(0, SHARDS, PLACES))
+    assert sum(place == 0 for place, _ in messages) == asks * len(range(0, SHARDS, PLACES))
     assert sum(place == 1 for place, _ in messages) > 100
+    assert 1 in searches
     (call,) = log.warning.call_args_list
-    assert call.args == (
-        "a shard server does not measure searches of points of a build, so this process does",
-    )
+    text = f"a shard server does not {verb} points of a build, so this process does"
+    assert call.args == (text,)
     assert call.kwargs == {"index": "points", "place": 0, "reason": "no folder"}
 
 
@@ -129,7 +161,8 @@ def test_places_that_copy_at_first_are_asked_later(
 
         def answer_from_copy(place: int, request: shard_index_pb2.AskRequest) -> bytes:
             packed = shards(place, request)
-            if rounds.refusal_of(rounds.unpack_round(packed)) is None:
+            has_asked = request.operation == MEASURE
+            if has_asked and rounds.refusal_of(rounds.unpack_round(packed)) is None:
                 folders.add(folder_of(MEASURE, request.messages))
             return packed
 
@@ -141,19 +174,62 @@ def test_places_that_copy_at_first_are_asked_later(
     assert [*(tmp_path / "cache").iterdir()] == []
 
 
-_WRONG = {"ids": np.array([2**40]), "codes": np.zeros(1, np.float32), "ends": np.array([1])}
+@pytest.mark.parametrize("metric", ["cosine", "inner_product", "euclidean"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_points_of_every_kind_are_found(tmp_path: Path, kind: str, metric: Metric) -> None:
+    log = Mock()
+    points = POINTS if kind == "dense" else SPARSE
+    _, searches = build(tmp_path, Shards, log, points=points, metric=metric)
+    assert len(searches) > 2
+    log.warning.assert_not_called()
+
+
+_POINTS = {"ids": np.array([2**40]), "codes": np.zeros(1, np.float32), "ends": np.array([1])}
+_NEAREST = {"rows": np.array([5000]), "gains": np.zeros(1, np.float32), "ends": np.ones(192, int)}
+_NO_ENDS = {**_NEAREST, "ends": np.array([1])}
+_NAN = {**_NEAREST, "rows": np.array([5]), "gains": np.full(1, np.nan, np.float32)}
 
 
 @pytest.mark.parametrize(
-    "reply",
-    [b"", b"?", join([]), join([MEASURE_REPLY.pack({})]), join([MEASURE_REPLY.pack(_WRONG)])],
-    ids=["nothing", "noise", "no reply", "no queries", "other points"],
+    ("operation", "reply"),
+    [
+        (MEASURE, b""),
+        (MEASURE, b"?"),
+        (MEASURE, join([])),
+        (MEASURE, join([MEASURE_REPLY.pack({})])),
+        (MEASURE, join([MEASURE_REPLY.pack(_POINTS)])),
+        (FIND, b"?"),
+        (FIND, STAGED_SEARCH_REPLY.pack({})),
+        (FIND, STAGED_SEARCH_REPLY.pack(_NEAREST)),
+        (FIND, STAGED_SEARCH_REPLY.pack(_NO_ENDS)),
+        (FIND, STAGED_SEARCH_REPLY.pack(_NAN)),
+    ],
+    ids=[
+        *("nothing", "noise", "no reply", "no queries", "other points"),
+        *("noise", "no queries", "other rows", "no ends", "not a number"),
+    ],
 )
-def test_replies_of_another_version_are_not_used(tmp_path: Path, reply: bytes) -> None:
+def test_replies_that_do_not_fit_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, reply: bytes
+) -> None:
+    monkeypatch.setattr(shard_work_module, "_PAUSE_SECONDS", 600.0)
     response = shard_index_pb2.AskResponse(replies=reply).SerializeToString()
     log = Mock()
-    build(tmp_path, lambda _: lambda place, _: rounds.pack_round({place: response}), log)
+
+    def answer(stage: Staging) -> Answer:
+        shards = Shards(stage)
+
+        def answer_wrongly(place: int, request: shard_index_pb2.AskRequest) -> bytes:
+            if request.operation == operation:
+                return rounds.pack_round({place: response})
+            return shards(place, request)
+
+        return answer_wrongly
+
+    messages, searches = build(tmp_path, answer, log)
     assert log.warning.call_count == 1
+    assert messages
+    assert searches
 
 
 def test_replies_may_come_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
