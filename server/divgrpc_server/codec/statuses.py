@@ -166,6 +166,16 @@ class MemoryMissingError(errors.DivgrpcError):
         )
 
 
+class EngineUnreachableError(errors.UnavailableError):
+    """What starts shard servers, and keeps memory for their shards, cannot be reached."""
+
+    reason = "ENGINE_UNREACHABLE"
+
+    def __init__(self, fault: str) -> None:
+        """Take what is known of it, in words."""
+        super().__init__(f"{fault}, so nothing is built or deleted now; queries go on; retry")
+
+
 class WorkersEndedError(errors.UnavailableError):
     """Two workers ended while they answered a request."""
 

@@ -131,10 +131,11 @@ class Front:
 
     def _new_service(self, meter: CallMeter) -> Service:
         config, root = self._process.config, self._process.root
-        replicas = None if self._shards is None else self._shards.replicas
+        shards = self._shards
         catalog = Catalog(
             config, root, self._pool, lambda: self._serving, lambda: self._kernels,
-            replicas=replicas,
+            replicas=None if shards is None else shards.replicas,
+            await_engine=None if shards is None else shards.await_engine,
         )  # fmt: skip
         return Service(
             config,

@@ -6,7 +6,7 @@ delay other calls.
 
 import asyncio
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -50,13 +50,16 @@ class Catalog:
         kernels: Callable[[], tuple[int, int]],
         *,
         replicas: Replicas | None = None,
+        await_engine: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Create a catalog.
 
         kernels: returns the number of compiled kernels and of all kernels.
         replicas: describes the servers that have a shard; None for a server without `--shards`.
+        await_engine: as `sharded_pool.Shards` has it; None for a server without `--shards`.
         """
         self._replicas = replicas
+        self._await_engine = await_engine
         self._config = config
         self._root = root
         self._pool = pool
@@ -91,6 +94,8 @@ class Catalog:
     async def delete_index(self, request: bytes) -> bytes:
         """Delete an index; calls that are already running finish with their generation."""
         name = check_index_name(index_pb2.DeleteIndexRequest.FromString(request).index)
+        if self._await_engine is not None:
+            await self._await_engine()
         generation = await asyncio.to_thread(IndexFolder(self._root / name).delete)
         self._pool.refresh(name)
         return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()

@@ -286,6 +286,7 @@ class Jobs:
         job.check(header if isinstance(header, bytes) else b"", self._root)
         room = None
         if job.needs_places and self._shards is not None:
+            await self._shards.await_engine()
             await self._shards.await_places()
             room = self._check_of(job, self._shards)
         try:

@@ -24,6 +24,7 @@ from divgrpc.errors import IndexChangedError, UnavailableError
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
+    EngineUnreachableError,
     LateError,
     PlacesMissingError,
     QueueFullError,
@@ -120,6 +121,8 @@ class ShardServers:
         self._shard_count = config.shards
         # Whether all shard servers have been started; nobody here starts those of others.
         self._is_started = not config.starts_shard_servers
+        # Why the engine does not place servers, "" if it does, or if there is none.
+        self._engine_fault = ""
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
@@ -146,9 +149,14 @@ class ShardServers:
     def handle(self, message: control.Message) -> None:
         """Handle what the supervisor says about the engine."""
         if message.kind == "topology":
-            self.follow(Topology.unpack(message.text))
+            topology = Topology.unpack(message.text)
+            self._engine_fault = topology.fault
+            self.follow(topology)
         else:
             self._is_started = bool(message.number)
+            if not self._is_started:
+                self._engine_fault = "the process that starts shard servers has ended"
+        self._note_change()
 
     def follow(self, topology: Topology) -> None:
         """Take a topology, unless it is older than the latest one."""
@@ -159,6 +167,9 @@ class ShardServers:
         for address in self._channels.keys() - addresses:
             self._close(address, _CLOSE_SECONDS)
         self._states.follow(topology)
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -201,6 +212,15 @@ class ShardServers:
     def room_bytes(self) -> int | None:
         """The largest shard for which each place has memory, as `Topology` says."""
         return self._topology.room_bytes
+
+    async def await_engine(self) -> None:
+        """Wait until the engine can be reached; see `sharded_pool.Shards`."""
+        end_time = time.monotonic() + self._wait_seconds
+        while self._engine_fault:
+            left = end_time - time.monotonic()
+            if left <= 0:
+                raise EngineUnreachableError(self._engine_fault)
+            await self._await_change(self._changed, left)
 
     async def await_places(self) -> None:
         """Wait until each place has a server, for as long as queries wait for a worker.

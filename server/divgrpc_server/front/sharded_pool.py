@@ -70,6 +70,12 @@ class Shards(Protocol):
     def room_bytes(self) -> int | None:
         """The largest shard for which each place has memory, as `Topology` says."""
 
+    def await_engine(self) -> Awaitable[None]:
+        """Wait until the engine can be reached, for as long as queries wait for a worker.
+
+        Returns at once if there is no engine. Raises `EngineUnreachableError`.
+        """
+
     def await_places(self) -> Awaitable[None]:
         """Wait until each place has a server.
 

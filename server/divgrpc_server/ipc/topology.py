@@ -14,11 +14,13 @@ class Topology(NamedTuple):
         place whose servers are all down has no addresses.
     room_bytes: the largest shard for which each place has memory, beside those that it has; None
         if nobody counts it.
+    fault: why the engine can neither place servers nor keep memory for shards; "" if it can.
     """
 
     version: int
     places: tuple[tuple[str, ...], ...]
     room_bytes: int | None = None
+    fault: str = ""
 
     def replicas(self, shard: int) -> tuple[str, ...]:
         """Return the addresses of the servers that have a shard."""
@@ -31,8 +33,8 @@ class Topology(NamedTuple):
     @classmethod
     def unpack(cls, text: str) -> "Topology":
         """Return the topology that `pack` has packed."""
-        version, places, room_bytes = json.loads(text)
-        return cls(version, tuple(map(tuple, places)), room_bytes)
+        version, places, *rest = json.loads(text)
+        return cls(version, tuple(map(tuple, places)), *rest)
 
 
 def topology_of(

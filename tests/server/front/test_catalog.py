@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import IndexInfo
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import index_pb2
-from divgrpc_server.codec.statuses import OutOfMemoryError
+from divgrpc_server.codec.statuses import EngineUnreachableError, OutOfMemoryError
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog, limits
 from divgrpc_server.security.tokens import QUOTAS
@@ -71,6 +72,22 @@ def test_an_index_whose_queries_fail_differs_from_one_that_lacks_a_replica(tmp_p
     expected = [("few", True, []), ("others", True, []), ("points", True, [1])]
     assert states == expected * 2
     assert [len(one.shards[0].replicas) for one in infos] == [0] * 3 + [2] * 3
+
+
+def test_an_index_stays_while_the_engine_cannot_be_reached(tmp_path: Path) -> None:
+    Index.build(random_points(50), path=tmp_path / "points")
+    request = index_pb2.DeleteIndexRequest(index="points").SerializeToString()
+    await_engine = AsyncMock(side_effect=EngineUnreachableError("the head is gone"))
+    catalog = Catalog(
+        Config(), tmp_path, Mock(), lambda: True, lambda: (1, 1),
+        await_engine=await_engine,
+    )  # fmt: skip
+    with pytest.raises(EngineUnreachableError):
+        asyncio.run(catalog.delete_index(request))
+    assert IndexFolder(tmp_path / "points").current() == 1
+    await_engine.side_effect = None
+    asyncio.run(catalog.delete_index(request))
+    assert not (tmp_path / "points" / "CURRENT").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from divgrpc.errors import IndexChangedError, UnavailableError
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.statuses import (
+    EngineUnreachableError,
     PlacesMissingError,
     QueueFullError,
     ShardsMissingError,
@@ -151,6 +152,8 @@ class Answers:
         self.rounds: list[dict[int, bytes]] = []
         # Whether the last round was to wait for servers that are down.
         self.waits: bool | None = None
+        # Why the engine cannot be reached.
+        self.fault = ""
         self._errors = iter(errors)
 
     async def ask(
@@ -172,6 +175,11 @@ class Answers:
     @property
     def room_bytes(self) -> None:
         """Nobody counts memory."""
+
+    async def await_engine(self) -> None:
+        """Fail if the engine cannot be reached."""
+        if self.fault:
+            raise EngineUnreachableError(self.fault)
 
     async def await_places(self) -> None:
         """Fail, because a place has no server."""
@@ -285,11 +293,17 @@ def test_a_server_without_shards_asks_nobody() -> None:
         relay(ask(1, {0: b""}))
 
 
-def test_a_build_that_no_shard_could_answer_from_starts_no_builder(tmp_path: Path) -> None:
-    channel = Mock()
-    front = jobs.Jobs(Config(), channel, Mock(), tmp_path, Answers())
+@pytest.mark.parametrize(
+    ("fault", "error"), [("", PlacesMissingError), ("the head is gone", EngineUnreachableError)]
+)
+def test_a_build_that_no_shard_could_answer_from_starts_no_builder(
+    tmp_path: Path, fault: str, error: type[Exception]
+) -> None:
+    channel, shards = Mock(), Answers()
+    shards.fault = fault
+    front = jobs.Jobs(Config(), channel, Mock(), tmp_path, shards)
     build = jobs.BuildOnce(index_pb2.BuildOnceRequest(index="points").SerializeToString())
-    with pytest.raises(PlacesMissingError):
+    with pytest.raises(error):
         asyncio.run(front.relay(build, "tag"))
     assert channel.mock_calls == []
 

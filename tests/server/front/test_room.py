@@ -93,6 +93,9 @@ def test_a_refused_upload_ends_its_builder(tmp_path: Path) -> None:
     class Places:
         room_bytes = 10**9
 
+        async def await_engine(self) -> None:
+            pass
+
         async def await_places(self) -> None:
             pass
 

@@ -16,6 +16,7 @@ from divgrpc.errors import (
 )
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_server.codec.statuses import (
+    EngineUnreachableError,
     PlacesMissingError,
     ShardsMissingError,
     status_of,
@@ -112,6 +113,37 @@ async def test_a_build_waits_for_a_server_at_each_place(servers: Servers) -> Non
     servers.front.follow(Topology(2, ((there, gone), (there,))))
     await build
     keeper.cancel()
+
+
+@with_servers()
+async def test_builds_and_deletions_wait_for_the_engine(servers: Servers) -> None:
+    """They are refused while it has ended, or while it says that it cannot work."""
+    there = await servers.start("there", reply)
+    places = ((there,), (there,))
+    lost = Topology(1, places, fault="the head does not answer")
+
+    async def check(fault: str) -> None:
+        servers.front._wait_seconds = 0.0
+        with pytest.raises(EngineUnreachableError, match=f"{fault}, so nothing is built or de"):
+            await servers.front.await_engine()
+        assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+        servers.front._wait_seconds = 20.0
+
+    await servers.front.await_engine()
+    servers.front.handle(Message("topology", 1, lost.pack()))
+    await check("the head does not answer")
+    deletion = asyncio.ensure_future(servers.front.await_engine())
+    await asyncio.sleep(0)
+    assert not deletion.done()
+    servers.front.handle(Message("topology", 2, Topology(2, places).pack()))
+    await deletion
+    servers.front.handle(Message("engine", 0))
+    await check("the process that starts shard servers has ended")
+    build = asyncio.ensure_future(servers.front.await_engine())
+    await asyncio.sleep(0)
+    # The next one says where the servers are before all of them serve.
+    servers.front.handle(Message("topology", 3, Topology(3, places).pack()))
+    await build
 
 
 @with_servers()

@@ -56,6 +56,9 @@ class Shards:
     def room_bytes(self) -> None:
         """Nobody counts memory."""
 
+    async def await_engine(self) -> None:
+        """Wait for nothing."""
+
     async def await_places(self) -> None:
         """Return, because all places have servers."""
 
