@@ -115,7 +115,9 @@ def arguments_of(config: Config, root: Path) -> list[str]:
         # Servers of one machine share the copies.
         options["cache-dir"] = str(Path(config.cache_dir).absolute())
     arguments = [f"--{name}={value}" for name, value in options.items()]
-    return [*arguments, "--read-only", "--no-access-log"]
+    # A call of a client would have a line for each shard.
+    is_logged = config.access_log and config.log_level == "debug"
+    return [*arguments, "--read-only", "--access-log" if is_logged else "--no-access-log"]
 
 
 def place_argument(place: int, replica: int) -> str:
