@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from divgrpc.errors import UnavailableError
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.monitoring.damage import take_damage
 from divgrpc_server.monitoring.definitions import PLACES_MISSING
 from divgrpc_server.monitoring.page import Key, Values
 from divgrpc_server.supervisor.child import Child
@@ -168,9 +169,10 @@ class Monitor:
 
         series = self._tally.series(self._children(), os.getpid())
         series.update(_gauges(self._state()))
+        reports = take_damage(series)
 
         def render() -> tuple[bytes, str]:
-            return expose({**series, **self._index_files.read()}, accept)
+            return expose({**series, **self._index_files.read(reports)}, accept)
 
         async with self._lock:
             return await asyncio.to_thread(render)
