@@ -153,6 +153,16 @@ def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifes
 
     Raises `IndexDamagedError` and `OtherFormatError`.
     """
+    text = check_shard_manifest(folder, manifest, shard)
+    # A generation may get another number when it is restored.
+    return replace(Manifest.from_json(text), generation=manifest.generation)
+
+
+def check_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> bytes:
+    """Compare the checksum of the manifest of a shard with that in `manifest`; return its text.
+
+    Raises `IndexDamagedError`.
+    """
     subject = f"the manifest of shard {shard}"
     try:
         with damage_errors(subject):
@@ -161,5 +171,4 @@ def read_shard_manifest(folder: Path, manifest: Manifest, shard: int) -> Manifes
         raise IndexDamagedError(f"{subject} is missing") from None
     if zlib.crc32(text) != manifest.shards[shard].crc32:
         raise IndexDamagedError(f"{subject} does not match its checksum")
-    # A generation may get another number when it is restored.
-    return replace(Manifest.from_json(text), generation=manifest.generation)
+    return text

@@ -69,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(configuration.Config):
         flag = "--" + field.name.replace("_", "-")
         text = field.metadata["help"]
+        if field.metadata["is_internal"]:
+            command.add_argument(flag, help=argparse.SUPPRESS)
+            continue
         default = _shown(field.default)
         if field.type is bool:
             command.add_argument(

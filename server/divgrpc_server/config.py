@@ -9,6 +9,7 @@ receive the object as JSON. Only `__main__` reads the environment.
 import dataclasses
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ EVALUATIONS_MAX: Final = 2
 _OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
+_PLACE: Final = re.compile(r"[0-9]{1,3}/[0-9]{1,3}")
 
 
 def _option(
@@ -34,8 +36,11 @@ def _option(
     low: float = -math.inf,
     high: float = math.inf,
     choices: tuple[str, ...] = (),
+    is_internal: bool = False,
 ) -> Any:  # noqa: ANN401  # like dataclasses.field, of the type of its field
-    metadata = {"help": help_text, "low": low, "high": high, "choices": choices}
+    metadata = {
+        "help": help_text, "low": low, "high": high, "choices": choices, "is_internal": is_internal,
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -140,6 +145,12 @@ class Config:
     log_level: str = _option(
         "info", "lowest level of log lines", choices=("debug", "info", "warning", "error")
     )
+    # Not in the help and the pages: only an engine knows where a server is.
+    log_place: str = _option(
+        "",
+        "place and replica of a shard server, such as 2/0, which all lines of its log then have",
+        is_internal=True,
+    )
     access_log: bool = _option(True, "one line per call, at level info")
     reflection: bool = _option(
         True, "let tools such as grpcurl list the methods; with TLS or tokens, off unless asked for"
@@ -211,6 +222,8 @@ class Config:
         for name in ("read_only", "retain", "cache_dir"):
             if getattr(self, name) and not self.data_dir:
                 raise invalid(name, "needs data_dir, the folder that several servers share")
+        if self.log_place and not _PLACE.fullmatch(self.log_place):
+            raise invalid("log_place", f"must be PLACE/REPLICA, such as 2/0: {self.log_place!r}")
         self._check_cluster()
 
     def _check_cluster(self) -> None:
@@ -225,6 +238,7 @@ class Config:
             ("role", is_shard and not token, "shard needs cluster_token, which routers send"),
             ("shards", is_shard and self.shards > 1, "is for the server that routes: leave it out"),
             ("tokens", is_shard and self.tokens, "are for clients, whom no shard server serves"),
+            ("log_place", self.log_place and not is_shard, "is for shard servers: leave it out"),
             ("shard_servers", asks and not token, "needs cluster_token, which they expect"),
             ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
             ("cluster_token", token and is_alone, "needs shard_servers, role shard or engine ray"),
@@ -258,6 +272,14 @@ class Config:
         """The addresses in `shard_servers`, for each place those of its replicas."""
         places = self.shard_servers.split(",") if self.shard_servers else []
         return tuple(tuple(map(str.strip, place.split("|"))) for place in places)
+
+    @property
+    def log_fields(self) -> dict[str, int]:
+        """The fields of all lines of the log: the place and the replica of a shard server."""
+        if not self.log_place:
+            return {}
+        place, replica = map(int, self.log_place.split("/"))
+        return {"place": place, "replica": replica}
 
     @property
     def starts_shard_servers(self) -> bool:

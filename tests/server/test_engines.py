@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
 from support.processes import toolchains
-from support.processes.ray_nodes import RayNodes, free_port, shard_supervisors
+from support.processes.ray_nodes import RayNodes, command_line, free_port, shard_supervisors
 from support.processes.running_server import RunningServer, descendants, eventually
 from support.requests.manual_uploads import chunk, header, refusal
 
@@ -93,6 +94,24 @@ def check(answer: QueryResult, expected: QueryResult) -> None:
 def test_answers_are_those_of_one_index(client: Client, whole: QueryResult) -> None:
     check(client.query("points", QUERIES, k=5), whole)
     assert sum(shard.rows for shard in client.get_index("points").shards) == len(POINTS)
+
+
+def test_lines_of_shard_servers_name_their_place(
+    server: RunningServer, request: pytest.FixtureRequest
+) -> None:
+    """Also those of processes that serve queries, and of both replicas."""
+    is_local = "local" in server.folder.name
+    nodes = None if is_local else request.getfixturevalue("nodes")
+    lines = [command_line(pid) for pid in shard_servers(server, nodes)]
+    places = {f"--log-place={place}/{number}" for place in (0, 1) for number in (0, 1)}
+    assert {word for line in lines for word in line.decode().split("\0")} >= places
+    # Ray writes the log of an actor to a file of its node.
+    if is_local:
+        entries = [json.loads(line) for line in server.log.splitlines()]
+        starts = [entry for entry in entries if entry["event"] == "serving" and "place" in entry]
+        assert {(entry["place"], entry["replica"]) for entry in starts} == {
+            *product((0, 1), (0, 1))
+        }
 
 
 def test_a_killed_shard_server_is_replaced(

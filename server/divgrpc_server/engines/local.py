@@ -75,7 +75,9 @@ class LocalEngine:
     def _server(self, place: int, number: int) -> ShardProcess:
         def follow(address: str) -> None:
             if address:
-                self._log.info("a shard server serves", place=place, address=address)
+                self._log.info(
+                    "a shard server serves", place=place, replica=number, address=address
+                )
                 self._addresses[place, number] = address
             else:
                 self._addresses.pop((place, number), None)
@@ -84,9 +86,13 @@ class LocalEngine:
             self._changed.set()
 
         def report_end(code: int) -> None:
-            self._log.warning("a shard server ended", place=place, code=code)
+            self._log.warning("a shard server ended", place=place, replica=number, code=code)
 
-        arguments = [*shard_process.arguments_of(self._config, self._root), "--listen=127.0.0.1:0"]
+        arguments = [
+            *shard_process.arguments_of(self._config, self._root),
+            shard_process.place_argument(place, number),
+            "--listen=127.0.0.1:0",
+        ]
         return ShardProcess(arguments, self._secret, follow=follow, report_end=report_end)
 
     async def _keep(self, server: ShardProcess) -> None:

@@ -416,7 +416,9 @@ class RayEngine:
         return maker.options(
             name=f"{self._prefix}-p{place}-r{number}", get_if_exists=True, lifetime="detached",
             scheduling_strategy=strategy,
-        ).remote(self._arguments, self._secret)  # fmt: skip
+        ).remote(
+            [*self._arguments, shard_process.place_argument(place, number)], self._secret
+        )  # fmt: skip
 
     def _renew(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
         """Make an actor that somebody has ended, perhaps together with its group."""

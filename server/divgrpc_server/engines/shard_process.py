@@ -93,7 +93,9 @@ class ShardProcess:
 
 
 def arguments_of(config: Config, root: Path) -> list[str]:
-    """Return the arguments of a shard server for a server that routes, except where it listens.
+    """Return the arguments of all shard servers of a server that routes.
+
+    Each of them also needs where it listens, and its `place_argument`.
 
     root: the folder of the indexes.
     """
@@ -113,11 +115,18 @@ def arguments_of(config: Config, root: Path) -> list[str]:
         # Servers of one machine share the copies.
         options["cache-dir"] = str(Path(config.cache_dir).absolute())
     arguments = [f"--{name}={value}" for name, value in options.items()]
-    return [*arguments, "--read-only", "--no-access-log"]
+    # A call of a client would have a line for each shard.
+    is_logged = config.access_log and config.log_level == "debug"
+    return [*arguments, "--read-only", "--access-log" if is_logged else "--no-access-log"]
+
+
+def place_argument(place: int, replica: int) -> str:
+    """Return the argument by which the log lines of a shard server name its place and replica."""
+    return f"--log-place={place}/{replica}"
 
 
 def arguments_on_nodes(config: Config, root: Path) -> list[str]:
-    """Return the arguments of shard servers on other machines, except where they listen."""
+    """Return what `arguments_of` does, for shard servers on other machines."""
     arguments = arguments_of(config, root)
     if config.cluster_ca:
         names = {"tls-cert": config.tls_cert, "tls-key": config.tls_key}

@@ -30,15 +30,16 @@ class JobRounds:
     def __init__(
         self,
         shards: "Shards | None",
+        tag: str,
         send: Callable[[Frame, bytes], Awaitable[None]],
         on_error: Callable[[], None],
     ) -> None:
-        """Take how to send a frame to the process of the job.
+        """Take the tag of the call, and how to send a frame to the process of the job.
 
         on_error: called when `error` is set.
         """
         self.error: Exception | None = None
-        self._shards, self._send, self._on_error = shards, send, on_error
+        self._shards, self._tag, self._send, self._on_error = shards, tag, send, on_error
         self._assembly = job_rounds.Assembly()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,7 +58,7 @@ class JobRounds:
         try:
             step = rounds.unpack_round(packed)
             try:
-                replies = rounds.pack_round(await _replies(shards, step))
+                replies = rounds.pack_round(await _replies(shards, step, self._tag))
             except Exception as error:
                 if not step.may_lack:
                     raise
@@ -79,14 +80,14 @@ class JobRounds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _replies(shards: "Shards", step: rounds.Round) -> dict[int, bytes]:
+async def _replies(shards: "Shards", step: rounds.Round, tag: str) -> dict[int, bytes]:
     """Ask shards, again and again while they have no room."""
     waits = not step.may_lack
     end_time = time.monotonic() + (_ROUND_SECONDS if waits else _LACKING_SECONDS)
     while True:
         try:
             seconds = end_time - time.monotonic()
-            return await shards.ask(step.messages, seconds, waits=waits, is_job=True)
+            return await shards.ask(step.messages, seconds, tag=tag, waits=waits, is_job=True)
         except (RefusedError, QueueFullError) as error:
             if error.reason != QueueFullError.reason or time.monotonic() > end_time:
                 raise

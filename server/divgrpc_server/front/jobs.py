@@ -293,8 +293,9 @@ class Jobs:
             for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:
                     relay = _Relay(
-                        job, header, upload, link, self._pool, shards=self._shards, room=room
-                    )
+                        job, header, upload, link, self._pool,
+                        shards=self._shards, tag=tag, room=room,
+                    )  # fmt: skip
                     try:
                         await relay.run()
                     except _DeathError:
@@ -401,6 +402,7 @@ class _Relay:
         pool: Pool,
         *,
         shards: "Shards | None",
+        tag: str,
         room: RoomCheck | None,
     ) -> None:
         # Whether the caller has received rows of an evaluation.
@@ -421,7 +423,7 @@ class _Relay:
         # Prepares workers, while progress goes on.
         self._preparation: asyncio.Future[None] | None = None
         self._fault: Exception | None = None
-        self._rounds = JobRounds(shards, self._send, self._hang_up)
+        self._rounds = JobRounds(shards, tag, self._send, self._hang_up)
 
     async def run(self) -> None:
         """Relay messages and events until the last event."""

@@ -1,9 +1,10 @@
 """What a front counts: calls by method and status, reasons of refusals, and times of requests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from google.rpc import error_details_pb2, status_pb2
 
+from divgrpc_server.monitoring.damage import DamageMeter
 from divgrpc_server.monitoring.definitions import PLACES_MISSING
 from divgrpc_server.monitoring.page import Page
 
@@ -64,6 +65,7 @@ class ShardMeter:
         """Take the number of fronts; None as page counts nothing."""
         # The supervisor adds up what fronts say, and all of them see the same servers.
         self._page, self._share = page, 1 / fronts
+        self._damage = DamageMeter(page)
 
     def add_call(self, outcome: str) -> None:
         """Count a call that ended."""
@@ -74,6 +76,10 @@ class ShardMeter:
         """Count that another replica is asked because the first one is slow."""
         if self._page is not None:
             self._page.add(self._page.cell("divgrpc_shard_hedges_total"))
+
+    def set_damaged(self, names: Set[str]) -> None:
+        """Set the indexes of which a server has damaged files."""
+        self._damage.set(names)
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
         """Set the number of servers by state, and of the places where none can be reached."""

@@ -57,7 +57,7 @@ from divgrpc_server.front.write_stream import WriteStream
 from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
-from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
+from divgrpc_server.ipc.tags import REQUEST_ID_KEY, TRACE_KEY, Trace, pack_tag, parse_traceparent
 from divgrpc_server.logging.logs import AccessLog, Logger
 from divgrpc_server.security import requests
 from divgrpc_server.security.roles import is_write
@@ -70,8 +70,6 @@ _REFUSED_BYTES_MAX: Final = 4_096
 # Evaluations that set defaults are writes.
 _MAY_SET_DEFAULTS: Final = ("Evaluate", "EvaluateLabels")
 _Context = aio.ServicerContext[bytes, bytes]
-_REQUEST_ID_KEY: Final = "x-request-id"
-_TRACE_KEY: Final = "traceparent"
 # Tells gRPC's clients after how many milliseconds to try again; a negative number forbids it.
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 _BEHIND: Final = ReplicaBehindError.reason
@@ -437,9 +435,9 @@ class Service:
         """
         request_id, trace = "", None
         for key, value in metadata:
-            if key == _REQUEST_ID_KEY and not request_id and _REQUEST_ID.fullmatch(str(value)):
+            if key == REQUEST_ID_KEY and not request_id and _REQUEST_ID.fullmatch(str(value)):
                 request_id = str(value)
-            elif key == _TRACE_KEY and trace is None:
+            elif key == TRACE_KEY and trace is None:
                 trace = parse_traceparent(str(value))
         return request_id or f"{self._prefix}-{next(self._numbers)}", trace
 

@@ -150,7 +150,9 @@ class ShardOpenings:
     async def _open_all(self, address: str, shards: set[_Shard]) -> None:
         opened = self._opened[address].shards
         for shard in sorted(shards):
-            await self._open(address, shard)
+            damage = _damage_in(await self._open(address, shard))
+            if damage is not None:
+                self._states.note_opening(address, shard.generation.name, shard.number, damage)
             opened.add(shard)
 
     async def _open(self, address: str, shard: _Shard) -> str | RefusedError:
@@ -199,6 +201,16 @@ class ShardOpenings:
                 raise
             return "the server is gone"
         return ""
+
+
+def _damage_in(outcome: str | RefusedError) -> str | None:
+    """Return the damage that keeps a server from opening a shard, "" if it has opened it.
+
+    outcome: as `ShardOpenings._open` returns it. Returns None if it says neither.
+    """
+    if isinstance(outcome, RefusedError):
+        return outcome.status.message if outcome.status.code == code_pb2.DATA_LOSS else None
+    return None if outcome else ""
 
 
 def _read_divisions(root: Path, before: Mapping[str, _Division]) -> dict[str, _Division]:

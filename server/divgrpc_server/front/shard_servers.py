@@ -48,6 +48,7 @@ from divgrpc_server.front.shard_statuses import (
 )
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.job_frames import StagedGeneration
+from divgrpc_server.ipc.tags import metadata_of
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
 
@@ -96,9 +97,10 @@ _SILENCE: Final = _Failure(UnavailableError("no replica replies to health checks
 
 
 class _Terms(NamedTuple):
-    """How to ask: until when, and what `sharded_pool.Shards.ask` says of `waits` and `is_job`."""
+    """How to ask: until when, with which metadata, and `waits` and `is_job` of `Shards.ask`."""
 
     end_time: float
+    metadata: tuple[tuple[str, str], ...]
     waits: bool
     is_job: bool
 
@@ -267,11 +269,13 @@ class ShardServers:
         messages: dict[int, bytes],
         seconds: float,
         *,
+        tag: str = "",
         waits: bool = True,
         is_job: bool = False,
     ) -> dict[int, bytes]:
         """Return the reply of each shard to its message; see `sharded_pool.Shards`."""
-        terms = _Terms(time.monotonic() + min(seconds, _ASK_SECONDS_MAX), waits, is_job)
+        end_time = time.monotonic() + min(seconds, _ASK_SECONDS_MAX)
+        terms = _Terms(end_time, (*self._metadata, *metadata_of(tag)), waits, is_job)
         tasks = {
             shard: asyncio.create_task(self._ask_shard(shard, message, terms))
             for shard, message in messages.items()
@@ -390,7 +394,7 @@ class ShardServers:
         ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(address).unary_unary(_METHOD)
         seconds = max(0.0, terms.end_time - start)
         try:
-            reply: bytes = await ask(message, timeout=seconds, metadata=self._metadata)
+            reply: bytes = await ask(message, timeout=seconds, metadata=terms.metadata)
         except aio.AioRpcError as error:
             failure = self._failure(error, address, message, terms)
             self._meter.add_call(_outcome_of(failure.error))

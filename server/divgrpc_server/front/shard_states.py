@@ -202,6 +202,7 @@ class ShardStates:
             counts[replica.state] += 1
         missing = sum(not any(map(self.is_reachable, place)) for place in self._topology.places)
         self._meter.set_states(counts, missing)
+        self._meter.set_damaged({index for _, index, _ in self._damage})
 
     def note_reply(self, address: str, message: bytes | None) -> None:
         """Note that a server has replied to the message of a call.
@@ -240,6 +241,13 @@ class ShardStates:
         subject = _subject(address, message)
         self._damage[subject] = reason
         return f"shard {subject[2]} is damaged at {address}: {reason}; divgrpc doctor says more"
+
+    def note_opening(self, address: str, index: str, shard: int, damage: str) -> None:
+        """Note that a server has opened a shard of an index, or which damage it has found."""
+        if damage:
+            self._damage[address, index, shard] = damage
+        else:
+            self._damage.pop((address, index, shard), None)
 
     def avoid(
         self, addresses: Iterable[str], reason: str = _SLOW, seconds: float = _AVOID_SECONDS

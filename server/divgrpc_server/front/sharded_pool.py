@@ -48,11 +48,18 @@ class Shards(Protocol):
     """Asks shards."""
 
     def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
+        self,
+        messages: dict[int, bytes],
+        seconds: float,
+        *,
+        tag: str,
+        waits: bool,
+        is_job: bool = False,
     ) -> Awaitable[dict[int, bytes]]:
         """Return the reply of each shard to its message.
 
         seconds: the time after which the replies are of no use any more.
+        tag: of the call (`ipc.tags`), which shard servers log.
         waits: whether to wait for a server of a shard if none is up.
         is_job: whether a job asks. Its calls may take long, so they say nothing about the time
             after which a query asks another replica, and themselves do so after a second.
@@ -163,7 +170,7 @@ class ShardedPool(Pool):
             self._count_round(request.id)
             messages, may_lack = rounds.unpack_round(packed)
             seconds = _SHARDS_SHARE * (request.deadline - time.monotonic())
-            replies = await self._shards.ask(messages, seconds, waits=not may_lack)
+            replies = await self._shards.ask(messages, seconds, tag=request.tag, waits=not may_lack)
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
             if request.id in self._asking:  # else the call was withdrawn meanwhile
                 self._take_error(call, error, may_lack=may_lack)

@@ -39,7 +39,7 @@ SMALL_CREDITS: Final = 2
 LARGE_CREDITS: Final = 1
 # A worker closes the socket to a front that has not read its answers for so long.
 SEND_SECONDS: Final = 10.0
-TAG_BYTES_MAX: Final = 178  # a request id, a trace id and a span id (`tags`)
+TAG_BYTES_MAX: Final = 181  # a request id, a trace id, a span id and flags (`tags`)
 
 _REQUEST: Final = struct.Struct("<QdIBB2x")
 _REPLY: Final = struct.Struct("<QIB3x")

@@ -37,6 +37,7 @@ def wants_json(config: Config) -> bool:
 def configure(config: Config, role: str, serial: int = 0) -> Logger:
     """Set up structlog for this process and return its logger."""
     json = wants_json(config)
+    fields = config.log_fields
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if json
@@ -49,10 +50,12 @@ def configure(config: Config, role: str, serial: int = 0) -> Logger:
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[config.log_level]),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", LogSink(_STDERR, in_json=json))),
+        logger_factory=structlog.WriteLoggerFactory(
+            cast("TextIO", LogSink(_STDERR, in_json=json, fields=fields))
+        ),
         cache_logger_on_first_use=True,
     )
-    return cast("Logger", structlog.get_logger(process=role, serial=serial))
+    return cast("Logger", structlog.get_logger(process=role, serial=serial, **fields))
 
 
 @contextlib.contextmanager
@@ -106,7 +109,10 @@ class AccessLog:
         # subjects.
         self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
         self._in_json = wants_json(config)
-        self._sink = LogSink(descriptor, in_json=self._in_json)
+        fields = config.log_fields
+        self._sink = LogSink(descriptor, in_json=self._in_json, fields=fields)
+        form = '"%s": %d, ' if self._in_json else " %s=%d"
+        self._fields_text = "".join(form % field for field in fields.items())
         self._calls: list[_Call] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,7 +137,9 @@ class AccessLog:
             return
         # Do not keep a text that is too long to be a name in memory.
         is_short = len(subject[0]) <= _NAME_CHARACTERS_MAX
-        text = _subject_text(self._in_json, *subject) if is_short else ""
+        text = self._fields_text
+        if is_short:
+            text += _subject_text(self._in_json, *subject)
         if trace is not None:
             text += (_JSON_TRACE if self._in_json else _CONSOLE_TRACE) % trace[:2]
         if caller != ("", ""):

@@ -14,6 +14,7 @@ import os
 import select
 import stat
 import time
+from collections.abc import Mapping
 from typing import Final
 
 # Maximum size of a write in bytes. Linux writes up to 4,096 bytes (PIPE_BUF) atomically to a pipe,
@@ -24,8 +25,12 @@ WRITE_BYTES_MAX: Final = 4096
 class LogSink:
     """A file-like object for a descriptor, with the methods that loggers need."""
 
-    def __init__(self, descriptor: int, *, in_json: bool) -> None:
+    def __init__(
+        self, descriptor: int, *, in_json: bool, fields: Mapping[str, int] | None = None
+    ) -> None:
+        """Take the descriptor, and the fields of the lines that this object adds."""
         self._shared = descriptor
+        self._fields = dict(fields or {})
         self._in_json = in_json
         self._descriptor: int | None = None
         self._room = select.poll()
@@ -73,8 +78,12 @@ class LogSink:
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
         event = "log lines were dropped, for nobody read them"
         if not self._in_json:
-            return f"{stamp} [warning  ] {event} count={self._dropped}\n"
-        entry = {"count": self._dropped, "event": event, "level": "warning", "timestamp": stamp}
+            fields = "".join(f" {name}={value}" for name, value in self._fields.items())
+            return f"{stamp} [warning  ] {event}{fields} count={self._dropped}\n"
+        entry = {
+            **self._fields,
+            "count": self._dropped, "event": event, "level": "warning", "timestamp": stamp,
+        }  # fmt: skip
         return json.dumps(entry) + "\n"
 
 

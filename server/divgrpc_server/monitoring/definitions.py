@@ -27,6 +27,7 @@ class Metric:
 
 
 PLACES_MISSING: Final = "divgrpc_shard_places_missing"
+DAMAGED: Final = "divgrpc_indexes_damaged"
 
 METRICS: Final = (
     # Fronts.
@@ -180,6 +181,10 @@ METRICS: Final = (
         "divgrpc_index_sequence", "gauge", "Number of the last write that queries show.", ("index",)
     ),
     Metric("divgrpc_index_log_bytes", "gauge", "Size of the log of writes.", ("index",)),
-    Metric("divgrpc_indexes_damaged", "gauge", "Indexes whose description cannot be read."),
+    Metric(
+        DAMAGED,
+        "gauge",
+        "Indexes with damaged files, as far as this server has read them or its shard servers say.",
+    ),
 )
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

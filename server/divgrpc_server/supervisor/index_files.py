@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,9 @@ from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.storage.generations import IndexFolder, list_indexes, read_manifest
 from divgrpc.storage.layouts import read_merged
 from divgrpc.storage.published import bytes_below, read_writes
+from divgrpc.storage.shards import check_shard_manifest
 from divgrpc.types import IndexInfo
+from divgrpc_server.monitoring.definitions import DAMAGED
 from divgrpc_server.monitoring.page import INDEXES_MAX, OTHER, Key, Values, accumulate
 
 # The size of all files is measured at most this often, because indexes may have many files.
@@ -26,20 +29,27 @@ class IndexFiles:
         self._writes_of = read_merged if is_read_only else read_writes
         self._size, self._size_time = 0, -_SIZE_SECONDS
 
-    def read(self) -> dict[Key, Values]:
-        """Return the gauges; those above `INDEXES_MAX` indexes are added up as `OTHER`."""
+    def read(self, reports: Iterable[str] = ()) -> dict[Key, Values]:
+        """Return the gauges; those above `INDEXES_MAX` indexes are added up as `OTHER`.
+
+        reports: the names of the indexes that processes have found damaged. Those that were deleted
+            since do not count.
+        """
         gauges: dict[Key, Values] = {}
-        damaged = 0
-        for number, name in enumerate(list_indexes(self._root)):
+        names = list_indexes(self._root)
+        damaged = {*reports} & {*names, OTHER}
+        for number, name in enumerate(names):
+            folder = IndexFolder(self._root / name)
             try:
-                info = IndexFolder(self._root / name).read_info(self._writes_of)
+                info = folder.read_info(self._writes_of)
+                accumulate(gauges, _gauges(name, info) if number < INDEXES_MAX else _sums(info))
+                if info.shards:
+                    folder.read_current(_check_shards)
             except IndexNotFoundError:
                 continue  # deleted meanwhile
             except (DivgrpcError, OSError, ValueError, KeyError, TypeError):
-                damaged += 1
-                continue
-            accumulate(gauges, _gauges(name, info) if number < INDEXES_MAX else _sums(info))
-        gauges[("divgrpc_indexes_damaged",)] = [damaged]
+                damaged.add(name)
+        gauges[(DAMAGED,)] = [len(damaged)]
         gauges[("divgrpc_data_bytes",)] = [self._data_bytes()]
         with suppress(OSError):
             gauges[("divgrpc_free_bytes",)] = [shutil.disk_usage(self._root).free]
@@ -50,6 +60,13 @@ class IndexFiles:
         if now - self._size_time >= _SIZE_SECONDS:
             self._size, self._size_time = bytes_below(self._root), now
         return self._size
+
+
+def _check_shards(generation: Path) -> None:
+    """Raise `IndexDamagedError` if the description of a shard cannot be read."""
+    manifest = read_manifest(generation)
+    for shard in range(len(manifest.shards)):
+        check_shard_manifest(generation, manifest, shard)
 
 
 def divided_indexes(root: Path) -> list[str]:

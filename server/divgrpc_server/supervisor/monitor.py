@@ -17,10 +17,12 @@ from typing import Final, NamedTuple
 from divgrpc.errors import UnavailableError
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.monitoring.damage import take_damage
 from divgrpc_server.monitoring.definitions import PLACES_MISSING
 from divgrpc_server.monitoring.page import Key, Values
 from divgrpc_server.supervisor.child import Child
 from divgrpc_server.supervisor.index_files import IndexFiles
+from divgrpc_server.supervisor.shard_usage import ShardUsage
 from divgrpc_server.supervisor.tally import Tally
 
 _REQUEST_SECONDS: Final = 5.0
@@ -81,8 +83,10 @@ class Monitor:
     ) -> None:
         self._tally, self._state, self._children = tally, state, children
         self._log = log
+        self._has_shard_servers = config.starts_shard_servers and config.engine == "local"
+        self._shard_usage = ShardUsage()
         self._index_files = IndexFiles(root, is_read_only=config.read_only)
-        # Held while a thread reads the files of indexes.
+        # Held while a thread reads the files of indexes and processes.
         self._lock = asyncio.Lock()
         self._connections = 0
         # Connections without a request, the oldest first.
@@ -168,9 +172,15 @@ class Monitor:
 
         series = self._tally.series(self._children(), os.getpid())
         series.update(_gauges(self._state()))
+        reports = take_damage(series)
+
+        engines = [child.pid for child in self._children() if child.role == "engine"]
 
         def render() -> tuple[bytes, str]:
-            return expose({**series, **self._index_files.read()}, accept)
+            series.update(self._index_files.read(reports))
+            if self._has_shard_servers:
+                series.update(self._shard_usage.read(engines))
+            return expose(series, accept)
 
         async with self._lock:
             return await asyncio.to_thread(render)

@@ -50,5 +50,19 @@ def read_cpu_seconds(pid: int) -> float:
     return 0.0
 
 
+def read_descendants(pid: int) -> list[int]:
+    """Return the ids of the children of a process, of their children, and so on.
+
+    Returns none of a process that has ended, or if the system does not say.
+    """
+    children: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            # A thread may end meanwhile.
+            with suppress(OSError):
+                children += map(int, (task / "children").read_text(encoding="ascii").split())
+    return [one for child in children for one in (child, *read_descendants(child))]
+
+
 def _bytes_of(status: dict[str, str], name: str) -> int:
     return int(status[name].split()[0]) * _KIBIBYTE

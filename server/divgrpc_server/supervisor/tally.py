@@ -42,7 +42,7 @@ class Tally:
         series = {key: list(values) for key, values in self._kept.items()}
         series[("divgrpc_version_info", divgrpc.__version__)] = [1]
         if (usage := read_usage(supervisor)) is not None:
-            _add_usage(series, "supervisor", usage)
+            add_usage(series, "supervisor", usage)
         for child in children:
             if child.page is not None:
                 accumulate(series, child.page.read())
@@ -52,14 +52,15 @@ class Tally:
                 seconds = child.cpu_seconds or read_cpu_seconds(child.pid)
                 accumulate(series, {("divgrpc_cpu_seconds_total", child.role): [seconds]})
             else:
-                _add_usage(series, child.role, usage)
+                add_usage(series, child.role, usage)
         return series
 
     def _add(self, key: Key, amount: float) -> None:
         accumulate(self._kept, {key: [amount]})
 
 
-def _add_usage(series: dict[Key, Values], role: str, usage: Usage) -> None:
+def add_usage(series: dict[Key, Values], role: str, usage: Usage) -> None:
+    """Add what a process of a role uses to `series`."""
     accumulate(
         series,
         {

@@ -180,6 +180,12 @@ class IndexCache:
 
         self._open(name, work, folder=folder)
 
+    @property
+    def damaged(self) -> set[str]:
+        """The names of the indexes that could not be opened because they are damaged."""
+        entries = self._entries.items()
+        return {name for name, entry in entries if isinstance(entry.error, IndexDamagedError)}
+
     def take_error(self, folder: str) -> Exception | None:
         """Return None: the first request of a generation that cannot be opened gets the error."""
 

@@ -34,6 +34,7 @@ from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
+from divgrpc_server.monitoring.damage import DamageMeter
 from divgrpc_server.worker import batches
 from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
 from divgrpc_server.worker.diversifications import (
@@ -92,6 +93,7 @@ class Worker:
         self._notes_kept: list[tuple[FrontLink, Request]] | None = None
         self._awake_seconds = process.config.worker_awake
         self._meter = QueryMeter(process.page) if process.page is not None else None
+        self._damage = DamageMeter(process.page)
         self._sampler: RecallSampler | None = None
         if process.page is not None and process.config.recall_sample:
             self._sampler = RecallSampler(process.page, process.config.recall_sample, log)
@@ -268,6 +270,7 @@ class Worker:
     def _refresh(self, name: str) -> None:
         """Close the generations of an index that are not current."""
         self._indexes.refresh(name)
+        self._damage.set(self._indexes.damaged)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
         """Answer or start the requests of a packet; return whether the packet is large."""
@@ -472,7 +475,9 @@ class Worker:
 
     def _take_opened(self) -> None:
         """Continue the requests that waited for an index to open."""
-        for name, folder in self._indexes.collect():
+        names = self._indexes.collect()
+        self._damage.set(self._indexes.damaged)
+        for name, folder in names:
             if folder:
                 error = self._indexes.take_error(folder)
                 for front, request in self._preparing.pop(folder):

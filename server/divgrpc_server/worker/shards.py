@@ -171,7 +171,7 @@ class ShardCache:
         self._prepare_errors: dict[str, Exception] = {}
         self._errors: dict[ShardKey, tuple[Exception, float]] = {}
         self._opening: set[ShardKey] = set()
-        # Shards whose damage was reported.
+        # Shards that could not be opened because they are damaged, which was reported.
         self._damaged: set[ShardKey] = set()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         self._damage_seconds = _DAMAGE_SECONDS if copies is None else _COPY_DAMAGE_SECONDS
@@ -250,6 +250,7 @@ class ShardCache:
             if isinstance(result, ShardCore) and key not in self._current(key.name):
                 # It was replaced or deleted while it was opened.
                 result = _replaced(key)
+            self._note_damage(key, result)
             if isinstance(result, ShardCore):
                 self._prepared.pop(key, None)
                 self._cores.setdefault(key, result)
@@ -259,9 +260,19 @@ class ShardCache:
             now = time.monotonic()
             self._errors = {k: error for k, error in self._errors.items() if error[1] > now}
             self._errors[key] = (result, now + seconds)
-            if is_damaged and key not in self._damaged:
-                self._damaged.add(key)
-                self._on_damage(key.name, f"shard {key.shard}: {result}")
+
+    def _note_damage(self, key: ShardKey, result: ShardCore | Exception) -> None:
+        """Report a shard that is damaged, unless that was done; or forget it when it is open."""
+        if isinstance(result, ShardCore):
+            self._damaged.discard(key)
+        elif isinstance(result, IndexDamagedError) and key not in self._damaged:
+            self._damaged.add(key)
+            self._on_damage(key.name, f"shard {key.shard}: {result}")
+
+    @property
+    def damaged(self) -> set[str]:
+        """The names of the indexes of which a shard could not be opened because it is damaged."""
+        return {key.name for key in self._damaged}
 
     def _take_prepared(
         self, key: ShardKey, result: ShardCore | Exception, folder: str
@@ -270,11 +281,13 @@ class ShardCache:
 
         folder: of the shard. Returns what `collect` does.
         """
+        build = (self._root / folder).parent.parent
+        is_build = build.parent == self._root
+        if not is_build and key in self._current(key.name):
+            self._note_damage(key, result)
         if isinstance(result, Exception):
             self._prepare_errors[folder] = result
             return [(key.name, folder)]
-        build = (self._root / folder).parent.parent
-        is_build = build.parent == self._root
         # A replaced generation may stay in the data folder for some minutes.
         is_kept = self._is_kept(key, build) if is_build else key in self._current(key.name)
         if is_kept and key not in self._cores:
@@ -337,6 +350,7 @@ class ShardCache:
         """Close the shards of an index that are not of its current generation."""
         current = self._current(index)
         self._close(lambda key: key.name == index and key not in current)
+        self._damaged -= {key for key in self._damaged if key.name == index and key not in current}
         # A build that is published later has a greater number.
         newest = max((key.generation for key in current), default=0)
         for key, (core, build) in [*self._prepared.items()]:

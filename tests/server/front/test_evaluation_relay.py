@@ -29,6 +29,7 @@ from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 
 Frames = list[tuple[Frame, bytes]]
+TAG = "r-1"
 
 PROGRESS: Frames = [(Frame.EVENT, b"progress")]
 ROWS: Frames = [(Frame.COMMIT, b""), (Frame.EVENT, b"row 1"), (Frame.EVENT, b"row 2")]
@@ -73,7 +74,7 @@ def relay(
 
     async def run() -> None:
         caller = write or partial(append, messages)
-        await front.relay(jobs.Evaluation(Frame.EVALUATE, b"request", caller), "tag")
+        await front.relay(jobs.Evaluation(Frame.EVALUATE, b"request", caller), TAG)
 
     channel: Any = Channel()
     links: list[socket.socket] = []
@@ -157,9 +158,16 @@ class Answers:
         self._errors = iter(errors)
 
     async def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
+        self,
+        messages: dict[int, bytes],
+        seconds: float,
+        *,
+        tag: str,
+        waits: bool,
+        is_job: bool = False,
     ) -> dict[int, bytes]:
         """Return the reply of each shard."""
+        assert tag == TAG
         self.waits = waits
         assert is_job
         assert seconds > 0
@@ -240,13 +248,12 @@ def test_shards_without_room_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(front_rounds, "_PAUSE_SECONDS", 0.01)
     full = RefusedError(status_of(QueueFullError("full"), "").SerializeToString())
     shards = Answers(full, QueueFullError("a server has ended the call"))
-    assert asyncio.run(front_rounds._replies(shards, rounds.Round({0: b"a"}, may_lack=False))) == {
-        0: b"A"
-    }
+    question = rounds.Round({0: b"a"}, may_lack=False)
+    assert asyncio.run(front_rounds._replies(shards, question, TAG)) == {0: b"A"}
     assert shards.rounds == [{0: b"a"}] * 3
     other = RefusedError(status_of(UnavailableError("no worker"), "").SerializeToString())
     with pytest.raises(RefusedError):
-        asyncio.run(front_rounds._replies(Answers(other), rounds.Round({0: b"a"}, may_lack=False)))
+        asyncio.run(front_rounds._replies(Answers(other), question, TAG))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +273,7 @@ def test_a_builder_gets_the_reason_why_shards_do_not_answer(
             frames.append((kind, payload))
             has_replied.set()
 
-        job = front_rounds.JobRounds(shards, send, has_replied.set)
+        job = front_rounds.JobRounds(shards, TAG, send, has_replied.set)
         packed = rounds.pack_round({0: b"a"}, may_lack=True)
         for part in job_rounds.parts_of(5, packed):
             job.add(part)

@@ -7,7 +7,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from divgrpc import Index
-from divgrpc.errors import LimitExceededError
+from divgrpc.errors import IndexDamagedError, LimitExceededError
 from divgrpc.sharding.files import divide_index
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_protos.v1 import shard_index_pb2
@@ -104,6 +104,30 @@ async def test_a_server_that_comes_back_opens_them_anew(servers: Servers, root: 
     servers.front._states.note_fault(address, "unreachable", "it has ended")
     await until(lambda: len(openings) == 4)
     assert openings[:2] == openings[2:]
+
+
+@with_root
+async def test_damage_is_known_without_a_query(servers: Servers, root: Path) -> None:
+    """Until the server has opened the shard of another generation."""
+    points = build(root, "points", 2)
+    behaviours = [fail(IndexDamagedError("bad bytes"))]
+
+    async def prepare(message: bytes, context: object) -> bytes:
+        return await behaviours[-1](message, context)
+
+    address = await servers.start("bad", reply, prepare)
+    servers.front.follow(Topology(1, ((address,),)))
+    await until(lambda: servers.front.replicas("points", 1)[0].state == "faulty")
+    assert "bad bytes" in servers.front.replicas("points", 1)[0].reason
+    await until(lambda: servers.meter.damaged == {"points"})
+    # It says nothing about the files.
+    behaviours.append(fail(LimitExceededError("no descriptors")))
+    divide_index(points.path, 3)
+    await until(lambda: len(servers.front._openings._opened[address].shards) == 3)
+    assert servers.front.replicas("points", 1)[0].state == "faulty"
+    behaviours.append(reply)
+    divide_index(points.path, 2)
+    await until(lambda: servers.meter.damaged == set())
 
 
 @with_root

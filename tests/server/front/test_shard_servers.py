@@ -26,6 +26,7 @@ from divgrpc_server.codec.statuses import (
 )
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc.job_frames import StagedGeneration
+from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
 from divgrpc_server.ipc.topology import Topology
 from support.processes.scripted_shard_servers import (
     Behaviour,
@@ -45,6 +46,29 @@ async def test_shards_are_at_their_places(servers: Servers) -> None:
     servers.front.follow(Topology(2, ()))
     assert await servers.front.ask({0: b"ab", 3: b"cd"}, 10) == {0: b"ba", 3: b"dc"}
     assert sorted(servers.calls) == ["one", "zero"]
+
+
+@with_servers(hedge_ms=1.0)
+async def test_shards_learn_the_request_and_the_trace_of_a_call(servers: Servers) -> None:
+    """So does another replica that is asked because the first one is slow."""
+    calls: list[dict[str, str]] = []
+
+    async def hang_and_note(message: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        calls.append(dict(context.invocation_metadata()))
+        return await hang(message, context)
+
+    async def note(message: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
+        calls.append(dict(context.invocation_metadata()))
+        return await reply(message, context)
+
+    addresses = (await servers.start("slow", hang_and_note), await servers.start("quick", note))
+    servers.front.follow(Topology(1, (addresses,)))
+    trace = Trace(32 * "a", 16 * "b", is_sampled=True)
+    await servers.front.ask({0: b"ab"}, 10, tag=pack_tag("r-1", trace))
+    assert [metadata["x-request-id"] for metadata in calls] == ["r-1", "r-1"]
+    assert [parse_traceparent(metadata["traceparent"]) for metadata in calls] == [trace, trace]
+    await servers.front.ask({0: b"ab"}, 10, tag=pack_tag("r-2", None))
+    assert (calls[-1]["x-request-id"], "traceparent" in calls[-1]) == ("r-2", False)
 
 
 @with_servers(hedge_ms=30.0)
@@ -162,7 +186,7 @@ async def test_another_replica_may_see_the_files_of_a_build(servers: Servers) ->
     blind = await servers.start("blind", fail(IndexNotFoundError("no build here")))
     good = await servers.start("good", reply)
     servers.front.follow(Topology(1, ((blind, good), (blind,))))
-    terms = {"waits": False, "is_job": True}
+    terms: dict[str, Any] = {"waits": False, "is_job": True}
     assert await servers.front.ask({0: b"ab"}, 10, **terms) == {0: b"ba"}
     assert servers.calls == ["blind", "good"]
     with pytest.raises(RefusedError, match="no build here"):

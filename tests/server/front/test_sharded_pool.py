@@ -24,6 +24,7 @@ from divgrpc_server.ipc.packets import Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from support.processes.pool_harness import Stage, answer, begin, on_stage, packet, settle
 
+TAG = "tag"  # of the calls of a stage
 MESSAGES = {0: b"to 0", 2: b"to 2"}
 
 
@@ -37,9 +38,16 @@ class Shards:
         self.replies: asyncio.Queue[Exception | None] = asyncio.Queue()
 
     async def ask(
-        self, messages: dict[int, bytes], seconds: float, *, waits: bool, is_job: bool = False
+        self,
+        messages: dict[int, bytes],
+        seconds: float,
+        *,
+        tag: str,
+        waits: bool,
+        is_job: bool = False,
     ) -> dict[int, bytes]:
         """Reply to each message with its reverse, or raise what the test says."""
+        assert tag == TAG
         assert not is_job
         self.requests.append(messages)
         self.waits.append(waits)

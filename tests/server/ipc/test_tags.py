@@ -6,6 +6,7 @@ from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.tags import (
     Trace,
     log_fields,
+    metadata_of,
     pack_tag,
     parse_traceparent,
     request_id_of,
@@ -46,6 +47,14 @@ def test_a_tag_has_the_request_id_and_the_trace() -> None:
     assert request_id_of(plain) == request_id_of(traced) == "r-1"
     assert log_fields(plain) == {"request_id": "r-1"}
     assert log_fields(traced) == {"request_id": "r-1", "trace_id": TRACE_ID, "span_id": SPAN_ID}
+
+
+@pytest.mark.parametrize("trace", [None, Trace(TRACE_ID, SPAN_ID), Trace(TRACE_ID, SPAN_ID, True)])
+def test_another_server_reads_a_tag_from_metadata(trace: Trace | None) -> None:
+    metadata = dict(metadata_of(pack_tag("r-1", trace)))
+    assert metadata["x-request-id"] == "r-1"
+    assert parse_traceparent(metadata.get("traceparent", "")) == trace
+    assert metadata_of("") == ()
 
 
 def test_the_longest_tag_fits_into_a_packet() -> None:

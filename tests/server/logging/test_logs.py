@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from divgrpc.parameters import INDEX_NAME
 from divgrpc_server.config import Config
+from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog
 from divgrpc_server.logging.nonblocking_pipe import LogSink
 
@@ -77,6 +79,44 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
         assert "Query OK 1.000 ms index=images rows=3 k=10 request_id=x" in query
         assert "Build OK 1.000 ms index=images rows=2000 request_id=y" in build
         assert "Query OK 1.250 ms request_id=z" in bare
+
+
+IN_PLACE: dict[str, Any] = {
+    "role": "shard",
+    "data_dir": "d",
+    "read_only": True,
+    "cluster_token": "t",
+    "log_place": "12/3",
+}
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_lines_of_a_shard_server_have_its_place(
+    log_format: Literal["json", "console"], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those of events, of calls, and of lines that were dropped."""
+    config = Config(**IN_PLACE, log_format=log_format)
+    is_json = log_format == "json"
+    logs.configure(config, "worker", 7).warning("an event", shard=2)
+    event = capfd.readouterr().err
+    access = asyncio.run(written(config, 1, "images"))
+    reading, writing = os.pipe()
+    sink = LogSink(writing, in_json=is_json, fields=config.log_fields)
+    sink.write(99_999 * "x" + "\n")
+    os.set_blocking(reading, False)
+    drain(reading)
+    sink.write("last\n")
+    notice = drain(reading).splitlines()[0]
+    for line in (event, access, notice):
+        if is_json:
+            entry = json.loads(line)
+            assert (entry["place"], entry["replica"]) == (12, 3)
+        else:
+            assert " place=12 " in line
+            assert " replica=3" in line
+    sink.close()
+    os.close(reading)
+    os.close(writing)
 
 
 FORGERIES = ['x", "code": "OK', "x\nx", "x" * 64, ""]

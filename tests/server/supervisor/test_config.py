@@ -93,7 +93,8 @@ def test_a_read_only_server_has_no_options_of_writes(options: dict[str, str], fi
 def test_help_names_every_option() -> None:
     text = parser().format_help()
     for field in dataclasses.fields(Config):
-        assert "--" + field.name.replace("_", "-") in text
+        is_shown = not field.metadata["is_internal"]
+        assert ("--" + field.name.replace("_", "-") in text) == is_shown
         assert field.metadata["help"]
 
 
@@ -123,6 +124,8 @@ _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster
         ({**_ROUTER, "data_dir": "d", "cache_dir": "c"}, "cache_dir"),
         ({**_SHARD, "cache_dir": "d/c"}, "cache_dir"),
         ({**_SHARD, "cache_dir": "."}, "cache_dir"),
+        ({"log_place": "1/0"}, "log_place"),
+        ({**_SHARD, "log_place": "1"}, "log_place"),
         ({**_RAY, "shards": 1}, "engine"),
         ({**_RAY, "data_dir": ""}, "engine"),
         ({**_RAY, **_ROUTER}, "engine"),

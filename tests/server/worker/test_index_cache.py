@@ -154,6 +154,20 @@ def test_a_layout_that_is_missing_is_damage(tmp_path: Path) -> None:
             found(cache, is_open)
 
 
+def test_damage_counts_until_the_index_is_open(tmp_path: Path) -> None:
+    is_open, path = threading.Event(), tmp_path / "points"
+    cache = IndexCache(tmp_path, is_open.set)
+    Index.build(POINTS, path=path)
+    (path / "1" / "codes.npy").write_bytes(b"")
+    assert cache.damaged == set()
+    with pytest.raises(IndexDamagedError):
+        found(cache, is_open)
+    assert cache.damaged == {"points"}
+    Index.build(POINTS, path=path, replace=True)
+    assert found(cache, is_open).rows == len(POINTS)
+    assert cache.damaged == set()
+
+
 def jumps_back() -> Iterator[int]:
     return itertools.count(2 * 10**18, -(10**15))
 

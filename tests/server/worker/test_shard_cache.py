@@ -312,11 +312,35 @@ def test_a_generation_that_goes_while_it_is_copied_is_no_damage(
     assert shards.names == set()
 
 
+def test_damage_counts_until_the_shard_is_open(shards: Shards) -> None:
+    """Also if the shard was opened before a call; and until its generation is replaced."""
+    folder = build(shards.path)
+    damage(shards.path)
+    assert shards.cache.damaged == set()
+    shards.prepare(folder, parent="points/")
+    assert shards.cache.damaged == {"points"}
+    assert len(shards.damage) == 1
+    repair = damage
+    repair(shards.path)
+    assert shards.find(key_of(folder)).rows
+    assert shards.cache.damaged == set()
+    damage(shards.path)
+    shards.cache.recheck("points")
+    shutil.rmtree(shards.copies)
+    with pytest.raises(IndexDamagedError):
+        shards.find(key_of(folder))
+    assert shards.cache.damaged == {"points"}
+    build(shards.path)
+    shards.cache.refresh("points")
+    assert shards.cache.damaged == set()
+
+
 def delete(path: Path) -> None:
     IndexFolder(path).delete()
 
 
 def damage(path: Path) -> None:
+    """Change a bit of a shard, or change it back."""
     file = path / "1" / "shards" / "0" / "codes.npy"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -339,4 +363,5 @@ def test_what_has_no_copy_is_refused_with_its_reason(
     if error is IndexDamagedError:
         reason = "in a new copy, array codes does not match its checksum"
         assert shards.damage == [f"points: shard 0: {reason}"]
+        assert shards.cache.damaged == {"points"}
         assert shards.find(keys[1]).rows

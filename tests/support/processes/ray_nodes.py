@@ -163,12 +163,13 @@ def send(pids: list[int], number: int) -> None:
 
 def shard_supervisors(pids: list[int], folder: Path) -> list[int]:
     """Return those of some processes that are the supervisors of shard servers of a folder."""
-    lines = {pid: _command_line(pid) for pid in pids}
+    lines = {pid: command_line(pid) for pid in pids}
     words = b"--role=shard", os.fsencode(f"--data-dir={folder}/")
     return [pid for pid, line in lines.items() if all(word in line for word in words)]
 
 
-def _command_line(pid: int) -> bytes:
+def command_line(pid: int) -> bytes:
+    """Return the words of a command, each with a zero byte behind it; none if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
 """Shard servers in the process of a test, which sets what they do, and a front that asks them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any
 
 import grpc
@@ -38,6 +38,7 @@ class Meter(ShardMeter):
         self.hedges = 0
         self.states: dict[str, int] = {}
         self.missing = 0
+        self.damaged: set[str] = set()
 
     def add_call(self, outcome: str) -> None:
         """Note the outcome."""
@@ -46,6 +47,10 @@ class Meter(ShardMeter):
     def add_hedge(self) -> None:
         """Count it."""
         self.hedges += 1
+
+    def set_damaged(self, names: Set[str]) -> None:
+        """Note the indexes."""
+        self.damaged = {*names}
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
         """Note how many servers have each state."""
