@@ -6,6 +6,7 @@ delay other calls.
 
 import asyncio
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -150,16 +151,30 @@ def _add_states(
 ) -> None:
     """Add whether the servers of the shards of an index reply to its description.
 
-    with_servers: whether to add the servers too.
+    with_servers: whether to add the servers too; else warnings have those that are faulty.
     """
+    faults: dict[tuple[str, str], list[int]] = defaultdict(list)
     for shard, message in enumerate(info.shards):
         servers = replicas(info.name, shard)
+        for server in servers:
+            if server.state == "faulty":
+                faults[server.address, server.reason].append(shard)
         replies = [server.state in REPLYING for server in servers]
         info.degraded = info.degraded or not replies or not all(replies)
         if message.rows and not any(replies):
             info.missing_shards.append(shard)
         if with_servers:
             message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
+    if not with_servers:
+        info.warnings.extend(_warning_of(*fault, shards) for fault, shards in faults.items())
+
+
+def _warning_of(address: str, reason: str, shards: Sequence[int]) -> query_pb2.WarningInfo:
+    """Return a warning about the shards that a server cannot answer from, for one reason."""
+    nouns = ("shard", "is") if len(shards) == 1 else ("shards", "are")
+    numbers = ", ".join(map(str, shards))
+    message = f"{nouns[0]} {numbers} {nouns[1]} faulty at {address}: {reason}"
+    return query_pb2.WarningInfo(code="SHARD_FAULTY", message=message)
 
 
 def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:
