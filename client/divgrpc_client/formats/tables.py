@@ -403,6 +403,11 @@ def _labels(info: LabelInfo) -> str:
     return text
 
 
+def new_default(default: QueryDefault) -> None:
+    """Print the defaults of Query that an evaluation has stored."""
+    console().print(f"the default for Query is now {_default(default)}")
+
+
 def _default(default: QueryDefault) -> str:
     """Describe the stored defaults of Query, without those that are None."""
     pairs = ((field.name, getattr(default, field.name)) for field in fields(default))

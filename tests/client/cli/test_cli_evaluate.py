@@ -108,12 +108,24 @@ def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], clien
 def test_the_new_default_is_shown(run: Run, client: Client, files: Path) -> None:
     build(client, "defaults")
     ran = run("evaluate", "defaults", files, *QUERIES_BY_CATEGORY, "--set-default", *GRID)
-    assert "the default for Query is now" in ran.out
     default = client.get_index("defaults").query_default
     assert default is not None
-    sentence = f"Query takes, unless it is told otherwise: diversity {default.diversity}"
-    assert sentence in run("info", "defaults").out
+    words = (
+        f"diversity {default.diversity}, selector {default.selector}, variant {default.variant},"
+        " search auto, rounding exchange"
+    )
+    assert ran.out.splitlines()[-1] == f"the default for Query is now {words}"
+    assert f"Query takes, unless it is told otherwise: {words}" in run("info", "defaults").out
     assert run("info", "defaults", "--json").json["query_default"]["selector"] == default.selector
+
+
+def test_a_new_default_has_the_limits_that_were_named(
+    run: Run, client: Client, files: Path
+) -> None:
+    build(client, "defaults")
+    options = (*QUERIES_BY_CATEGORY, "--set-default", "--limits", "90:", *GRID)
+    line = run("evaluate", "defaults", files, *options).out.splitlines()[-1]
+    assert line.endswith(", hash_limit 90, rounding exchange")
 
 
 @pytest.mark.parametrize(
