@@ -352,7 +352,11 @@ def test_a_server_without_shards_says_what_to_start(tmp_path: Path) -> None:
     with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
         with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="--shards"):
             client.query("points", QUERIES)
-        assert len(client.get_index("points").shards) == 2
+        for info in (client.get_index("points"), *client.list_indexes()):
+            (warning,) = info.warnings
+            assert (warning.code, warning.field) == ("NO_SHARD_SERVERS", "")
+            assert "divided among 2 shards" in warning.message
+            assert len(info.shards) == 2
         (line,) = [line for line in server.log.splitlines() if "divided among shards" in line]
         assert "points" in line
 

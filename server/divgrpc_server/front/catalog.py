@@ -68,8 +68,7 @@ class Catalog:
         """Describe one index."""
         name = check_index_name(index_pb2.GetIndexRequest.FromString(request).index)
         info = await asyncio.to_thread(self._read_info, name)
-        if self._replicas is not None:
-            _add_states(info, self._replicas, with_servers=True)
+        self._complete(info, with_servers=True)
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
     async def list_indexes(self, request: bytes, covers: Callable[[str], bool]) -> bytes:
@@ -83,10 +82,9 @@ class Catalog:
             raise invalid("page_size", f"must be 0 (the default) or more, got {message.page_size}")
         size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
         response = await asyncio.to_thread(self._read_page, message.page_token, size, covers)
-        if self._replicas is not None:
-            for info in response.indexes:
-                _add_states(info, self._replicas)
-                await asyncio.sleep(0)  # other calls go on
+        for info in response.indexes:
+            self._complete(info)
+            await asyncio.sleep(0)  # other calls go on
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
@@ -118,6 +116,21 @@ class Catalog:
             read_only=config.read_only,
         )
         return response.SerializeToString()
+
+    def _complete(self, info: index_pb2.IndexInfo, *, with_servers: bool = False) -> None:
+        """Add to the description of an index whether queries can be answered from its shards.
+
+        with_servers: as in `_add_states`.
+        """
+        if self._replicas is not None:
+            _add_states(info, self._replicas, with_servers=with_servers)
+        elif info.shards:
+            message = (
+                f"queries fail, because the index is divided among {len(info.shards)} shards and"
+                " this server has none: send them to a server with --shards, or make the index"
+                " whole with divgrpc reshard --shards 1"
+            )
+            info.warnings.append(query_pb2.WarningInfo(code="NO_SHARD_SERVERS", message=message))
 
     def _read_info(self, name: str) -> index_pb2.IndexInfo:
         try:
