@@ -142,10 +142,10 @@ def test_a_new_default_has_the_limits_that_were_named(
         (("--categories", "y", "--groups", "q"), 2, "groups"),
         (("--categories", "y", "--groups", "missing.npy"), 2, "missing.npy"),
         (("--categories", "y", "--n-probes", "few"), 2, "number or default"),
-        (("--categories", "y", "--n-probes", "0"), 2, "n_probes"),
+        (("--categories", "y", "--n-probes", "0"), 2, "--n-probes must be"),
         (("--categories", "y", "--samplings", "uniformly"), 2, "--samplings"),
         (("--categories", "y", "--epsilons", "-1"), 2, "epsilons"),
-        (("--categories", "y", "--n-probes", "9", "--set-default"), 1, "set_default"),
+        (("--categories", "y", "--n-probes", "9", "--set-default"), 1, "--set-default stores no"),
         ((), 1, "set either --categories or --relevant"),
     ],
 )

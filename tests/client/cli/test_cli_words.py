@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -13,11 +14,12 @@ import pytest
 
 from divgrpc import Index
 from divgrpc.types import Choice, IndexInfo, Metric, ReplicaInfo, ShardInfo, WarningInfo
+from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
 from divgrpc_client.formats import json_output, tables
 from divgrpc_client.load import Settings
-from support.processes.command_line import run_script
+from support.processes.command_line import Run, run_script
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
@@ -215,6 +217,30 @@ def test_addresses_say_what_to_do(
 ) -> None:
     assert main.main(["ls", "--target", target]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("allow_partial, or page_token.", "--allow-partial, or --page-token."),
+        ('search="exact" or n_probes=2: explain=True', "--search exact or --n-probes 2: --explain"),
+        # Words, names that callers have chosen, and parameters of other commands.
+        ("like needs 'page_token' of /n_probes/page_token.npy", None),
+        ("set n_tables=3 or target_recall", None),
+    ],
+)
+def test_messages_name_the_options_of_the_command(message: str, text: str | None) -> None:
+    flags = main._parser().verbs["query"].flags
+    assert main._in_flags(message, flags) == (text or message)
+
+
+def test_an_error_of_the_server_names_options(client: Client, run: Run, tmp_path: Path) -> None:
+    """As JSON it names fields, which programs know."""
+    client.build("optional", np.eye(4), replace=True)
+    np.save(tmp_path / "queries.npy", np.eye(4))
+    words = ("query", "optional", tmp_path / "queries.npy", "--hash-limit", "-1")
+    assert run(*words).err.startswith("divgrpc: --hash-limit must be ")
+    assert run(*words, "--json").error["message"].startswith("hash_limit must be ")
 
 
 def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
