@@ -167,12 +167,19 @@ class MemoryMissingError(errors.DivgrpcError):
 
     reason = "MEMORY_MISSING"
 
-    def __init__(self, shard_bytes: int, room_bytes: int) -> None:
-        """Take the bytes of the largest shard, and of the largest for which there is memory."""
+    def __init__(self, shard_bytes: int, room_bytes: int, promised_bytes: int = 0) -> None:
+        """Take the bytes of the largest shard, and of the largest for which there is memory.
+
+        promised_bytes: what other builds may take beside that.
+        """
+        promise, remedy = "", ""
+        if promised_bytes:
+            promise = f" beside {promised_bytes:,} for builds that run"
+            remedy = "wait for these, "
         super().__init__(
             f"a shard needs {shard_bytes:,} bytes of memory, and the shard servers with the least"
-            f" memory have {room_bytes:,}: start nodes, delete indexes, or give `ray start` more"
-            " --memory, and build again; nothing was built"
+            f" memory have {room_bytes:,}{promise}: {remedy}start nodes, delete indexes, or give"
+            " `ray start` more --memory, and build again; nothing was built"
         )
 
 
