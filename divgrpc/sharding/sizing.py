@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from divgrpc.errors import LimitExceededError, invalid
-from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN
+from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN, code_bits, code_depth, fill_defaults
 from divgrpc.hashing.partition import cell_count
+from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.sharding.finding import share_of
 
@@ -118,8 +119,8 @@ def plan(
             " machines with more memory"
         )
     points = -(-rows // shards)
-    copies_bytes = GENERATIONS * (points * point_bytes + cells)
-    shard_bytes = SERVER_BYTES + copies_bytes
+    shard_bytes = SERVER_BYTES + GENERATIONS * (points * point_bytes + cells)
+    files = cells + _encoder_bytes(rows, dims)
     whole_bytes = SERVER_BYTES + GENERATIONS * (rows * point_bytes + cells)
     is_divided = shards > 1
     p50 = P50_MS + P50_MS_PER_SHARD * shards
@@ -129,14 +130,21 @@ def plan(
         point_bytes=point_bytes, points_per_shard=points, shard_bytes=shard_bytes,
         whole_machine_bytes=math.ceil(whole_bytes / USED_SHARE),
         router_bytes=SERVER_BYTES + GENERATIONS * cells if is_divided else 0,
-        disk_bytes=GENERATIONS * (rows * point_bytes + cells),
-        cache_bytes=copies_bytes if is_divided else 0,
+        disk_bytes=GENERATIONS * (rows * point_bytes + files),
+        cache_bytes=GENERATIONS * (points * point_bytes + files) if is_divided else 0,
         worker_files=GENERATIONS * WORKER_FILES if is_divided else 0,
         builder_files=BUILDER_FILES * shards if is_divided else 0, shards=shards,
         machines=shards * replicas + 1 if is_divided else replicas,
         query_bytes=query_bytes(dims, shards),
         p50_ms=p50 if is_divided else None, p99_ms=P99_FACTOR * p50 if is_divided else None,
     )  # fmt: skip
+
+
+def _encoder_bytes(rows: int, dims: int) -> int:
+    """Return the bytes of the files that no query reads: for each cell a centre, and margins."""
+    parameters = fill_defaults(BuildParameters(hash_family="cells"), rows, dims)
+    margins = code_bits(parameters) // code_depth(parameters)
+    return cell_count(rows, dims) * _FLOAT32_BYTES * (dims + margins)
 
 
 def query_bytes(dims: int, shards: int) -> int:

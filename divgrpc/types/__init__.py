@@ -469,7 +469,7 @@ class IndexInfo:
     points: whether points are dense or sparse.
     nonzeros: number of stored values, which is rows * dims if points are dense.
     choices: values that Build chose, with reasons.
-    warnings: warnings of Build.
+    warnings: warnings of Build and, without a `field`, those of a server about the index.
     query_default: defaults of Query, None unless a caller set them.
     labels: None if the index has no labels.
     auto_search_dense: search that `auto` takes for dense queries of sparse points, chosen by
@@ -483,9 +483,9 @@ class IndexInfo:
     rows_without_vector: number of points without a vector, which `rows` counts and `nonzeros` does
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
-    degraded: whether a replica of a shard does not reply; known only to a server with `--shards`.
-    missing_shards: the shards with points of which no replica replies, so that queries fail unless
-        they allow partial answers.
+    degraded: whether a replica of a shard cannot answer; known only to a server with `--shards`.
+    missing_shards: the shards with points of which no replica can answer, so that queries fail
+        unless they allow partial answers.
     """
 
     name: str

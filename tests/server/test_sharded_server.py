@@ -352,7 +352,11 @@ def test_a_server_without_shards_says_what_to_start(tmp_path: Path) -> None:
     with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=60) as client:
         with failing(CODES.UNIMPLEMENTED, UnsupportedError, match="--shards"):
             client.query("points", QUERIES)
-        assert len(client.get_index("points").shards) == 2
+        for info in (client.get_index("points"), *client.list_indexes()):
+            (warning,) = info.warnings
+            assert (warning.code, warning.field) == ("NO_SHARD_SERVERS", "")
+            assert "divided among 2 shards" in warning.message
+            assert len(info.shards) == 2
         (line,) = [line for line in server.log.splitlines() if "divided among shards" in line]
         assert "points" in line
 
@@ -498,8 +502,10 @@ def test_a_query_may_lack_shards(shard_server: RunningServer, tmp_path: Path) ->
         assert (votes.coverage, votes.missing_shards) == (answer.coverage, (1,))
         page = next(iter(client.pages("points", QUERIES[0], k=3, allow_partial=True)))
         assert page.missing_shards == (1,)
-        for named in ({"like": [int(there[0])]}, {"page_token": page.next_page_token}):
-            with failing(CODES.UNAVAILABLE, UnavailableError, match="shard 1 of"):
+        like, ids = {"like": [int(there[0])]}, {"already_shown": [int(there[0])]}
+        for named in (like, {"page_token": page.next_page_token}, ids):
+            words = f"shard 1 of .*; allow_partial has no effect with {next(iter(named))}, "
+            with failing(CODES.UNAVAILABLE, UnavailableError, match=words):
                 queries = None if "like" in named else QUERIES[0]
                 client.query("points", queries, k=3, allow_partial=True, **named)
         shard_server.stop()

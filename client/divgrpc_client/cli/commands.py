@@ -222,6 +222,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
         # The rows are shown before the report is written, so that they are not lost if writing
         # fails.
         _show_rows(arguments, rows)
+        if arguments.set_default and not (arguments.json or arguments.csv):
+            _show_default(client, arguments)
         if report is not None:
             report.write(client, rows, queries, categories=categories, relevant=relevant)
 
@@ -430,6 +432,15 @@ def _show(arguments: argparse.Namespace, value: object, table: str) -> None:
         from divgrpc_client.formats import tables
 
         getattr(tables, table)(value)
+
+
+def _show_default(client: Client, arguments: argparse.Namespace) -> None:
+    """Print the default that was stored; a row has limits, also those that are not stored."""
+    from divgrpc_client.formats import tables
+
+    default = client.get_index(arguments.name, timeout=arguments.timeout).query_default
+    if default is not None:  # the index may have been built again meanwhile
+        tables.new_default(default)
 
 
 def _show_rows(arguments: argparse.Namespace, rows: Any) -> None:  # noqa: ANN401  # rows of either kind

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import divgrpc
@@ -34,7 +34,6 @@ from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
     BuildOptions,
-    DiversifyOptions,
     GridOptions,
     LabelGridOptions,
     PredictOptions,
@@ -67,8 +66,12 @@ Exit codes:
   5    divgrpc doctor found something wrong with an index, or a check of divgrpc conformance failed
   130  interrupted; a build in progress was cancelled
 """
-# Tables of options whose names occur in messages of the server.
-_TABLES: Final = (BuildOptions, QueryOptions, PredictOptions, DiversifyOptions)
+# A parameter in a message, perhaps with its value. Other words with an underscore are parts of
+# paths, or in quotes.
+_PARAMETER: Final = re.compile(
+    r"(?<![\w'\"/.-])(?:(?P<name>[a-z_]+)=\"?(?P<value>[\w.]*\w)\"?|[a-z]+(?:_[a-z]+)+)"
+    r"(?![\w'\"/-]|\.\w)"
+)
 # Explanation of SOURCE in the help of options that read a column of numbers.
 _SOURCE: Final = (
     "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
@@ -98,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = int(arguments.run(arguments) or 0)
             sys.stdout.flush()
     except DivgrpcError as error:
-        _complain(error, as_json=as_json)
+        _complain(error, arguments.verb.flags, as_json=as_json)
         refused_here = isinstance(error, InvalidArgumentError) and not isinstance(error, RpcError)
         return 2 if refused_here else 1
     except KeyboardInterrupt:
@@ -111,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _give_up_output()
         file = f"{error.filename}: " if error.filename else ""
-        _tell(f"{file}{error.strerror or error}", {"reason": "NOT_WRITTEN"}, as_json=as_json)
+        message = f"{file}{error.strerror or error}"
+        _tell(message, {"reason": "NOT_WRITTEN"}, {}, as_json=as_json)
         return 1
     return code
 
@@ -139,11 +143,7 @@ def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
         return ""
     name = flags[0].removeprefix("--").partition("=")[0].replace("-", "_")
     table = getattr(arguments, "table", object)
-    names = re.findall(r"(?<=--)(?!no-)[a-z-]+", arguments.verb.format_usage())
-    parameters = {
-        *getattr(table, "__annotations__", ()),
-        *(word.replace("-", "_") for word in names),
-    }
+    parameters = {*getattr(table, "__annotations__", ()), *arguments.verb.flags}
 
     def as_option(word: re.Match[str]) -> str:
         return f"--{word[0].replace('_', '-')}" if word[0] in parameters else word[0]
@@ -162,29 +162,35 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
+def _tell(
+    message: str, details: dict[str, object], flags: Mapping[str, str], *, as_json: bool
+) -> None:
     if as_json:
         sys.stderr.write(json.dumps({"error": {"message": message, **details}}) + "\n")
     else:
-        sys.stderr.write(f"divgrpc: {_in_flags(message)}\n")
+        sys.stderr.write(f"divgrpc: {_in_flags(message, flags)}\n")
 
 
-def _in_flags(message: str) -> str:
-    """Replace the Python parameters in a message by options of the command line."""
+def _in_flags(message: str, flags: Mapping[str, str]) -> str:
+    """Replace the parameters in a message by the options of the command that set them.
+
+    A name without an underscore or a value stays, because it may be a word.
+    """
     message = message.replace("set replace=True to replace it", "--replace replaces it")
     message = message.replace(
         "set either categories or relevant", "set either --categories or --relevant"
     )
 
-    def as_option(setting: re.Match[str]) -> str:
-        name, value = setting["name"], setting["value"]
-        is_parameter = any(name in table.__annotations__ for table in _TABLES)
-        return f"--{name.replace('_', '-')} {value}" if is_parameter else setting[0]
+    def as_option(parameter: re.Match[str]) -> str:
+        flag = flags.get(parameter["name"] or parameter[0])
+        if flag is None:
+            return parameter[0]
+        return flag if parameter["value"] in (None, "True") else f"{flag} {parameter['value']}"
 
-    return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", as_option, message)
+    return _PARAMETER.sub(as_option, message)
 
 
-def _complain(error: DivgrpcError, *, as_json: bool) -> None:
+def _complain(error: DivgrpcError, flags: Mapping[str, str], *, as_json: bool) -> None:
     details: dict[str, object] = {"reason": error.reason}
     if isinstance(error, RpcError):
         violations = [{"field": f, "description": d} for f, d in error.field_violations]
@@ -197,7 +203,7 @@ def _complain(error: DivgrpcError, *, as_json: bool) -> None:
         }
     elif isinstance(error, InvalidArgumentError):
         details["field_violations"] = [{"field": error.field, "description": str(error)}]
-    _tell(str(error), details, as_json=as_json)
+    _tell(str(error), details, flags, as_json=as_json)
 
 
 def _parser() -> options.Parser:

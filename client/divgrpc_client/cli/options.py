@@ -55,6 +55,15 @@ class Parser(argparse.ArgumentParser):
 
     verbs: Mapping[str, "Parser"] = {}
 
+    @property
+    def flags(self) -> dict[str, str]:
+        """The options that begin with two dashes, by the parameters that they set."""
+        flags = {
+            action.dest: [flag for flag in action.option_strings if flag.startswith("--")]
+            for action in self._actions
+        }
+        return {name: names[0] for name, names in flags.items() if names and name != "help"}
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, and exit with code 2."""
         super().error(f"{message}\nRun {self.prog} --help for all arguments and examples.")

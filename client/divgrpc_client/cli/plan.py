@@ -139,6 +139,7 @@ def _assumptions(plan: "Plan") -> list[str]:
     sizes = [
         f"float32 vectors in cells, as Build stores {sizing.CELL_POINTS_MIN:,} points or more by"
         f" default, with {sizing.POINT_BYTES} bytes of codes, ids and cells for each point",
+        "no label model, which takes memory and disk beside the points",
         f"{sizing.USED_SHARE:.0%} of the memory of a machine is used, and all points are in memory",
         f"{sizing.GENERATIONS} generations are open while one replaces the other",
     ]
@@ -151,8 +152,8 @@ def _assumptions(plan: "Plan") -> list[str]:
         "times are of one query at a time, measured with all processes on two cores of one machine"
         f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for other numbers; a"
         " network between machines adds its own",
-        f"an index has up to {sizing.ATTRIBUTES} attributes and a label model, which take files,"
-        " and shard servers have no other index",
+        f"open files are counted for an index with up to {sizing.ATTRIBUTES} attributes and a label"
+        " model, and shard servers have no other index",
         "a build runs on the machine that routes, and writes all shards to the data directory",
         "one machine routes; a second one, with --read-only, answers queries while it is down",
     ]

@@ -188,9 +188,7 @@ def show(rows: Sequence[Row]) -> None:
         short = f", {row.short:,} short of k" if is_short else ""
         if row.empty or is_short:
             out.print(f"row {row.number}: {row.empty:,} {unit} without a result{short}")
-        if row.is_default and isinstance(row, EvaluateRow):
-            out.print(f"the default for Query is now {setting(row)}, k {row.parameters.k}")
-        elif row.is_default:
+        if row.is_default and isinstance(row, EvaluateLabelRow):
             out.print(f"the threshold of {CELLS['mode'](row)} is now {_threshold(row)}")
 
 

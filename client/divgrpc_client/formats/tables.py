@@ -287,22 +287,25 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
     for info in infos:
         if info.degraded:
             out.print(f"{info.name} is {_describe_degraded(info)}")
+        for warning in info.warnings:
+            if not warning.field:  # those about a parameter of the build are for `index`
+                out.print(f"{info.name}: {warning.message}", markup=False)
 
 
 def _describe_degraded(info: IndexInfo) -> str:
-    """Return what the shard servers that do not reply mean for queries."""
+    """Return what the shard servers that cannot answer mean for queries."""
     if not info.missing_shards:
-        return "[bold]degraded[/]: a shard server does not reply, and a replica answers for it"
+        return "[bold]degraded[/]: a shard server cannot answer, and a replica answers for it"
     noun = "shard" if len(info.missing_shards) == 1 else "shards"
     names = ", ".join(map(str, info.missing_shards))
     return (
-        f"[bold]unavailable[/]: no server of {noun} {names} replies, so queries fail unless they"
-        " allow partial answers"
+        f"[bold]unavailable[/]: no server of {noun} {names} can answer, so queries fail unless"
+        " they allow partial answers"
     )
 
 
 def _print_degraded(out: Console, info: IndexInfo) -> None:
-    """Print the servers of shards that do not reply."""
+    """Print the servers of shards that cannot answer, and why."""
     if not info.degraded:
         return
     out.print(_describe_degraded(info))
@@ -398,6 +401,11 @@ def _labels(info: LabelInfo) -> str:
     if (search := info.auto_search or "exact") in costs:
         text += f"; auto search means {search}, {costs[search]:,.0f} µs a document"
     return text
+
+
+def new_default(default: QueryDefault) -> None:
+    """Print the defaults of Query that an evaluation has stored."""
+    console().print(f"the default for Query is now {_default(default)}")
 
 
 def _default(default: QueryDefault) -> str:

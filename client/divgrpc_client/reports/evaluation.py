@@ -275,8 +275,9 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         return " ".join(f"{settings[n].parameters.diversity:g}" for n in row.by_fold)
 
     defaults = [
-        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now. Chosen anew"
-        f" for each fold on the other folds, it reaches h {_interval(row)}."
+        f"{setting(row)} (k = {row.parameters.k}) is the best choice. The index's default for Query"
+        " has its method, diversity and search now, and of the limits those that the evaluation"
+        f" named. Chosen anew for each fold on the other folds, it reaches h {_interval(row)}."
         for row in rows
         if row.is_default
     ]

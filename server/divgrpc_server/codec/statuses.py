@@ -115,8 +115,13 @@ class ShardsMissingError(errors.UnavailableError):
 
     reason = "SHARDS_MISSING"
 
-    def __init__(self, shards: Sequence[int], places: Sequence[MissingPlace] = ()) -> None:
-        """Take the numbers of the shards, and the places that have them if they are known."""
+    def __init__(
+        self, shards: Sequence[int], places: Sequence[MissingPlace] = (), remedy: str = ""
+    ) -> None:
+        """Take the numbers of the shards, and the places that have them if they are known.
+
+        remedy: what else the caller can do, "" for nothing.
+        """
         self.shards, self.places = shards, places
         noun = "shards" if len(shards) > 1 else "shard"
         text = f"no server with {noun} {_names(shards)} of the index replies; retry"
@@ -124,11 +129,16 @@ class ShardsMissingError(errors.UnavailableError):
         if places:
             where = _describe_places(numbers, places[0].place_count)
             text += f", and if that does not help, check the shard servers at {where}"
+        text += f"; {remedy}" if remedy else ""
         super().__init__(text + _describe_faults([*chain(*(place.faults for place in places))]))
         self.metadata = {"shards": _list_of(shards)}
         if places:
             addresses = [*chain(*(place.addresses for place in places))]
             self.metadata |= {"places": _list_of(numbers), "addresses": _list_of(addresses)}
+
+    def with_remedy(self, remedy: str) -> "ShardsMissingError":
+        """Return the same error with what else the caller can do."""
+        return ShardsMissingError(self.shards, self.places, remedy)
 
     @classmethod
     def join(cls, errors: Sequence["ShardsMissingError"]) -> "ShardsMissingError":
@@ -157,12 +167,19 @@ class MemoryMissingError(errors.DivgrpcError):
 
     reason = "MEMORY_MISSING"
 
-    def __init__(self, shard_bytes: int, room_bytes: int) -> None:
-        """Take the bytes of the largest shard, and of the largest for which there is memory."""
+    def __init__(self, shard_bytes: int, room_bytes: int, promised_bytes: int = 0) -> None:
+        """Take the bytes of the largest shard, and of the largest for which there is memory.
+
+        promised_bytes: what other builds may take beside that.
+        """
+        promise, remedy = "", ""
+        if promised_bytes:
+            promise = f" beside {promised_bytes:,} for builds that run"
+            remedy = "wait for these, "
         super().__init__(
             f"a shard needs {shard_bytes:,} bytes of memory, and the shard servers with the least"
-            f" memory have {room_bytes:,}: start nodes, delete indexes, or give `ray start` more"
-            " --memory, and build again; nothing was built"
+            f" memory have {room_bytes:,}{promise}: {remedy}start nodes, delete indexes, or give"
+            " `ray start` more --memory, and build again; nothing was built"
         )
 
 

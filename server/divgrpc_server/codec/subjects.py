@@ -223,6 +223,35 @@ def index_of(op: int, payload: bytes) -> str:
     return str(request.index)
 
 
+def partial_remedy(op: int, payload: bytes) -> str:
+    """Return what to do so that shards that are missing may be left out of the answer to a query.
+
+    Returns "" unless the query allows this, and names stored points all the same.
+    """
+    try:
+        query = query_pb2.QueryRequest()
+        if op == Op.STREAM:
+            query = query_pb2.QueryStreamRequest.FromString(payload).query
+        elif op == Op.QUERY:
+            query.ParseFromString(payload)
+    except DecodeError:
+        return ""
+    if not query.allow_partial:
+        return ""
+    if query.like_ids or query.like_string_ids:
+        field, remedy = "like", "send vectors as queries instead"
+    elif query.HasField("page_token"):
+        field, remedy = "page_token", "begin again with page 1"
+    elif query.already_shown_ids or query.already_shown_string_ids:
+        field, remedy = "already_shown", "give vectors instead of ids"
+    else:
+        return ""
+    return (
+        f"allow_partial has no effect with {field}, because it names points, which may be on any"
+        f" shard: {remedy}"
+    )
+
+
 def fingerprint(op: int, payload: bytes) -> bytes:
     """Return a hash of a request and its operation that does not depend on a correlation id."""
     if op == Op.STREAM:

@@ -240,15 +240,22 @@ class Front:
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):
             self._jobs.handle(message, descriptor)
-        elif message.kind in ("topology", "engine") and self._shards is not None:
-            self._shards.handle(message)
-        elif message.kind == "kernels":
-            self._set_kernels(message.number, int(message.text))
-        elif message.kind == "serving":
-            self._serving = True
-            self._health_is_stale.set()
         elif message.kind == "drain":
             self._stop.set()
+        else:
+            self._follow(message)
+
+    def _follow(self, news: control.Message) -> None:
+        """Take what other processes of the server are doing."""
+        if news.kind in ("topology", "engine") and self._shards is not None:
+            self._shards.handle(news)
+        elif news.kind == "promise" and news.number != self._process.serial:
+            self._jobs.promises.follow(news.number, int(news.text))
+        elif news.kind == "kernels":
+            self._set_kernels(news.number, int(news.text))
+        elif news.kind == "serving":
+            self._serving = True
+            self._health_is_stale.set()
 
     def _set_kernels(self, ready: int, total: int) -> None:
         self._kernels = ready, total

@@ -6,6 +6,7 @@ delay other calls.
 
 import asyncio
 import platform
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -70,8 +71,7 @@ class Catalog:
         """Describe one index."""
         name = check_index_name(index_pb2.GetIndexRequest.FromString(request).index)
         info = await asyncio.to_thread(self._read_info, name)
-        if self._replicas is not None:
-            _add_states(info, self._replicas, with_servers=True)
+        self._complete(info, with_servers=True)
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
     async def list_indexes(self, request: bytes, covers: Callable[[str], bool]) -> bytes:
@@ -85,10 +85,9 @@ class Catalog:
             raise invalid("page_size", f"must be 0 (the default) or more, got {message.page_size}")
         size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
         response = await asyncio.to_thread(self._read_page, message.page_token, size, covers)
-        if self._replicas is not None:
-            for info in response.indexes:
-                _add_states(info, self._replicas)
-                await asyncio.sleep(0)  # other calls go on
+        for info in response.indexes:
+            self._complete(info)
+            await asyncio.sleep(0)  # other calls go on
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
@@ -123,6 +122,21 @@ class Catalog:
         )
         return response.SerializeToString()
 
+    def _complete(self, info: index_pb2.IndexInfo, *, with_servers: bool = False) -> None:
+        """Add to the description of an index whether queries can be answered from its shards.
+
+        with_servers: as in `_add_states`.
+        """
+        if self._replicas is not None:
+            _add_states(info, self._replicas, with_servers=with_servers)
+        elif info.shards:
+            message = (
+                f"queries fail, because the index is divided among {len(info.shards)} shards and"
+                " this server has none: send them to a server with --shards, or make the index"
+                " whole with divgrpc reshard --shards 1"
+            )
+            info.warnings.append(query_pb2.WarningInfo(code="NO_SHARD_SERVERS", message=message))
+
     def _read_info(self, name: str) -> index_pb2.IndexInfo:
         try:
             writes_of = read_merged if self._config.read_only else read_writes
@@ -155,16 +169,30 @@ def _add_states(
 ) -> None:
     """Add whether the servers of the shards of an index reply to its description.
 
-    with_servers: whether to add the servers too.
+    with_servers: whether to add the servers too; else warnings have those that are faulty.
     """
+    faults: dict[tuple[str, str], list[int]] = defaultdict(list)
     for shard, message in enumerate(info.shards):
         servers = replicas(info.name, shard)
+        for server in servers:
+            if server.state == "faulty":
+                faults[server.address, server.reason].append(shard)
         replies = [server.state in REPLYING for server in servers]
         info.degraded = info.degraded or not replies or not all(replies)
         if message.rows and not any(replies):
             info.missing_shards.append(shard)
         if with_servers:
             message.replicas.extend(to_message(one, index_pb2.ReplicaInfo) for one in servers)
+    if not with_servers:
+        info.warnings.extend(_warning_of(*fault, shards) for fault, shards in faults.items())
+
+
+def _warning_of(address: str, reason: str, shards: Sequence[int]) -> query_pb2.WarningInfo:
+    """Return a warning about the shards that a server cannot answer from, for one reason."""
+    nouns = ("shard", "is") if len(shards) == 1 else ("shards", "are")
+    numbers = ", ".join(map(str, shards))
+    message = f"{nouns[0]} {numbers} {nouns[1]} faulty at {address}: {reason}"
+    return query_pb2.WarningInfo(code="SHARD_FAULTY", message=message)
 
 
 def limits(config: Config, quotas: Mapping[str, int]) -> dict[str, int]:

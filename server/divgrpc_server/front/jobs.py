@@ -47,7 +47,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.front.job_rounds import JobRounds
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.refusals import RefusedError
-from divgrpc_server.front.room import RoomCheck
+from divgrpc_server.front.room import Promises, RoomCheck
 from divgrpc_server.ipc import control, job_frames, packets
 from divgrpc_server.ipc.errors import FrameError
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
@@ -239,6 +239,7 @@ class Jobs:
     """Requests processes from the supervisor and relays calls to them.
 
     `root` is the folder of the indexes. `shards` asks shards; None if the server has none.
+    `promises` has the memory that builds may take.
     """
 
     def __init__(
@@ -254,6 +255,7 @@ class Jobs:
         self._root = root
         self._channel = channel
         self._pool = pool
+        self.promises = Promises(self._tell_promise)
         self._numbers = itertools.count(1)
         self._requests: dict[int, tuple[Job, asyncio.Future[socket.socket]]] = {}
 
@@ -309,6 +311,8 @@ class Jobs:
                     if relay.has_passed_rows:
                         raise UnavailableError("the evaluator ended while it sent its rows")
         finally:
+            if room is not None:
+                room.close()
             if job.request == "renew":
                 # A worker without queries would otherwise keep the files of the old generation
                 # open.
@@ -320,9 +324,13 @@ class Jobs:
         if shards.room_bytes is None:
             return None
         return RoomCheck(
-            job.index, self._root, self._config.shards, lambda: shards.room_bytes,
+            job.index, self._root, self._config.shards, lambda: shards.room_bytes, self.promises,
             reads_upload=job.frame == Frame.MESSAGE,
         )  # fmt: skip
+
+    def _tell_promise(self, size: int) -> None:
+        with suppress(OSError):
+            self._channel.send(control.Message("promise", 0, str(size)))
 
     async def _start(self, job: Job, tag: str) -> socket.socket:
         number = next(self._numbers)

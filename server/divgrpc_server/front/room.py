@@ -18,8 +18,40 @@ from divgrpc_server.ipc.job_frames import StagedGeneration
 POINT_BYTES: Final = 48
 
 
+class Promises:
+    """The memory that builds may take while they run, in bytes of their largest shards."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        """Take what tells the other fronts of this server the bytes of all builds of this one."""
+        self._tell = tell
+        self._bytes: dict[RoomCheck, int] = {}
+        # Those of the other fronts, by their numbers.
+        self._bytes_of_fronts: dict[int, int] = {}
+
+    def follow(self, front: int, size: int) -> None:
+        """Take the bytes of all builds of another front."""
+        self._bytes_of_fronts[front] = size
+
+    def beside(self, build: "RoomCheck") -> int:
+        """Return the bytes of all builds but one."""
+        total = sum(self._bytes.values()) + sum(self._bytes_of_fronts.values())
+        return total - self._bytes.get(build, 0)
+
+    def set(self, build: "RoomCheck", size: int) -> None:
+        """Promise bytes to a build, instead of those that it has; 0 when it has ended."""
+        before = sum(self._bytes.values())
+        self._bytes[build] = size
+        if not size:
+            del self._bytes[build]
+        if (total := sum(self._bytes.values())) != before:
+            self._tell(total)
+
+
 class RoomCheck:
-    """Compares the size of a build with the memory that there is for its shards."""
+    """Compares the size of a build with the memory that there is for its shards.
+
+    A build that has room is promised it until `close`, so that no other one gets it too.
+    """
 
     def __init__(
         self,
@@ -27,6 +59,7 @@ class RoomCheck:
         root: Path,
         shards: int,
         room_bytes: Callable[[], int | None],
+        promises: Promises,
         *,
         reads_upload: bool,
     ) -> None:
@@ -34,9 +67,11 @@ class RoomCheck:
 
         The build gets the memory of the index that it replaces too. root: the folder of the
         indexes. room_bytes: returns the largest shard that there is memory for now, None if that is
-        not known. reads_upload: whether `check_message` can read the upload.
+        not known. promises: those of all builds. reads_upload: whether `check_message` can read the
+        upload.
         """
         self._root, self._shards, self._room_bytes = root, shards, room_bytes
+        self._promises = promises
         self._replaced_bytes = _largest_shard(IndexFolder(root / index))
         self._expected_rows = 0
         # Whether `check_message` is to have the next message.
@@ -63,10 +98,17 @@ class RoomCheck:
         sizes = await asyncio.to_thread(read_shard_sizes, self._root / generation.folder)
         self._check(max(sizes, default=0))
 
+    def close(self) -> None:
+        """Give back what was promised to the build, which has ended."""
+        self._promises.set(self, 0)
+
     def _check(self, shard_bytes: int) -> None:
-        room_bytes = self._room_bytes()
-        if room_bytes is not None and shard_bytes > room_bytes + self._replaced_bytes:
-            raise MemoryMissingError(shard_bytes, room_bytes + self._replaced_bytes)
+        room_bytes, promised_bytes = self._room_bytes(), self._promises.beside(self)
+        if room_bytes is not None:
+            room_bytes = max(0, room_bytes - promised_bytes) + self._replaced_bytes
+            if shard_bytes > room_bytes:
+                raise MemoryMissingError(shard_bytes, room_bytes, promised_bytes)
+        self._promises.set(self, max(0, shard_bytes - self._replaced_bytes))
 
 
 def _largest_shard(index: IndexFolder) -> int:

@@ -187,6 +187,9 @@ class ShardedPool(Pool):
         elif isinstance(error, ShardsMissingError) and may_lack and len(losses) < _LOSSES_MAX:
             losses = self._losses[number] = [*losses, error]
         else:
+            if isinstance(error, ShardsMissingError) and not may_lack:
+                remedy = subjects.partial_remedy(call.request.op, call.request.payload)
+                error = error.with_remedy(remedy)
             self._end(call, error)
             return
         missing = ShardsMissingError.join(losses).shards if losses else ()

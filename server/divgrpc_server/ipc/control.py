@@ -43,6 +43,9 @@ Kind = Literal[
     "lost",  # from a front: worker `number` hangs, or has closed its socket
     "again",  # from a front: the socket to worker `number` was lost, so send another
     "build",  # from a front: start a builder; `number` is the job id, `text` its tag
+    # From a front: its builds may take `text` bytes of memory. Passed on to all fronts with the
+    # number of that front.
+    "promise",
     "renew",  # from a front: connect a job to the writer, which it starts; fields as in "build"
     "evaluate",  # from a front: start an evaluator or use an idle one; fields as in "build"
     "job",  # to a front: the descriptor is a socket to the process of job `number`

@@ -193,6 +193,8 @@ class Supervisor:
             self._connect_all(child)
         elif message.kind in ("kernels", "topology"):
             self._tell_fronts(message)
+        elif message.kind == "promise":
+            self._tell_fronts(Message("promise", child.serial, message.text))
         elif message.kind == "hopeless":
             self._give_up(message.text)
         elif message.kind == "lost" and worker is not None:
@@ -342,6 +344,8 @@ class Supervisor:
             return
         if child.role == "engine":
             self._tell_fronts(Message("engine", 0))
+        if child.role == "front":
+            self._tell_fronts(Message("promise", child.serial, "0"))
         age = asyncio.get_running_loop().time() - child.start_time
         is_young = not child.ready or age < _YOUNG_SECONDS
         self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0

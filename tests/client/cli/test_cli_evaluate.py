@@ -108,12 +108,24 @@ def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], clien
 def test_the_new_default_is_shown(run: Run, client: Client, files: Path) -> None:
     build(client, "defaults")
     ran = run("evaluate", "defaults", files, *QUERIES_BY_CATEGORY, "--set-default", *GRID)
-    assert "the default for Query is now" in ran.out
     default = client.get_index("defaults").query_default
     assert default is not None
-    sentence = f"Query takes, unless it is told otherwise: diversity {default.diversity}"
-    assert sentence in run("info", "defaults").out
+    words = (
+        f"diversity {default.diversity}, selector {default.selector}, variant {default.variant},"
+        " search auto, rounding exchange"
+    )
+    assert ran.out.splitlines()[-1] == f"the default for Query is now {words}"
+    assert f"Query takes, unless it is told otherwise: {words}" in run("info", "defaults").out
     assert run("info", "defaults", "--json").json["query_default"]["selector"] == default.selector
+
+
+def test_a_new_default_has_the_limits_that_were_named(
+    run: Run, client: Client, files: Path
+) -> None:
+    build(client, "defaults")
+    options = (*QUERIES_BY_CATEGORY, "--set-default", "--limits", "90:", *GRID)
+    line = run("evaluate", "defaults", files, *options).out.splitlines()[-1]
+    assert line.endswith(", hash_limit 90, rounding exchange")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +142,10 @@ def test_the_new_default_is_shown(run: Run, client: Client, files: Path) -> None
         (("--categories", "y", "--groups", "q"), 2, "groups"),
         (("--categories", "y", "--groups", "missing.npy"), 2, "missing.npy"),
         (("--categories", "y", "--n-probes", "few"), 2, "number or default"),
-        (("--categories", "y", "--n-probes", "0"), 2, "n_probes"),
+        (("--categories", "y", "--n-probes", "0"), 2, "--n-probes must be"),
         (("--categories", "y", "--samplings", "uniformly"), 2, "--samplings"),
         (("--categories", "y", "--epsilons", "-1"), 2, "epsilons"),
-        (("--categories", "y", "--n-probes", "9", "--set-default"), 1, "set_default"),
+        (("--categories", "y", "--n-probes", "9", "--set-default"), 1, "--set-default stores no"),
         ((), 1, "set either --categories or --relevant"),
     ],
 )

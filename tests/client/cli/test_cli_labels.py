@@ -209,7 +209,7 @@ def test_buckets_are_looked_up(run: Run, index: str, folder: Path) -> None:
     output = run("predict", index, folder / "test.txt", *words).json
     assert output["parameters"]["n_probes"] == 3
     result = run("predict", index, folder / "test.txt", "--n-probes", "0")
-    assert (result.code, "n_probes must be between 1" in result.err) == (2, True)
+    assert (result.code, "--n-probes must be between 1" in result.err) == (2, True)
     words = ("--searches", "tables", "--n-probes", "default", "3", "--selectors", "nearest")
     result = run("evaluate-labels", index, "--features", folder / "train.txt", *words, "--csv")
     rows = list(csv.DictReader(io.StringIO(result.out)))

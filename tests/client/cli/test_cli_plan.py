@@ -25,6 +25,7 @@ def test_a_plan_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None
     assert plan.router_bytes < 0.01 * plan.shard_bytes
     assert "with 12 addresses, 2 for each shard" in lines["options"]
     assert f"a cache   {plan.cache_bytes / 10**9:,.1f} GB of disk" in output
+    assert "no label model, which takes memory and disk beside the points" in output
     # Two generations of the points on one of six shards.
     assert 1_120 * 10**9 / 6 < plan.cache_bytes < 1_130 * 10**9 / 6
     assert lines["files"].startswith("180 open in a worker of a shard server, and 198 in the ")

@@ -6,18 +6,20 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from divgrpc import Index
-from divgrpc.types import Choice, IndexInfo, Metric, ReplicaInfo, ShardInfo
+from divgrpc.types import Choice, IndexInfo, Metric, ReplicaInfo, ShardInfo, WarningInfo
+from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
 from divgrpc_client.formats import json_output, tables
 from divgrpc_client.load import Settings
-from support.processes.command_line import run_script
+from support.processes.command_line import Run, run_script
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
@@ -217,6 +219,30 @@ def test_addresses_say_what_to_do(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("allow_partial, or page_token.", "--allow-partial, or --page-token."),
+        ('search="exact" or n_probes=2: explain=True', "--search exact or --n-probes 2: --explain"),
+        # Words, names that callers have chosen, and parameters of other commands.
+        ("like needs 'page_token' of /n_probes/page_token.npy", None),
+        ("set n_tables=3 or target_recall", None),
+    ],
+)
+def test_messages_name_the_options_of_the_command(message: str, text: str | None) -> None:
+    flags = main._parser().verbs["query"].flags
+    assert main._in_flags(message, flags) == (text or message)
+
+
+def test_an_error_of_the_server_names_options(client: Client, run: Run, tmp_path: Path) -> None:
+    """As JSON it names fields, which programs know."""
+    client.build("optional", np.eye(4), replace=True)
+    np.save(tmp_path / "queries.npy", np.eye(4))
+    words = ("query", "optional", tmp_path / "queries.npy", "--hash-limit", "-1")
+    assert run(*words).err.startswith("divgrpc: --hash-limit must be ")
+    assert run(*words, "--json").error["message"].startswith("hash_limit must be ")
+
+
 def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
     return IndexInfo(
         name="x",
@@ -242,7 +268,7 @@ def sources(info: IndexInfo) -> dict[str, str]:
     return dict(zip(names, why, strict=True))
 
 
-def test_info_tells_which_shard_servers_do_not_reply(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_tells_which_shard_servers_cannot_answer(capsys: pytest.CaptureFixture[str]) -> None:
     replicas = (
         ReplicaInfo("[::1]:7", "serving"),
         ReplicaInfo("[::1]:8", "avoided", "it was slow"),
@@ -254,15 +280,27 @@ def test_info_tells_which_shard_servers_do_not_reply(capsys: pytest.CaptureFixtu
         assert "degraded" not in capsys.readouterr().out
         show(replace(info, degraded=True))
         text = capsys.readouterr().out
-        assert "degraded: a shard server does not reply, and a replica answers for it" in text
+        assert "degraded: a shard server cannot answer, and a replica answers for it" in text
         show(replace(info, degraded=True, missing_shards=(0, 1)))
         text = " ".join(capsys.readouterr().out.split())
-        assert "unavailable: no server of shards 0, 1 replies, so queries fail unless" in text
+        assert "unavailable: no server of shards 0, 1 can answer, so queries fail unless" in text
         assert "degraded" not in text
     tables.index(replace(info, degraded=True))
     text = capsys.readouterr().out
     assert "shard 1 at a new server: starting, it is new" in text
     assert "[::1]" not in text
+
+
+def test_the_list_of_indexes_says_what_is_wrong_with_an_index(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And leaves out warnings about the parameters of its build."""
+    state = WarningInfo("SHARD_FAULTY", "shard 1 is faulty at [::1]:7: its vectors are damaged")
+    choice = WarningInfo("ZERO_VECTORS_SKIPPED", "3 zero vectors were skipped", "zero_vectors")
+    info = replace(described(()), warnings=(choice, state))
+    tables.indexes([info])
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line == f"{info.name}: shard 1 is faulty at [::1]:7: its vectors are damaged"
 
 
 def test_a_result_tells_which_shards_were_missing(capsys: pytest.CaptureFixture[str]) -> None:

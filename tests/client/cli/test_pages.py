@@ -50,6 +50,6 @@ def test_points_already_shown(run: Run) -> None:
 def test_wrong_tokens_are_reported(run: Run) -> None:
     result = run("query", NAME, "--like", "3", "--page-token", "abc")
     assert result.code == 1
-    assert "page_token must be next_page_token of the page before" in result.err
+    assert "--page-token must be next_page_token of the page before" in result.err
     several = run("query", NAME, "--like", "3", "4", "--paged")
     assert (several.code, "like must be one row" in several.err) == (2, True)

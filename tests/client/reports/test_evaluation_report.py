@@ -138,6 +138,13 @@ def test_a_page_can_be_made_of_any_rows(rows: list[EvaluateRow]) -> None:
     assert not re.search(r">\s*nan\s*<", text)
 
 
+def test_a_new_default_is_shown_without_a_claim_about_limits() -> None:
+    """Rows do not tell which limits are stored."""
+    rows = made_rows(("greedy",), ("tables",), (10,))
+    text = _html([*rows, replace(rows[-1], number=len(rows), is_default=True)])
+    assert "has its method, diversity and search now, and of the limits those that" in text
+
+
 def test_failures_are_shown() -> None:
     rows = made_rows(searches=("exact",), ks=(10,), choices=False)
     text = _html([replace(without_h(row), queries=3) for row in rows])

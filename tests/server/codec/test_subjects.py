@@ -22,6 +22,7 @@ from divgrpc_server.codec.subjects import (
     Subject,
     fingerprint,
     index_of,
+    partial_remedy,
 )
 from divgrpc_server.ipc.packets import Op
 from divgrpc_server.security import requests
@@ -183,3 +184,21 @@ def test_the_index_of_a_query_is_found() -> None:
     assert fingerprint(Op.STREAM, b"\xff") == fingerprint(Op.QUERY, b"\xff")
     # The messages of two methods may have the same bytes.
     assert fingerprint(Op.COUNT, b"") != fingerprint(Op.SCROLL, b"")
+
+
+def test_a_query_that_names_points_gets_a_remedy_for_missing_shards() -> None:
+    """In streams too. The other requests need none, or are no queries."""
+    query = query_pb2.QueryRequest(allow_partial=True, already_shown_string_ids=["a"])
+    message = query_pb2.QueryStreamRequest(query=query).SerializeToString()
+    assert "with already_shown, " in partial_remedy(Op.STREAM, message)
+    payload = query.SerializeToString()
+    assert partial_remedy(Op.QUERY, payload) == partial_remedy(Op.STREAM, message)
+    plain = query_pb2.QueryRequest(allow_partial=True).SerializeToString()
+    whole = query_pb2.QueryRequest(like_ids=[1]).SerializeToString()
+    for op, request in (
+        (Op.QUERY, plain),
+        (Op.QUERY, whole),
+        (Op.QUERY, b"\xff"),
+        (Op.GET, payload),
+    ):
+        assert partial_remedy(op, request) == ""

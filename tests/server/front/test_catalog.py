@@ -90,6 +90,27 @@ def test_an_index_stays_while_the_engine_cannot_be_reached(tmp_path: Path) -> No
     assert not (tmp_path / "points" / "CURRENT").exists()
 
 
+def test_the_list_of_indexes_has_the_reasons_of_faulty_servers(tmp_path: Path) -> None:
+    """Once for all shards of a server that cannot answer for one reason."""
+    Index.build(random_points(50), path=tmp_path / "points")
+    divide_index(tmp_path / "points", 3)
+    damage = ReplicaInfo("a:1", "faulty", "array vectors does not match")
+    refusal = ReplicaInfo("a:2", "faulty", "the token is wrong")
+    replicas = [[damage], [ReplicaInfo("a:1", "serving"), refusal], [refusal]]
+    catalog = Catalog(
+        Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1),
+        replicas=lambda _, shard: replicas[shard],
+    )  # fmt: skip
+    answer = asyncio.run(catalog.list_indexes(b"", lambda _: True))
+    (info,) = index_pb2.ListIndexesResponse.FromString(answer).indexes
+    assert [*info.missing_shards] == [0, 2]
+    assert {(warning.code, warning.field) for warning in info.warnings} == {("SHARD_FAULTY", "")}
+    assert [warning.message for warning in info.warnings] == [
+        "shard 0 is faulty at a:1: array vectors does not match",
+        "shards 1, 2 are faulty at a:2: the token is wrong",
+    ]
+
+
 @pytest.mark.parametrize(
     ("error", "meaning"),
     [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
+from divgrpc.errors import UnavailableError
 from divgrpc.sharding import sizing
 from divgrpc.sharding.files import divide_index
 from divgrpc.storage.generations import IndexFolder, staging_path
@@ -18,7 +19,7 @@ from divgrpc_server.codec.statuses import MemoryMissingError
 from divgrpc_server.config import Config
 from divgrpc_server.front import jobs
 from divgrpc_server.front import room as room_module
-from divgrpc_server.front.room import RoomCheck
+from divgrpc_server.front.room import Promises, RoomCheck
 from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from support.data.served_index import random_points
@@ -27,8 +28,13 @@ from support.requests.manual_uploads import Message, chunk, header
 ROWS = np.ones((10, 50), np.float32)
 
 
+def promises() -> Promises:
+    """Return those of a server with one front."""
+    return Promises(lambda _: None)
+
+
 def check(messages: list[Message], room_bytes: int, root: Path = Path("/nowhere")) -> None:
-    room = RoomCheck("points", root, 2, lambda: room_bytes, reads_upload=True)
+    room = RoomCheck("points", root, 2, lambda: room_bytes, promises(), reads_upload=True)
     for message in messages:
         assert room.reads_upload
         room.check_message(message.SerializeToString())
@@ -63,7 +69,7 @@ def test_a_build_that_has_no_memory_is_not_published(divided: IndexFolder) -> No
     generation = StagedGeneration("others", build.name)
     # What there is when the build ends counts: another one may have taken memory meanwhile.
     rooms: list[int | None] = [size, None]
-    room = RoomCheck("others", root, 2, lambda: rooms.pop(0), reads_upload=False)
+    room = RoomCheck("others", root, 2, lambda: rooms.pop(0), promises(), reads_upload=False)
     for _ in range(2):
         asyncio.run(room.check_build(generation))
     rooms.append(size - 1)
@@ -79,38 +85,93 @@ def test_a_build_gets_the_memory_of_the_index_that_it_replaces(divided: IndexFol
         check(upload, 200)
 
 
+def test_a_build_does_not_get_the_memory_of_one_that_runs(divided: IndexFolder) -> None:
+    """Also if that one runs on another front. Its size counts, and no longer what was expected."""
+    number, size = divided.current(), max(current_shard_sizes(divided))
+    totals: list[int] = []
+    fronts = Promises(totals.append), promises()
+    first, second = (
+        RoomCheck(name, divided.path.parent, 2, lambda: 2 * size - 1, front, reads_upload=True)
+        for name, front in zip("ab", fronts, strict=True)
+    )
+    generation = StagedGeneration("a", f"points/{number}")
+    for message in (header("a", expected_rows=4), chunk(np.ones((1, size // 6)))):
+        first.check_message(message.SerializeToString())
+    asyncio.run(first.check_build(generation))
+    assert totals[-1] == size < totals[0]
+    fronts[1].follow(7, totals[-1])
+    words = f" have {size - 1:,} beside {size:,} for builds that run: wait for these, start nodes"
+    with pytest.raises(MemoryMissingError, match=words):
+        asyncio.run(second.check_build(generation))
+    first.close()
+    assert totals[-1] == 0
+    fronts[1].follow(7, totals[-1])
+    asyncio.run(second.check_build(generation))
+
+
+class Supervision:
+    """Stands for the supervisor: has its ends of builders, and what a front has promised."""
+
+    def __init__(self) -> None:
+        self.builders: list[Any] = []
+        self.promises: list[str] = []
+
+    def send(self, message: control.Message) -> None:
+        """Take a message of the front, and connect it with a builder."""
+        if message.kind == "promise":
+            self.promises.append(message.text)
+            return
+        front_end, process_end = job_frames.pair()
+        self.builders.append(process_end)
+        self.front.handle(control.Message("job", message.number), front_end.detach())
+
+    def build(self, root: Path, expected_rows: int) -> None:
+        """Relay a build; its builder ends when all rows have come."""
+        messages = iter([header("points", expected_rows=expected_rows), chunk(ROWS)])
+        channel: Any = self
+        shards: Any = Places()
+        self.front = jobs.Jobs(Config(shards=2), channel, Mock(), root, shards)
+
+        async def read() -> object:
+            for message in messages:
+                return message.SerializeToString()
+            self.builders[0].close()
+            return None
+
+        async def write(_: bytes) -> None:
+            pass
+
+        asyncio.run(self.front.relay(jobs.Build(read, write), "tag"))
+
+
+class Places:
+    """Shard servers that have memory for small builds."""
+
+    room_bytes = 10**9
+
+    async def await_engine(self) -> None:
+        """Have an engine."""
+
+    async def await_places(self) -> None:
+        """Have a server at each place."""
+
+
 def test_a_refused_upload_ends_its_builder(tmp_path: Path) -> None:
     """The rows that have no room do not reach it."""
-    messages = iter([header("points", expected_rows=10**9), chunk(ROWS)])
-    links: list[Any] = []
-
-    class Channel:
-        def send(self, message: control.Message) -> None:
-            front_end, process_end = job_frames.pair()
-            links.append(process_end)
-            front.handle(control.Message("job", message.number), front_end.detach())
-
-    class Places:
-        room_bytes = 10**9
-
-        async def await_engine(self) -> None:
-            pass
-
-        async def await_places(self) -> None:
-            pass
-
-    async def read() -> object:
-        return next(messages).SerializeToString()
-
-    async def write(_: bytes) -> None:
-        pass
-
-    channel: Any = Channel()
-    shards: Any = Places()
-    front = jobs.Jobs(Config(shards=2), channel, Mock(), tmp_path, shards)
+    supervision = Supervision()
     with pytest.raises(MemoryMissingError):
-        asyncio.run(front.relay(jobs.Build(read, write), "tag"))
-    with links[0] as process_end:
+        supervision.build(tmp_path, 10**9)
+    with supervision.builders[0] as process_end:
         assert job_frames.receive(process_end)[0] == job_frames.Frame.MESSAGE
         with pytest.raises(EOFError):
             job_frames.receive(process_end)
+    assert supervision.promises == []
+
+
+def test_other_fronts_learn_what_a_build_may_take_until_it_ends(tmp_path: Path) -> None:
+    supervision = Supervision()
+    with pytest.raises(UnavailableError, match="the builder ended"):
+        supervision.build(tmp_path, 1_000)
+    first, last = map(int, supervision.promises)
+    assert first > 500 * ROWS[0].nbytes
+    assert last == 0

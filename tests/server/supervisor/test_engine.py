@@ -1,4 +1,4 @@
-"""What the supervisor tells fronts about the engine of a cluster."""
+"""What the supervisor tells fronts about the engine of a cluster, and about other fronts."""
 
 import asyncio
 from pathlib import Path
@@ -30,5 +30,26 @@ def test_fronts_learn_whether_the_engine_has_started_all_servers() -> None:
         assert front.send.call_args.args[0] == Message("engine", 0)
         supervisor._handle(late_front, Message("ready"))
         late_front.send.assert_any_call(Message("engine", 0))
+
+    asyncio.run(scene())
+
+
+def test_fronts_learn_what_builds_of_others_may_take() -> None:
+    """Until the front of these builds has ended."""
+
+    async def scene() -> None:
+        supervisor = Supervisor(Config(shards=2), Path("/nowhere"), Mock())
+        fronts = [
+            Mock(role="front", serial=n, ready=True, start_time=0.0, page=None) for n in range(2)
+        ]
+        for front in fronts:
+            front.exited = asyncio.get_running_loop().create_future()
+            supervisor._children[front.serial] = front
+        supervisor._handle(fronts[0], Message("promise", 0, "300"))
+        assert fronts[1].send.call_args.args[0] == Message("promise", 0, "300")
+        fronts[0].exited.set_result(-9)
+        supervisor._fill = Mock()  # type: ignore[method-assign]
+        await supervisor._outlive(fronts[0])
+        assert fronts[1].send.call_args.args[0] == Message("promise", 0, "0")
 
     asyncio.run(scene())
