@@ -94,13 +94,14 @@ class FakeRay:
         }
         options |= {"data_dir": str(root), "engine": "ray", "ray_address": "127.0.0.1:1"}
         config = Config(shards=2, **options)
-        name = "divgrpc_server.engines.ray"
+        importers = "divgrpc_server.engines.ray", "divgrpc_server.engines.ray_memory"
         with pytest.MonkeyPatch.context() as patch:
-            for key in (name, *modules):
+            for key in (*importers, *modules):
                 patch.setitem(sys.modules, key, modules.get(key))
-            # It is imported here, and anew by others.
-            del sys.modules[name]
-            module = importlib.import_module(name)
+            # They are imported here, and anew by others.
+            for name in importers:
+                del sys.modules[name]
+            module = importlib.import_module(importers[0])
             yield module.RayEngine(config, root, SECRET, logs.configure(config, "engine"))
 
     def _group(self, name: str) -> str:
