@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Final
 
 import grpc
+import numpy as np
 import pytest
 
 from divgrpc import Index
+from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -186,6 +188,32 @@ def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> 
         assert (details.code, details.reason) == (FAILED_PRECONDITION, "MEMORY_MISSING")
         client.delete_index("points")
         eventually(lambda: free_before - free_memory(nodes) < STEP_BYTES, _START_SECONDS)
+
+
+def test_kept_memory_stays_while_more_is_asked_for(nodes: RayNodes, tmp_path: Path) -> None:
+    """The groups that have it are those from before; others have the difference."""
+    with on_ray(nodes, tmp_path) as (server, client):
+        client.build("points", POINTS)
+        eventually(lambda: server.log.count(EVENT) == SHARDS * REPLICAS, _START_SECONDS)
+        before = memory_groups(nodes)
+        payloads = [bytes(LIMITS["payload_bytes_max"])] * 2 * len(POINTS)
+        client.build("large", np.tile(POINTS, (2, 1)), payloads=payloads)
+        eventually(lambda: server.log.count(EVENT) >= 2 * SHARDS * REPLICAS, _START_SECONDS)
+        assert len(before) == SHARDS * REPLICAS
+        assert before < memory_groups(nodes)
+        client.delete_index("points")
+        client.delete_index("large")
+        eventually(lambda: not memory_groups(nodes), _START_SECONDS)
+
+
+def memory_groups(nodes: RayNodes) -> set[str]:
+    """Return the ids of the groups that keep memory for shards."""
+    statement = """
+for key, entry in ray.util.placement_group_table().items():
+    if "-memory" in entry["name"] and entry["state"] == "CREATED":
+        print(key)
+"""
+    return {*in_cluster(nodes, statement).split()}
 
 
 def test_an_actor_that_is_ended_for_good_is_replaced(nodes: RayNodes, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 Theory of operation. Each server is kept running by an actor of its own, which starts it on the node
 where Ray has put the actor, as `LocalEngine` does on this machine. A placement group for each place
 keeps its replicas on different nodes. If the shards of a server need more memory than its group
-has, another group keeps the rest on its node. Actors and groups are detached: they outlive this
-process, and the next one finds them by name. The names contain a digest of all that servers are
-started with, so actors of other options are not taken for these; they are ended.
+has, further groups keep the rest on its node (`node_memory`). Actors and groups are detached: they
+outlive this process, and the next one finds them by name. The names contain a digest of all that
+servers are started with, so actors of other options are not taken for these; they are ended.
 
 Ray starts an actor again that has ended, on another node if its node is gone. This process asks
 each actor again and again where its server is, and lets it begin once its node is known to have the
@@ -42,7 +42,8 @@ from divgrpc_server.config import Config, split_address
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.engine import HopelessError
 from divgrpc_server.engines.indexes import needs_of_indexes
-from divgrpc_server.engines.memory import bytes_at_places, room_for_shards
+from divgrpc_server.engines.memory import bytes_at_places
+from divgrpc_server.engines.node_memory import Group, NodeMemory
 from divgrpc_server.engines.shard_process import ShardProcess
 from divgrpc_server.engines.shared_folder import fault_of, marker
 from divgrpc_server.ipc.topology import Topology, topology_of
@@ -66,8 +67,6 @@ _MEMORY_SECONDS: Final = 5.0
 # Nodes report with a delay what they have after memory was taken or given back.
 _REPORT_SECONDS: Final = 0.5
 _KEEP_SECONDS: Final = 1.0
-# Memory is kept in multiples of this, so that few builds change it.
-_MEMORY_STEP_BYTES: Final = 16 << 20
 _DIGITS: Final = 12
 # What calls to Ray raise if the head is gone or refuses them.
 _ERRORS: Final = (RayError, ConnectionError, RuntimeError, ValueError)
@@ -130,6 +129,37 @@ class ShardActor:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
+class _Groups:
+    """Placement groups; see `node_memory.Groups`."""
+
+    def read(self) -> dict[str, Group]:
+        """See `Groups`."""
+        groups = {}
+        for entry in placement_group_table().values():
+            if entry["state"] != "REMOVED":
+                bundles, homes = entry["bundles"], entry["bundles_to_node_id"]
+                sizes = [int(bundles[number]["memory"]) for number in sorted(bundles)]
+                groups[entry["name"]] = Group(sizes, [homes[number] for number in sorted(homes)])
+        return groups
+
+    def keep(self, name: str, node: str, size: int) -> bool:
+        """See `Groups`."""
+        group = placement_group(
+            [{"memory": float(size)}], name=name, lifetime="detached",
+            bundle_label_selector=[{"ray.io/node-id": node}],
+        )  # fmt: skip
+        return bool(group.wait(_KEEP_SECONDS))
+
+    def remove(self, name: str) -> None:
+        """See `Groups`."""
+        remove_placement_group(get_placement_group(name))
+
+    def read_free_bytes(self) -> dict[str, int]:
+        """See `Groups`."""
+        free = available_resources_per_node()
+        return {node: int(resources.get("memory", 0)) for node, resources in free.items()}
+
+
 class RayEngine:
     """Places `config.replicas` servers for each of `config.shards` places on nodes of Ray."""
 
@@ -161,8 +191,7 @@ class RayEngine:
         self._needs: dict[str, list[int]] = {}
         self._needs_changed = asyncio.Event()
         self._room_bytes: int | None = None
-        # The node and the bytes of the memory that was last asked for beside that of a group.
-        self._asked: dict[tuple[int, int], tuple[str, int]] = {}
+        self._memory = NodeMemory(_Groups(), self._prefix, log)
         # The servers that no actor has said anything about yet.
         self._unknown = set(self._servers)
         self._is_known = asyncio.Event()
@@ -514,73 +543,17 @@ class RayEngine:
             self._needs_changed.clear()
             homes = {server: state.node for server, state in self._states.items()}
             needs = [sum(sizes) for sizes in zip(*self._needs.values(), strict=True)]
-            room, requests = self._room_bytes, self._asked.copy()
+            room, requests = self._room_bytes, self._memory.requests.copy()
             with suppress(*_ERRORS):
-                room = await self._call(partial(self._keep_for, homes, needs))
-            seconds = _MEMORY_SECONDS if requests == self._asked else _REPORT_SECONDS
+                room = await self._call(partial(self._memory.keep, homes, needs))
+            is_settled = requests == self._memory.requests
+            seconds = _MEMORY_SECONDS if is_settled else _REPORT_SECONDS
             if room != self._room_bytes:
                 self._room_bytes = room
                 self._version = time.monotonic_ns()
                 self._changed.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._needs_changed.wait(), seconds)
-
-    def _keep_for(self, homes: dict[tuple[int, int], str], needs: list[int]) -> int | None:
-        """Keep memory for servers on their nodes; return the room for further shards.
-
-        needs: the bytes of the shards at each place, empty without an index.
-        """
-        groups = {
-            entry["name"]: entry
-            for entry in placement_group_table().values()
-            if entry["state"] != "REMOVED"
-        }
-        spare = []
-        for (place, number), node in homes.items():
-            need = needs[place] if needs else 0
-            group = groups.get(f"{self._prefix}-p{place}")
-            memory = int(group["bundles"][number]["memory"]) if group else 0
-            missing = -(-max(0, need - memory) // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
-            name = f"{self._prefix}-p{place}-r{number}-memory"
-            if self._keep_beside((place, number), node, missing, groups.get(name), name):
-                memory += missing
-            spare.append((node, memory - need))
-        free = available_resources_per_node()
-        left = {node: int(resources.get("memory", 0)) for node, resources in free.items()}
-        return room_for_shards(spare, left) if homes else None
-
-    def _keep_beside(
-        self,
-        server: tuple[int, int],
-        node: str,
-        size: int,
-        entry: dict[str, Any] | None,
-        name: str,
-    ) -> bool:
-        """Keep memory of a node for a server, beside that of its group; return whether it is kept.
-
-        entry: what is kept, or asked for, by the group `name`.
-        """
-        if entry is not None:
-            bundle, home = entry["bundles"][0], entry["bundles_to_node_id"][0]
-            if home and (home, bundle["memory"]) == (node, size):
-                return True
-            if not home and self._asked.get(server) == (node, size):
-                return False
-            remove_placement_group(get_placement_group(name))
-        self._asked[server] = node, size
-        if not size:
-            return True
-        selector = {"ray.io/node-id": node}
-        group = placement_group(
-            [{"memory": float(size)}], name=name, lifetime="detached",
-            bundle_label_selector=[selector],
-        )  # fmt: skip
-        is_kept = bool(group.wait(_KEEP_SECONDS))
-        write = self._log.info if is_kept else self._log.warning
-        event = "memory is kept for shards" if is_kept else "a node lacks memory for its shards"
-        write(event, place=server[0], replica=server[1], node=node, bytes=size)
-        return is_kept
 
     def _shares_node(self, server: tuple[int, int], state: State) -> bool:
         return any(
