@@ -21,6 +21,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from support.checks.refusals import failing
 from support.data.divided_indexes import differences
 from support.data.served_index import random_points
 from support.processes import toolchains
@@ -41,7 +42,7 @@ FAILED_PRECONDITION: Final = grpc.StatusCode.FAILED_PRECONDITION
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
     toolchains.require_module("ray")
-    with RayNodes(REPLICAS) as running:
+    with RayNodes(REPLICAS, keeps_state=True) as running:
         yield running
 
 
@@ -145,10 +146,10 @@ def test_an_engine_that_ends_is_replaced(
 
 
 @contextmanager
-def on_ray(nodes: RayNodes, folder: Path) -> Iterator[tuple[RunningServer, Client]]:
+def on_ray(nodes: RayNodes, folder: Path, *more: str) -> Iterator[tuple[RunningServer, Client]]:
     """Yield a server, and a client of it, for which Ray keeps next to nothing beside shards."""
     options = ("--engine", "ray", "--ray-address", nodes.address, "--engine-wait", "60")
-    arguments = arguments_of(folder, *options, "--shard-memory", "1")
+    arguments = arguments_of(folder, *options, "--shard-memory", "1", *more)
     with (
         RunningServer(folder, *arguments, environment=nodes.environment) as server,
         Client(server.target, timeout=120, retries=False) as client,
@@ -188,6 +189,23 @@ def test_memory_of_nodes_is_kept_for_shards(nodes: RayNodes, tmp_path: Path) -> 
         assert (details.code, details.reason) == (FAILED_PRECONDITION, "MEMORY_MISSING")
         client.delete_index("points")
         eventually(lambda: free_before - free_memory(nodes) < STEP_BYTES, _START_SECONDS)
+
+
+def test_changes_are_refused_while_the_head_is_gone(nodes: RayNodes, tmp_path: Path) -> None:
+    """Queries go on, and so do builds when the head is back."""
+    whole = Index.build(POINTS).query(QUERIES, k=5)
+    with on_ray(nodes, tmp_path, "--worker-wait", "5") as (server, client):
+        client.build("points", POINTS)
+        nodes.stop_head_store()
+        eventually(lambda: server.log.count("does not answer; queries go on") == 1)
+        for change in (lambda: client.build("more", POINTS), lambda: client.delete_index("points")):
+            with failing(grpc.StatusCode.UNAVAILABLE, reason="ENGINE_UNREACHABLE"):
+                change()
+        check(client.query("points", QUERIES, k=5), whole)
+        nodes.start_head_store()
+        eventually(lambda: server.log.count("answers again") == 1, _START_SECONDS)
+        client.build("more", POINTS)
+        assert client.delete_index("points") == 1
 
 
 def test_kept_memory_stays_while_more_is_asked_for(nodes: RayNodes, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ import divgrpc
 from divgrpc_server.config import Config, split_address
 from divgrpc_server.engines import shard_process
 from divgrpc_server.engines.engine import HopelessError
+from divgrpc_server.engines.head import watch_head
 from divgrpc_server.engines.indexes import needs_of_indexes
 from divgrpc_server.engines.memory import bytes_at_places
 from divgrpc_server.engines.node_memory import Group, NodeMemory
@@ -191,6 +192,8 @@ class RayEngine:
         self._needs: dict[str, list[int]] = {}
         self._needs_changed = asyncio.Event()
         self._room_bytes: int | None = None
+        # Why this process cannot place servers, "" if it can.
+        self._fault = ""
         self._memory = NodeMemory(_Groups(), self._prefix, log)
         # The servers that no actor has said anything about yet.
         self._unknown = set(self._servers)
@@ -204,6 +207,8 @@ class RayEngine:
         self._fit_nodes: set[str] = set()
         self._node_faults: dict[str, str] = {}
         self._look_times: dict[str, float] = {}
+        # Asks whether the head is there while another thread waits for it.
+        self._questions = ThreadPoolExecutor(1)
         # One at a time looks, because each makes a marker of its own.
         self._looks = ThreadPoolExecutor(1)
 
@@ -216,7 +221,9 @@ class RayEngine:
         await self._join(end_time)
         await self._call(lambda: self._place(end_time))
         self._followers = [asyncio.create_task(self._follow(*server)) for server in self._servers]
-        self._followers.append(asyncio.create_task(self._keep_memory()))
+        ask = partial(self._call, ray.nodes, self._questions)
+        for work in (self._keep_memory(), watch_head(ask, self._note_head, _ERRORS)):
+            self._followers.append(asyncio.create_task(work))
         for follower in self._followers:
             follower.add_done_callback(lambda _: self._changed.set())
         if self._is_adopted:
@@ -535,6 +542,22 @@ class RayEngine:
         self._version = time.monotonic_ns()
         self._changed.set()
 
+    def _note_head(self, answers: bool) -> None:
+        fault = (
+            ""
+            if answers
+            else f"the head of the Ray cluster on {self._config.ray_address} does not answer"
+        )
+        if fault == self._fault:
+            return
+        self._fault = fault
+        if fault:
+            self._log.warning("the head of the Ray cluster does not answer; queries go on")
+        else:
+            self._log.info("the head of the Ray cluster answers again")
+        self._version = time.monotonic_ns()
+        self._changed.set()
+
     # Memory.
 
     async def _keep_memory(self) -> None:
@@ -565,7 +588,7 @@ class RayEngine:
     def _topology(self) -> Topology:
         addresses = {server: state.address for server, state in self._states.items()}
         topology = topology_of(self._version, addresses, self._config.shards, self._config.replicas)
-        return topology._replace(room_bytes=self._room_bytes)
+        return topology._replace(room_bytes=self._room_bytes, fault=self._fault)
 
 
 def _digest(text: str) -> str:
