@@ -206,7 +206,7 @@ def test_a_node_that_joins_later_is_looked_at(tmp_path: Path) -> None:
         actor.begin.remote.side_effect = lambda: asyncio.sleep(0)
 
         def admit() -> int:
-            engine._look_times.clear()
+            engine._folders._look_times.clear()
             asyncio.run(engine._admit((0, 0), state))
             return int(actor.begin.remote.call_count)
 
@@ -228,5 +228,5 @@ def test_a_node_is_not_looked_at_again_and_again(tmp_path: Path) -> None:
     fake = FakeRay(has_groups=False)
     fake.looks["three"] = have_another_folder
     with fake.engine(tmp_path) as engine:
-        assert not any(engine._is_fit("three") for _ in range(3))
+        assert not any(engine._folders.is_fit("three") for _ in range(3))
     assert len(fake.seconds) == 1

@@ -44,9 +44,10 @@ from divgrpc_server.engines.engine import HopelessError
 from divgrpc_server.engines.head import watch_head
 from divgrpc_server.engines.indexes import needs_of_indexes
 from divgrpc_server.engines.memory import bytes_at_places
+from divgrpc_server.engines.node_folders import NodeFolders
 from divgrpc_server.engines.node_memory import Group, NodeMemory
 from divgrpc_server.engines.shard_process import ShardProcess
-from divgrpc_server.engines.shared_folder import fault_of, marker
+from divgrpc_server.engines.shared_folder import fault_of
 from divgrpc_server.ipc.topology import Topology, topology_of
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security.options import is_loopback
@@ -57,11 +58,6 @@ _RETRY_SECONDS: Final = 10.0
 # After so many looks in turn, a server whose actor is away is taken for lost.
 _LOOKS_MAX: Final = 8
 _KNOW_SECONDS: Final = 5.0
-# NFS looks for a name that is new to it. If that was too early, it takes the file for missing until
-# it looks at the folder again, by default after 30 to 60 seconds.
-_MARKER_SECONDS_MAX: Final = 30.0
-# A node that joins later looks for a new file each time.
-_JOIN_LOOK_SECONDS: Final = 5.0
 _REPLY_SECONDS_MIN: Final = 1.0
 # Other programs on the nodes take memory and give it back.
 _MEMORY_SECONDS: Final = 5.0
@@ -203,13 +199,10 @@ class RayEngine:
         self._changed = asyncio.Event()
         # Calls to the head block, for as long as it is gone.
         self._head = ThreadPoolExecutor(1)
-        # Nodes that have the data folder; what is wrong with others, and when to look again.
-        self._fit_nodes: set[str] = set()
-        self._node_faults: dict[str, str] = {}
-        self._look_times: dict[str, float] = {}
+        self._folders = NodeFolders(config, root, self._ask_nodes, log)
         # Asks whether the head is there while another thread waits for it.
         self._questions = ThreadPoolExecutor(1)
-        # One at a time looks, because each makes a marker of its own.
+        # Asks nodes about their folders.
         self._looks = ThreadPoolExecutor(1)
 
     async def start(self) -> None:
@@ -330,10 +323,9 @@ class RayEngine:
         self._groups = [self._group(place) for place in range(self._config.shards)]
         if not self._is_adopted:
             self._await_groups(nodes, end_time)
-        if not self._config.read_only:
-            # Also if the groups were there: a read-only server has made them, or a start that has
-            # failed since.
-            self._check_folders(end_time)
+        # Also if the groups were there: a read-only server has made them, or a start that has
+        # failed since.
+        self._check_folders(end_time)
         for server in self._servers:
             self._actors[server] = self._actor(*server)
 
@@ -371,64 +363,28 @@ class RayEngine:
         tables = [placement_group_table(group) for group in self._groups]
         # A bundle whose node is lost has none.
         nodes = {node for table in tables for node in table["bundles_to_node_id"].values() if node}
-        # The other half of the time is for Ray, which may have to start a process.
-        seconds = min(_MARKER_SECONDS_MAX, max(0.0, end_time - time.monotonic()) / 2)
-        try:
-            for node, fault, is_certain in self._look(sorted(nodes), seconds, end_time):
-                if fault:
-                    self._refuse(fault, is_certain=is_certain)
-                else:
-                    self._fit_nodes.add(node)
-        except OSError as error:
-            reason = f"cannot make a locked file in {self._root}: {error.strerror}"
-            self._refuse(reason, is_certain=False)
+        for fault, is_certain in self._folders.check(sorted(nodes), end_time):
+            self._refuse(fault, is_certain=is_certain)
 
-    def _look(
-        self, nodes: Iterable[str], seconds: float, end_time: float
-    ) -> Iterator[tuple[str, str, bool]]:
-        """Yield each node, what is wrong with its data folder, or "", and whether that is certain.
-
-        Nodes look for `seconds`; their replies are awaited until `end_time`. Raises `OSError` if
-        this machine cannot make a marker.
-        """
+    def _ask_nodes(
+        self, path: Path, nodes: Iterable[str], seconds: float, end_time: float
+    ) -> Iterator[tuple[str, str | None]]:
+        """Let nodes look for a marker; see `node_folders.AskNodes`."""
         look: Any = ray.remote(num_cpus=0, max_retries=0)(fault_of)
-        with marker(self._root) as path:
-            replies = {
-                node: look.options(
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-                ).remote(path, seconds)
-                for node in nodes
-            }
-            for node, reply in replies.items():
-                left = max(_REPLY_SECONDS_MIN, end_time - time.monotonic())
-                try:
-                    fault = ray.get(reply, timeout=left)
-                except RayError as error:
-                    self._log.debug("a node cannot be asked", node=node, reason=str(error))
-                    fault = "does not answer: start it anew, or raise engine_wait"
-                    yield node, f"the node {node} {fault}", False
-                    continue
-                remedy = f": all nodes must mount one data folder at {self._root}"
-                yield node, f"the node {node} {fault}{remedy}" if fault else "", True
-
-    def _is_fit(self, node: str) -> bool:
-        """Return whether a node has the data folder; look, unless that was done a moment ago."""
-        if self._config.read_only or node in self._fit_nodes:
-            return True
-        if time.monotonic() < self._look_times.get(node, 0.0):
-            return False
-        end_time = time.monotonic() + self._config.engine_wait
-        try:
-            ((_, fault, _),) = self._look([node], _JOIN_LOOK_SECONDS, end_time)
-        except OSError as error:
-            fault = f"cannot make a locked file in {self._root}: {error.strerror}"
-        self._look_times[node] = time.monotonic() + _RETRY_SECONDS
-        if not fault:
-            self._fit_nodes.add(node)
-        elif fault != self._node_faults.get(node):
-            self._node_faults[node] = fault
-            self._log.warning("a node gets no shard server", node=node, reason=fault)
-        return not fault
+        replies = {
+            node: look.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            ).remote(path, seconds)
+            for node in nodes
+        }
+        for node, reply in replies.items():
+            left = max(_REPLY_SECONDS_MIN, end_time - time.monotonic())
+            fault = None
+            try:
+                fault = ray.get(reply, timeout=left)
+            except RayError as error:
+                self._log.debug("a node cannot be asked", node=node, reason=str(error))
+            yield node, fault
 
     def _refuse(self, reason: str, *, is_certain: bool) -> None:
         """Refuse to start; if servers may run already, only for a reason that is certain.
@@ -513,7 +469,9 @@ class RayEngine:
 
     async def _admit(self, server: tuple[int, int], state: State) -> None:
         """Let a server begin if its node has the data folder."""
-        if not state.has_begun and await self._call(partial(self._is_fit, state.node), self._looks):
+        if not state.has_begun and await self._call(
+            partial(self._folders.is_fit, state.node), self._looks
+        ):
             await self._actors[server].begin.remote()
 
     def _set_state(self, server: tuple[int, int], state: State | None) -> None:
