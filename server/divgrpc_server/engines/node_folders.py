@@ -63,7 +63,7 @@ class NodeFolders:
         if time.monotonic() < self._look_times.get(node, 0.0):
             return False
         end_time = time.monotonic() + self._wait_seconds
-        ((_, fault, _),) = self._look([node], _JOIN_LOOK_SECONDS, end_time)
+        *_, (_, fault, _) = self._look([node], _JOIN_LOOK_SECONDS, end_time)
         self._look_times[node] = time.monotonic() + _RETRY_SECONDS
         if not fault:
             self._fit_nodes.add(node)
