@@ -65,10 +65,10 @@ def check_whole(manifest: Manifest) -> None:
     if manifest.shards:
         raise UnsupportedError(
             "index",
-            f"the index is divided among {len(manifest.shards)} shards, and this call needs an"
-            " index that is whole: send queries and evaluations to a server with --shards; for"
-            " writes and Diagnose, make the index whole with divgrpc reshard --shards 1 (an index"
-            " that was written to cannot be divided again)",
+            f"the index is divided among {len(manifest.shards)} shards: queries and evaluations"
+            " need a server with --shards, and all other calls a whole index, which"
+            " divgrpc reshard FOLDER --shards 1 makes (an index that was written to cannot be"
+            " divided again)",
         )
 
 

@@ -190,7 +190,10 @@ class EngineUnreachableError(errors.UnavailableError):
 
     def __init__(self, fault: str) -> None:
         """Take what is known of it, in words."""
-        super().__init__(f"{fault}, so nothing is built or deleted now; queries go on; retry")
+        super().__init__(
+            f"{fault}; queries go on, but nothing is built or deleted meanwhile; retry, and if"
+            " that does not help, look into the log of the server"
+        )
 
 
 class WorkersEndedError(errors.UnavailableError):

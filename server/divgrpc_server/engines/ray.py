@@ -264,7 +264,8 @@ class RayEngine:
         were_there = self._was_whole if has_begun else self._is_adopted
         for follower in self._followers:
             follower.cancel()
-        if not (self._config.cluster_token or (is_failed and were_there)):
+        # Calls of Ray start a cluster on this machine if this process has joined none.
+        if ray.is_initialized() and not (self._config.cluster_token or (is_failed and were_there)):
             with suppress(TimeoutError, *_ERRORS):
                 await asyncio.wait_for(
                     self._call(lambda: self._remove(self._service)), _STOP_SECONDS

@@ -57,6 +57,8 @@ class _Refusal(NamedTuple):
 
 # A message about no index, which a server that lets this one in answers with an error.
 _NO_INDEX: Final = shard_index_pb2.AskRequest().SerializeToString()
+# Maximum number of reasons of one server that are logged until it replies.
+_REASONS_MAX: Final = 3
 _NOT_CHECKED: Final = _Fault("starting", "its health is not known yet")
 _NO_WORKER: Final = _Fault("starting", "its health service says that it does not serve")
 _NOT_STARTED: Final = ReplicaInfo("", "starting", "the server is being started")
@@ -87,7 +89,8 @@ class ShardStates:
         self._faults: dict[str, _Fault] = {}
         self._refusals: dict[str, _Refusal] = {}
         # Servers whose fault was logged, and that have not replied since.
-        self._logged: set[str] = set()
+        # The reasons that the log has for each server since it has last replied.
+        self._logged: dict[str, set[str]] = {}
         # The damage of shards on a server: by address, index and shard.
         self._damage: dict[tuple[str, str, int], str] = {}
         # How often each server could not be reached.
@@ -102,13 +105,14 @@ class ShardStates:
         self._faults |= dict.fromkeys(addresses - self._addresses, _NOT_CHECKED)
         self._topology = topology
         self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
-        known = self._faults.keys() | self._avoided.keys() | self._losses.keys() | self._logged
+        known = self._faults.keys() | self._avoided.keys() | self._losses.keys()
+        known |= self._logged.keys()
         for address in known - addresses:
             self._faults.pop(address, None)
             self._refusals.pop(address, None)
             self._avoided.pop(address, None)
             self._losses.pop(address, None)
-            self._logged.discard(address)
+            self._logged.pop(address, None)
         self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
         self._changed.set()
 
@@ -159,8 +163,6 @@ class ShardStates:
         if self._faults.get(address) is not fault:
             return  # a call has met the server meanwhile
         if reason:
-            # The log may have said that it could not be reached, and not yet why it is of no use.
-            self._logged.discard(address)
             self.note_refusal(address, _NO_INDEX, reason)
             return
         del self._faults[address]
@@ -170,7 +172,7 @@ class ShardStates:
     def _note_end(self, address: str) -> None:
         """Log that a server replies again, if its fault was logged."""
         if address in self._logged:
-            self._logged.discard(address)
+            self._logged.pop(address, None)
             place = self._place_of(address)
             self._log.info("a shard server replies again", place=place, address=address)
 
@@ -216,11 +218,12 @@ class ShardStates:
             self._damage.pop(_subject(address, message), None)
 
     def note_fault(self, address: str, state: ReplicaState, reason: str) -> None:
-        """Note why a server does not serve, and log it unless it has not replied since the last."""
+        """Note why a server does not serve, and log each reason once until it replies."""
         self._faults[address] = _Fault(state, reason)
         self._losses[address] += state == "unreachable"
-        if address not in self._logged:
-            self._logged.add(address)
+        reasons = self._logged.setdefault(address, set())
+        if reason not in reasons and len(reasons) < _REASONS_MAX:
+            reasons.add(reason)
             event = "a shard server cannot be reached"
             if state == "faulty":
                 event = "a shard server refuses this server: have both the same version and token?"

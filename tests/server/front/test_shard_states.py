@@ -60,6 +60,19 @@ async def test_the_states_of_replicas_are_known_without_calls(servers: Servers) 
     keeper.cancel()
 
 
+@with_servers()
+async def test_the_log_has_each_reason_of_a_server_once(servers: Servers) -> None:
+    """At first a server may not reply, and then its certificate may be wrong."""
+    address = "127.0.0.1:1"
+    servers.front.follow(Topology(1, ((address,),)))
+    states = servers.front._states
+    with capture_logs() as lines:
+        for reason in ("it does not reply", "another name", "it does not reply", "a", "b", "c"):
+            states.note_fault(address, "unreachable", reason)
+    reasons = [line["reason"] for line in lines]
+    assert reasons == ["it does not reply", "another name", "a"]
+
+
 @with_servers(replicas=3)
 async def test_a_server_that_is_not_there_is_being_started(servers: Servers) -> None:
     servers.front.follow(Topology(1, (("127.0.0.1:1", "127.0.0.1:2"), ())))
@@ -124,7 +137,7 @@ async def test_builds_and_deletions_wait_for_the_engine(servers: Servers) -> Non
 
     async def check(fault: str) -> None:
         servers.front._wait_seconds = 0.0
-        with pytest.raises(EngineUnreachableError, match=f"{fault}, so nothing is built or de"):
+        with pytest.raises(EngineUnreachableError, match=f"{fault}; queries go on, but nothing is"):
             await servers.front.await_engine()
         assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
         servers.front._wait_seconds = 20.0
