@@ -39,6 +39,7 @@ from divgrpc.sharding.gathered_columns import (
     check_rows,
     reading,
 )
+from divgrpc.sharding.gathered_labels import GatheredLabels
 from divgrpc.sharding.gathering import NO_ATTRIBUTES, GatheringSearcher
 from divgrpc.sharding.limited_cache import LimitedCache
 from divgrpc.sharding.messages import Buffer, Layout
@@ -54,7 +55,6 @@ from divgrpc.types.quotas import Quota, Quotas
 from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 from divgrpc.vectors import RowsLike, SparseRows, as_rows, query_rows
 
-_LABELS: Final = Parts(vectors=False, attributes=False, payload=False, labels=True)
 # A router has no points.
 _NO_POINTS: Final[dict[str, Array]] = {"ids": read_only(np.empty(0, np.int64))}
 Ids: TypeAlias = Sequence[int] | Sequence[str] | IdArray
@@ -358,9 +358,12 @@ class GatheringEngine(Engine):
     ) -> QueryResult:
         """Answer queries as `Engine.answer` does; each round has the messages about all rows."""
         answer = partial(super().answer, as_points=as_points)
+        numbers = NO_ATTRIBUTES if quotas is None else self._numbers_of(quotas.names)
+        if self._has_texts and (quotas is not None or not self._needs_columns(parameters)):
+            numbers = np.append(np.int32(layouts.TEXTS), numbers)
+        self._gathering.attributes = numbers
         if quotas is None:
             return answer(queries, parameters, passing)
-        self._gathering.attributes = self._numbers_of(quotas.names)
         rows = as_rows("queries", queries, self.dims)
         if not 1 < len(rows) <= LIMITS["query_rows_max"]:
             return answer(rows, parameters, passing, quotas)
@@ -379,9 +382,7 @@ class GatheringEngine(Engine):
         return self._numbers_at(name, self._searcher.keys_of(rows))
 
     def _numbers_at(self, name: str, rows: IntArray) -> ValueNumbers:
-        if messages := self._gathering.take_values():
-            layout, widths = self._values.layout, self._widths
-            self._values.add([checks.unpack(layout, *message, widths) for message in messages])
+        self._take_values()
         places = self._values.reader.ids.rows_of_keys(rows)
         unknown = rows[places < 0]
         if len(unknown):
@@ -392,6 +393,12 @@ class GatheringEngine(Engine):
             places = check_rows(rows, self._values.reader.ids.rows_of_keys(rows))
         with reading():
             return self._values.reader.numbers(name, places)
+
+    def _take_values(self) -> None:
+        """Read the values that came with points."""
+        if messages := self._gathering.take_values():
+            layout, widths = self._values.layout, self._widths
+            self._values.add([checks.unpack(layout, *message, widths) for message in messages])
 
     def _population(self, quotas: Sequence[Quota], every: PassingRows) -> Population:
         within = self._within(every)
@@ -454,7 +461,7 @@ class GatheringEngine(Engine):
         """The label sets of the points, by their keys; None without them."""
         if self.labels is None or INDPTR not in self.manifest.arrays:
             return None
-        return _LabelSets(self, self.labels.count)
+        return GatheredLabels(self.records, self.labels.count)
 
     def _voters(self, keys: IntArray) -> IntArray:
         return keys
@@ -549,18 +556,31 @@ class GatheringEngine(Engine):
 
         They say which shards were left out.
         """
-        has_columns = self._has_texts or parameters.with_payload
-        has_values = parameters.with_attributes or parameters.with_report
-        if has_columns or (has_values and self.manifest.attributes):
+        needs_columns = self._needs_columns(parameters)
+        if needs_columns or self._has_texts:
             keys = [answers.ids.ravel(), answers.plain_ids.ravel()]
             if self._has_texts:
                 keys += answers.copies
                 keys += [ids for one in answers.explanations for ids in ids_of(one)]
-            self._reader = self._reader_of(np.concatenate(keys))
+            every = np.concatenate(keys)
+            reader = None if needs_columns else self._reader_of_texts(every)
+            self._reader = reader or self._reader_of(every)
         with reading():
             columns = super()._columns_of(answers, parameters)
         columns |= {"coverage": self.coverage, "missing_shards": self.missing}
         return columns
+
+    def _needs_columns(self, parameters: QueryParameters) -> bool:
+        """Return whether results have columns of points beside text ids."""
+        has_values = parameters.with_attributes or parameters.with_report
+        return parameters.with_payload or bool(has_values and self.manifest.attributes)
+
+    def _reader_of_texts(self, keys: IntArray) -> RowReader | None:
+        """Return a reader of text ids, None if not all came with points; as `_reader_of`."""
+        self._take_values()
+        reader = self._values.reader
+        is_known = reader.ids.rows_of_keys(np.unique(keys[keys >= 0])) >= 0
+        return reader if is_known.all() else None
 
     def _reader_of(self, keys: IntArray) -> RowReader:
         """Return a reader of the points with these keys; negative ones are padding."""
@@ -576,18 +596,3 @@ class GatheringEngine(Engine):
     def _rows_of_keys(self, keys: IntArray) -> IntArray:
         rows = np.where(keys < 0, -1, self._reader.ids.rows_of_keys(keys))
         return check_rows(keys, rows)
-
-
-class _LabelSets:
-    """The label sets of points, which shards are asked for; `dims` is the number of labels."""
-
-    def __init__(self, engine: GatheringEngine, dims: int) -> None:
-        self._engine, self.dims = engine, dims
-
-    def __getitem__(self, rows: IntArray) -> SparseRows:
-        """Return the label sets of the points with these keys, each label with the value 1."""
-        keys, places = np.unique(rows, return_inverse=True)
-        labels = self._engine.records(keys, _LABELS).labels
-        assert labels is not None  # noqa: S101  # the points have label sets
-        ones = np.ones(len(labels.indices), np.float32)
-        return SparseRows(labels.indptr, labels.indices, ones, self.dims)[places]

@@ -60,6 +60,8 @@ FILE = 1  # the number of the file that has the matrix
 COLUMNS = 2  # the number of its columns
 MATRIX_NUMBERS: Final = 3
 
+# Stands for text ids among the numbers of attributes in `FIND_REQUEST`.
+TEXTS: Final = -1
 # What points must meet.
 _RESTRICTION: Final = (
     Column.of("filter", np.uint8),  # as `conditions.encode` makes it; empty for no filter
@@ -76,8 +78,8 @@ FIND_REQUEST: Final = Layout(
         Column.of("dense", np.float32),  # the query, unless it is sparse
         Column.of("indices", np.int32),
         Column.of("values", np.float32),
-        # Numbers of attributes. If there are any, the reply is an envelope of a `FIND_REPLY` and of
-        # a `values_reply` about the points whose vectors it has.
+        # Numbers of attributes, and `TEXTS` for text ids. If there are any, the reply is an
+        # envelope of a `FIND_REPLY` and of a `values_reply` about the points whose vectors it has.
         Column.of("attributes", np.int32),
     ),
 )
@@ -262,9 +264,15 @@ def describe_reply(
 def values_reply(description: Layout) -> Layout:
     """Return the layout of the values of some attributes, beside the `ids` of the points.
 
-    description: as for `get_reply`. The arrays of other attributes are empty.
+    description: as for `get_reply`. The arrays of other attributes are empty, and so are text ids
+    that were not asked for.
     """
-    columns = [column for column in description.columns if is_of_attribute(column.name)]
+    texts = ID_TEXTS + BYTES, ID_TEXTS + ENDS
+    columns = [
+        column
+        for column in description.columns
+        if column.name in texts or is_of_attribute(column.name)
+    ]
     return Layout(42, (Column.of("ids", np.int64), *columns))
 
 

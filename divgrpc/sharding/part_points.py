@@ -95,10 +95,20 @@ class PartPoints(StoredPoints):
     ) -> dict[str, Array]:
         """Return the arrays of the attributes with some numbers for rows (m,).
 
-        Raises `InvalidArgumentError` for a number that no attribute has.
+        numbers: (a,), at least one; `layouts.TEXTS` stands for the text ids of the rows.
+
+        Raises `InvalidArgumentError` for a number that no attribute has, and for text ids of an
+        index without.
         """
-        attributes = self.manifest.attributes
-        return values_of_rows(attributes, self._arrays, rows, self._check(numbers))
+        attributes, columns = self.manifest.attributes, dict[str, Array]()
+        if layouts.TEXTS in numbers:
+            if self.manifest.id_kind != "string":
+                raise invalid("message", "asks for text ids, which the index does not have")
+            columns = self._columns(rows.astype(np.int64), _NO_PARTS)
+            numbers = numbers[numbers != layouts.TEXTS]
+        if len(numbers):
+            columns |= values_of_rows(attributes, self._arrays, rows, self._check(numbers))
+        return columns
 
     def _check(self, numbers: npt.NDArray[np.int32]) -> list[int]:
         """Return different numbers of attributes; raises `InvalidArgumentError`."""

@@ -128,6 +128,7 @@ def test_filters_that_are_kept_pass_the_same_points(
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, 77)}, "another search"),
         ({"numbers": np.full(layouts.REQUEST_NUMBERS, -1)}, "negative"),
         ({"dense": np.full(20, np.nan, np.float32)}, "dense that are not finite"),
+        ({"attributes": np.array([layouts.TEXTS], np.int32)}, "asks for text ids"),
         ({"filter": np.frombuffer(b"{", np.uint8)}, "cannot be read"),
         ({"filter": np.frombuffer(b'[[["exists", "a"]], []]', np.uint8)}, "'a'"),
     ],

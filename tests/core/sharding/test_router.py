@@ -14,7 +14,7 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, LimitExceededError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.sharding import finding
+from divgrpc.sharding import core, finding
 from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.rounds import Exchange, Round
 from divgrpc.sharding.router import Request
@@ -292,6 +292,23 @@ def test_one_shard_is_never_asked_again() -> None:
         parameters = QueryParameters(k=1, search=search, hash_limit=50, candidates_limit=20)
         check(index, pieces, Request(queries(1, "cosine"), parameters))
         assert pieces.rounds == ["find"]
+
+
+def test_text_ids_come_with_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If they would take too many bytes, or other columns are asked for, they come later."""
+    index = with_attributes(texts=True)
+    pieces = divided(index, 3, "hash")
+
+    def rounds(**options: Any) -> list[str]:  # noqa: ANN401  # of a query
+        check(index, pieces, Request(np.ones((2, 16), np.float32), QueryParameters(k=5, **options)))
+        return pieces.rounds
+
+    for options in ({}, {"diversity": 0.3}, {"search": "exact"}, {"duplicate_threshold": 0.99}):
+        assert rounds(**options) == ["find"]
+    for name in ("with_payload", "with_attributes", "with_report"):
+        assert rounds(**{name: True}) == ["find", "describe"]
+    monkeypatch.setattr(core, "VALUE_BYTES_MAX", 100)
+    assert rounds() == ["find", "describe"]
 
 
 @pytest.mark.parametrize("texts", [False, True])
