@@ -8,7 +8,7 @@ block leaves out points that are farther than those that other blocks have, as f
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -18,6 +18,8 @@ from divgrpc.build_rows import BuildRows, block_rows, release_rows
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, lengths
+
+_ROW_MAX: Final = np.iinfo(np.int64).max
 
 # Called with the number of points done and the total number of points.
 Report: TypeAlias = Callable[[int, int], None]
@@ -94,32 +96,47 @@ class NearestSearch:
 class NearestPoints:
     """Collects the points that searches of blocks have found, and keeps the nearest.
 
-    least: (nq,) float32; points with smaller gains are left out, because others are nearer.
+    Points with smaller gains than `least` (nq,) float32 are left out, because others are nearer.
     """
 
     def __init__(self, search: NearestSearch, least: FloatArray | None = None) -> None:
         """Begin with no points, of which none has a smaller gain than `least` (nq,) float32."""
         if least is None:
             least = np.full(len(search.queries), -np.inf, np.float32)
-        self.least = least
+        # The least gain of the nearest points, and the greatest row number of those that have it.
+        self._bounds = least, np.full(len(least), _ROW_MAX)
         self._count, self._parts = search.count, list[NearPoints]()
         self._room = 2 * len(search.queries) * search.count
+        # The number of points in all parts.
+        self._size = 0
+
+    def least_from(self, row: int) -> FloatArray:
+        """Return the least gains (nq,) of points that may be among the nearest, from a row on.
+
+        Of points with the same gain, the first are the nearest. So in blocks after them, points
+        with the least gain are too far. Any thread may ask.
+        """
+        least, last_rows = self._bounds
+        return np.where(last_rows < row, np.nextafter(least, np.float32(np.inf)), least)
 
     def add(self, part: NearPoints) -> None:
         """Add what `in_block` has returned for another block."""
         self._parts.append(part)
-        if sum(len(part.rows) for part in self._parts) > self._room:
+        self._size += len(part.rows)
+        if self._size > self._room:
             self._drop_farther()
 
     def _drop_farther(self) -> None:
         part = self.unordered()
-        self._parts = [part]
-        # Other threads read the old array.
-        least = self.least.copy()
+        self._parts, self._size = [part], len(part.rows)
+        # Other threads read the old arrays.
+        least, last_rows = (bound.copy() for bound in self._bounds)
         for number, (start, end) in enumerate(part.spans()):
             if end - start == self._count:
-                least[number] = part.gains[start:end].min()
-        self.least = least
+                gains = part.gains[start:end]
+                least[number] = gains.min()
+                last_rows[number] = part.rows[start:end][gains == least[number]].max()
+        self._bounds = least, last_rows
 
     def unordered(self) -> NearPoints:
         """Return the nearest points so far, at most `count` for each query."""
@@ -131,7 +148,7 @@ class NearestPoints:
         All blocks together must have at least `count` points.
         """
         rows, gains, _ = self.unordered()
-        shape = len(self.least), self._count
+        shape = len(self._bounds[0]), self._count
         rows, gains = rows.reshape(shape), gains.reshape(shape)
         order = np.lexsort((rows, -gains), axis=1)
         return np.take_along_axis(rows, order, axis=1), np.take_along_axis(gains, order, axis=1)
@@ -148,7 +165,7 @@ def find_nearest(
     nearest = NearestPoints(search)
 
     def search_block(block: range) -> NearPoints:
-        return search_blocks(search, points, [block], nearest.least)
+        return search_blocks(search, points, [block], nearest.least_from(block.start))
 
     with threadpool_limits(1, user_api="blas"):
         blocks = blocks_of(range(len(points)), block_rows(points))
@@ -170,7 +187,7 @@ def search_blocks(
     nearest = NearestPoints(search, least)
     for block in blocks:
         rows = points[block.start : block.stop]
-        nearest.add(search.in_block(rows, block.start, nearest.least))
+        nearest.add(search.in_block(rows, block.start, nearest.least_from(block.start)))
         release_rows(points)
     return nearest.unordered()
 

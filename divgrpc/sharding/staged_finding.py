@@ -31,7 +31,7 @@ FIND: Final = "find_staged"
 # The file that describes the offer.
 OFFER: Final = "finding.json"
 # Maximum numbers of blocks of a message, of its queries, and of the points for each of them.
-BLOCKS_MAX: Final = 8
+BLOCKS_MAX: Final = 2
 _QUERIES_MAX: Final = 1_024
 _COUNT_MAX: Final = 10_000
 _POINT_ARRAYS: Final = ("vectors", "indptr", "indices", "values")
@@ -85,8 +85,13 @@ def _pack(queries: Rows) -> dict[str, Array]:
     return {"indptr": queries.indptr, "indices": queries.indices, "values": queries.values}
 
 
-def unpack_points(reply: Buffer, search: NearestSearch, rows: range) -> NearPoints:
-    """Return the points in the reply to a message; raises `InvalidArgumentError`."""
+def unpack_points(
+    reply: Buffer, search: NearestSearch, rows: range, least: FloatArray
+) -> NearPoints:
+    """Return the points in the reply to a message; raises `InvalidArgumentError`.
+
+    least: as in the message.
+    """
     columns = STAGED_SEARCH_REPLY.unpack(reply)
     part = NearPoints(columns["rows"].copy(), columns["gains"].copy(), columns["ends"].copy())
     sizes = np.diff(part.ends, prepend=0)
@@ -99,6 +104,12 @@ def unpack_points(reply: Buffer, search: NearestSearch, rows: range) -> NearPoin
     is_within = (part.rows >= rows.start) & (part.rows < rows.stop)
     if not is_within.all() or np.isnan(part.gains).any():
         raise invalid(MESSAGE_FIELD, "has points other than those of the rows")
+    # Each point once, and all that the search asks for if none may be left out.
+    query_numbers = np.repeat(np.arange(len(sizes)), sizes)
+    pairs = query_numbers * len(rows) + part.rows - rows.start
+    lacks_any = (sizes < min(search.count, len(rows))) & np.isneginf(least)
+    if lacks_any.any() or len(np.unique(pairs)) < len(pairs):
+        raise invalid(MESSAGE_FIELD, "must have the nearest points of each query, each once")
     return part
 
 
@@ -129,7 +140,8 @@ class StagedFinding:
         for block, starts, stops in zip(blocks, bounds[:-1], bounds[1:], strict=True):
             points = self._read(block, starts.tolist(), stops.tolist())
             with threadpool_limits(1, user_api="blas"):
-                nearest.add(search.in_block(points, block.start, nearest.least))
+                least = nearest.least_from(block.start)
+                nearest.add(search.in_block(points, block.start, least))
         return STAGED_SEARCH_REPLY.pack(nearest.unordered()._asdict())
 
     def _search(self, columns: dict[str, Array]) -> NearestSearch:

@@ -222,10 +222,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
         # The rows are shown before the report is written, so that they are not lost if writing
         # fails.
         _show_rows(arguments, rows)
-        if arguments.set_default and not (arguments.json or arguments.csv):
-            _show_default(client, arguments)
         if report is not None:
             report.write(client, rows, queries, categories=categories, relevant=relevant)
+        if arguments.set_default and not (arguments.json or arguments.csv):
+            _show_default(client, arguments)
 
 
 def evaluate_labels(arguments: argparse.Namespace) -> None:

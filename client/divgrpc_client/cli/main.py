@@ -66,12 +66,8 @@ Exit codes:
   5    divgrpc doctor found something wrong with an index, or a check of divgrpc conformance failed
   130  interrupted; a build in progress was cancelled
 """
-# A parameter in a message, perhaps with its value. Other words with an underscore are parts of
-# paths, or in quotes.
-_PARAMETER: Final = re.compile(
-    r"(?<![\w'\"/.-])(?:(?P<name>[a-z_]+)=\"?(?P<value>[\w.]*\w)\"?|[a-z]+(?:_[a-z]+)+)"
-    r"(?![\w'\"/-]|\.\w)"
-)
+# A parameter in a message with its value.
+_SETTING: Final = re.compile(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]*\w)\"?")
 # Explanation of SOURCE in the help of options that read a column of numbers.
 _SOURCE: Final = (
     "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
@@ -115,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         file = f"{error.filename}: " if error.filename else ""
         message = f"{file}{error.strerror or error}"
-        _tell(message, {"reason": "NOT_WRITTEN"}, {}, as_json=as_json)
+        _tell(message, {"reason": "NOT_WRITTEN"}, as_json=as_json)
         return 1
     return code
 
@@ -162,38 +158,45 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _tell(
-    message: str, details: dict[str, object], flags: Mapping[str, str], *, as_json: bool
-) -> None:
+def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        sys.stderr.write(json.dumps({"error": {"message": message, **details}}) + "\n")
+        text = json.dumps({"error": {"message": message, **details}})
     else:
-        sys.stderr.write(f"divgrpc: {_in_flags(message, flags)}\n")
+        text = f"divgrpc: {message}"
+    sys.stderr.write(f"{text}\n")
 
 
-def _in_flags(message: str, flags: Mapping[str, str]) -> str:
-    """Replace the parameters in a message by the options of the command that set them.
+def _in_flags(message: str, fields: Sequence[str], flags: Mapping[str, str]) -> str:
+    """Replace parameters in a message by the options of the command that set them.
 
-    A name without an underscore or a value stays, because it may be a word.
+    These are parameters with a value, and the fields that the message is about. Other words may be
+    names that a caller has chosen.
     """
     message = message.replace("set replace=True to replace it", "--replace replaces it")
     message = message.replace(
         "set either categories or relevant", "set either --categories or --relevant"
     )
 
-    def as_option(parameter: re.Match[str]) -> str:
-        flag = flags.get(parameter["name"] or parameter[0])
-        if flag is None:
-            return parameter[0]
-        return flag if parameter["value"] in (None, "True") else f"{flag} {parameter['value']}"
+    def as_option(setting: re.Match[str]) -> str:
+        flag, value = flags.get(setting["name"]), setting["value"]
+        if flag is None or value == "False":
+            return setting[0]
+        return flag if value == "True" else f"{flag} {value}"
 
-    return _PARAMETER.sub(as_option, message)
+    message = _SETTING.sub(as_option, message)
+    for field in {*fields} & flags.keys():
+        # A name without an underscore may begin a sentence.
+        if "_" in field or message.startswith(f"{field} must "):
+            message = re.sub(rf"^{field}\b", flags[field], message)
+    return message
 
 
 def _complain(error: DivgrpcError, flags: Mapping[str, str], *, as_json: bool) -> None:
     details: dict[str, object] = {"reason": error.reason}
+    fields: list[str] = []
     if isinstance(error, RpcError):
         violations = [{"field": f, "description": d} for f, d in error.field_violations]
+        fields = [field for field, _ in error.field_violations]
         details |= {
             "code": error.code.name,
             "detail": error.detail,
@@ -203,7 +206,9 @@ def _complain(error: DivgrpcError, flags: Mapping[str, str], *, as_json: bool) -
         }
     elif isinstance(error, InvalidArgumentError):
         details["field_violations"] = [{"field": error.field, "description": str(error)}]
-    _tell(str(error), details, flags, as_json=as_json)
+        fields = [error.field]
+    message = str(error)
+    _tell(message if as_json else _in_flags(message, fields, flags), details, as_json=as_json)
 
 
 def _parser() -> options.Parser:

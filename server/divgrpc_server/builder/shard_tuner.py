@@ -137,18 +137,22 @@ class _FindingTask:
     ) -> None:
         self._folder, self._search, self._points = folder, search, points
         self._nearest, self.step = nearest, block_rows(points)
+        # What messages to places have left out.
+        self._least: dict[range, FloatArray] = {}
 
     def pack(self, rows: range) -> bytes:
         """See `Task`."""
         starts = np.array([*range(rows.start, rows.stop, self.step), rows.stop])
         bounds = self._points.bounds_of(starts)
-        return pack_search(self._folder, self._search, rows, bounds, self._nearest.least)
+        least = self._least[rows] = self._nearest.least_from(rows.start)
+        return pack_search(self._folder, self._search, rows, bounds, least)
 
     def unpack(self, rows: range, reply: Buffer) -> NearPoints:
         """See `Task`."""
-        return unpack_points(reply, self._search, rows)
+        return unpack_points(reply, self._search, rows, self._least.pop(rows))
 
     def work(self, rows: range) -> NearPoints:
         """See `Task`."""
         blocks = blocks_of(rows, self.step)
-        return search_blocks(self._search, self._points, blocks, self._nearest.least)
+        least = self._nearest.least_from(rows.start)
+        return search_blocks(self._search, self._points, blocks, least)

@@ -291,6 +291,7 @@ class Jobs:
             await self._shards.await_engine()
             await self._shards.await_places()
             room = self._check_of(job, self._shards)
+        is_built = False
         try:
             for tries_left in reversed(range(job.tries)):
                 with await self._start(job, tag) as link:
@@ -307,12 +308,13 @@ class Jobs:
                         if not tries_left:
                             raise
                     else:
+                        is_built = True
                         return
                     if relay.has_passed_rows:
                         raise UnavailableError("the evaluator ended while it sent its rows")
         finally:
             if room is not None:
-                room.close()
+                room.close(is_built=is_built)
             if job.request == "renew":
                 # A worker without queries would otherwise keep the files of the old generation
                 # open.

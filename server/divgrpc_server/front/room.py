@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from divgrpc_server.ipc.job_frames import StagedGeneration
 
 # Bytes of a point beside what the caller sends of it, as `divgrpc.sharding.sizing` has them.
 POINT_BYTES: Final = 48
+# Within this time after a build, the engine sees it, keeps memory for it, and says what is left.
+_COUNTED_SECONDS: Final = 5.0
 
 
 class Promises:
@@ -98,9 +101,16 @@ class RoomCheck:
         sizes = await asyncio.to_thread(read_shard_sizes, self._root / generation.folder)
         self._check(max(sizes, default=0))
 
-    def close(self) -> None:
-        """Give back what was promised to the build, which has ended."""
-        self._promises.set(self, 0)
+    def close(self, *, is_built: bool) -> None:
+        """Give back what was promised to the build, which has ended.
+
+        is_built: whether the engine is about to keep memory for its shards.
+        """
+        end = partial(self._promises.set, self, 0)
+        if is_built:
+            asyncio.get_running_loop().call_later(_COUNTED_SECONDS, end)
+        else:
+            end()
 
     def _check(self, shard_bytes: int) -> None:
         room_bytes, promised_bytes = self._room_bytes(), self._promises.beside(self)

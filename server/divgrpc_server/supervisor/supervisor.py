@@ -48,6 +48,7 @@ from divgrpc_server.supervisor.child import Child, Role, adopt_orphans, reap_orp
 from divgrpc_server.supervisor.index_files import divided_indexes
 from divgrpc_server.supervisor.memory_root import memory_root
 from divgrpc_server.supervisor.monitor import Monitor, State, metrics_port
+from divgrpc_server.supervisor.news import News
 from divgrpc_server.supervisor.tally import Tally
 
 # The roles of processes that are forked from the fork server.
@@ -84,8 +85,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         # Whether a caller has ever written to an index.
         self._has_writes = False
-        # The latest messages for fronts, on compiled kernels, the engine, and where shards are.
-        self._news: dict[Kind, Message] = {"kernels": Message("kernels", 0, "0")}
+        self._news = News()
         self._failed = False
         self._serving = False
         self._stopping = False
@@ -210,8 +210,8 @@ class Supervisor:
             self._spawn(self._start_job(_JOBS[message.kind], child, message))
 
     def _tell_fronts(self, news: Message) -> None:
-        """Send a message to all fronts, and to those that start later."""
-        self._news[news.kind] = news
+        """Send a message to all fronts, and to those that start later, in the same order."""
+        self._news.add(news)
         for front in self._ready("front"):
             front.send(news)
 
@@ -227,7 +227,7 @@ class Supervisor:
     def _connect_all(self, child: Child) -> None:
         child.ready = True
         if child.role == "front":
-            for news in self._news.values():
+            for news in self._news.messages:
                 child.send(news)
             for worker in (*self._ready("worker"), *self._ready("writer")):
                 self._connect(child, worker)
@@ -344,8 +344,9 @@ class Supervisor:
             return
         if child.role == "engine":
             self._tell_fronts(Message("engine", 0))
-        if child.role == "front":
+        elif child.role == "front":
             self._tell_fronts(Message("promise", child.serial, "0"))
+            self._news.drop_promise(child.serial)
         age = asyncio.get_running_loop().time() - child.start_time
         is_young = not child.ready or age < _YOUNG_SECONDS
         self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0
@@ -422,8 +423,7 @@ class Supervisor:
             self._config.fronts,
             len(self._ready("worker")),
             self._config.workers,
-            self._news["kernels"].number,
-            int(self._news["kernels"].text),
+            *self._news.kernels,
         )
 
     def _all(self) -> list[Child]:

@@ -222,16 +222,17 @@ def test_addresses_say_what_to_do(
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        ("allow_partial, or page_token.", "--allow-partial, or --page-token."),
+        ("hash_limit must be at least 0", "--hash-limit must be at least 0"),
         ('search="exact" or n_probes=2: explain=True', "--search exact or --n-probes 2: --explain"),
-        # Words, names that callers have chosen, and parameters of other commands.
-        ("like needs 'page_token' of /n_probes/page_token.npy", None),
-        ("set n_tables=3 or target_recall", None),
+        # Other words, names that callers have chosen, and parameters of other commands.
+        ("page_token must be text", None),
+        ("filter has no attribute hash_limit; the index declares hash_limit", None),
+        ("set n_tables=3, or allow_partial=False", None),
     ],
 )
 def test_messages_name_the_options_of_the_command(message: str, text: str | None) -> None:
     flags = main._parser().verbs["query"].flags
-    assert main._in_flags(message, flags) == (text or message)
+    assert main._in_flags(message, ["hash_limit"], flags) == (text or message)
 
 
 def test_an_error_of_the_server_names_options(client: Client, run: Run, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The nearest points of several queries, compared with a definition."""
 
+from copy import copy
 from fractions import Fraction
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from scipy import sparse
 
 from divgrpc.build_rows import DividedRows, DividedSparseRows
 from divgrpc.builder import nearest as nearest_module
-from divgrpc.builder.nearest import NearestPoints, NearestSearch, find_nearest
+from divgrpc.builder.nearest import NearestPoints, NearestSearch, NearPoints, find_nearest
 from divgrpc.types import FloatArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
@@ -93,12 +94,13 @@ def test_the_order_of_blocks_does_not_matter(data: st.DataObject) -> None:
     bounds = sorted({0, 60, *data.draw(st.lists(st.integers(0, 60), max_size=12))})
     blocks = data.draw(st.permutations([range(*pair) for pair in pairwise(bounds)]))
     nearest = NearestPoints(search)
-    leasts = [nearest.least]
+    states = [copy(nearest)]
     for block in blocks:
-        least = data.draw(st.sampled_from(leasts))
+        # What was known at some time before.
+        least = data.draw(st.sampled_from(states)).least_from(block.start)
         part = search.in_block(points[block.start : block.stop], block.start, least)
         nearest.add(part)
-        leasts.append(nearest.least)
+        states.append(copy(nearest))
     assert nearest.sorted()[0].tolist() == expected.tolist()
 
 
@@ -118,6 +120,32 @@ def test_divided_points_have_the_same_nearest_points() -> None:
             results = [find_nearest(search, rows, lambda *_: None) for rows in (one, divided)]
             assert results[0][0].tolist() == results[1][0].tolist()
             assert results[0][1].tobytes() == results[1][1].tobytes()
+
+
+def test_few_points_of_ties_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most pairs of sparse vectors have the gain 0."""
+    monkeypatch.setattr(nearest_module, "block_rows", lambda _: 10)
+    sizes: list[int] = []
+    add = NearestPoints.add
+
+    def count(nearest: NearestPoints, part: NearPoints) -> None:
+        sizes.append(len(part.rows))
+        add(nearest, part)
+
+    monkeypatch.setattr(NearestPoints, "add", count)
+    search = NearestSearch(np.ones((1, 2), np.float32), 5, "inner_product")
+    result, _ = find_nearest(search, np.zeros((3_000, 2), np.float32), lambda *_: None)
+    assert result.tolist() == [[0, 1, 2, 3, 4]]
+    # Each block is added as such, and as a part of the whole.
+    assert sum(sizes) < 3_000
+
+
+def test_points_far_from_the_origin_are_told_apart() -> None:
+    """Their squares alone have no digits for small distances."""
+    points = np.array([[30_000.0 + step / 4, -30_000.0] for step in range(40)], np.float32)
+    search = NearestSearch(points[[3, 30]], 3, "euclidean")
+    result, _ = find_nearest(search, points, lambda *_: None)
+    assert [{*rows} for rows in result.tolist()] == [{2, 3, 4}, {29, 30, 31}]
 
 
 def test_products_that_are_not_numbers_come_last() -> None:

@@ -97,7 +97,7 @@ def test_the_points_are_those_that_the_builder_finds(
                     leasts = np.full(7, least, np.float32)
                     message = message_for(folder, points, search, rows, leasts)
                     assert folder_of(FIND, message) == folder.name
-                    part = unpack_points(staged.ask(FIND, message), search, rows)
+                    part = unpack_points(staged.ask(FIND, message), search, rows, leasts)
                     expected = search_blocks(search, points, blocks_of(rows, STEP), leasts)
                     assert part.gains.tobytes() == expected.gains.tobytes()
                     assert part.rows.tolist() == expected.rows.tolist()
@@ -172,7 +172,7 @@ def test_messages_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         for bad in (b"", b"?", message[:-8], STAGED_SEARCH_REPLY.pack({})):
             with pytest.raises(InvalidArgumentError):
                 staged.answer(bad)
-        part = unpack_points(staged.answer(message), search, rows)
+        part = unpack_points(staged.answer(message), search, rows, least)
         assert len(part.rows) == 4 * 5
 
     build(tmp_path, DENSE, check)

@@ -186,6 +186,10 @@ def test_points_of_every_kind_are_found(tmp_path: Path, kind: str, metric: Metri
 
 _POINTS = {"ids": np.array([2**40]), "codes": np.zeros(1, np.float32), "ends": np.array([1])}
 _NEAREST = {"rows": np.array([5000]), "gains": np.zeros(1, np.float32), "ends": np.ones(192, int)}
+# Of 192 queries each has one point, and the first queries have one point twice.
+_FEW = {"rows": np.full(192, 5), "gains": np.zeros(192, np.float32), "ends": np.arange(1, 193)}
+_TWICE = {"rows": np.full(400, 5), "gains": np.zeros(400, np.float32)}
+_TWICE["ends"] = np.minimum(400, 40 * np.arange(1, 193))
 _NO_ENDS = {**_NEAREST, "ends": np.array([1])}
 _NAN = {**_NEAREST, "rows": np.array([5]), "gains": np.full(1, np.nan, np.float32)}
 
@@ -203,10 +207,12 @@ _NAN = {**_NEAREST, "rows": np.array([5]), "gains": np.full(1, np.nan, np.float3
         (FIND, STAGED_SEARCH_REPLY.pack(_NEAREST)),
         (FIND, STAGED_SEARCH_REPLY.pack(_NO_ENDS)),
         (FIND, STAGED_SEARCH_REPLY.pack(_NAN)),
+        (FIND, STAGED_SEARCH_REPLY.pack(_FEW)),
+        (FIND, STAGED_SEARCH_REPLY.pack(_TWICE)),
     ],
     ids=[
         *("nothing", "noise", "no reply", "no queries", "other points"),
-        *("noise", "no queries", "other rows", "no ends", "not a number"),
+        *("noise", "no queries", "other rows", "no ends", "not a number", "few", "twice"),
     ],
 )
 def test_replies_that_do_not_fit_are_not_used(

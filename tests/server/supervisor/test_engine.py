@@ -24,12 +24,16 @@ def test_fronts_learn_whether_the_engine_has_started_all_servers() -> None:
         for child in (front, engine):
             supervisor._handle(child, Message("ready"))
         assert front.send.call_args.args[0] == Message("engine", 1)
+        supervisor._handle(engine, Message("topology", 7, "[]"))
         engine.exited.set_result(-9)
         supervisor._fill = Mock()  # type: ignore[method-assign]
         await supervisor._outlive(engine)
         assert front.send.call_args.args[0] == Message("engine", 0)
         supervisor._handle(late_front, Message("ready"))
         late_front.send.assert_any_call(Message("engine", 0))
+        # The fault of the engine is later than what it said about the servers.
+        kinds = [call.args[0].kind for call in late_front.send.call_args_list]
+        assert kinds.index("topology") < kinds.index("engine")
 
     asyncio.run(scene())
 
@@ -51,5 +55,12 @@ def test_fronts_learn_what_builds_of_others_may_take() -> None:
         supervisor._fill = Mock()  # type: ignore[method-assign]
         await supervisor._outlive(fronts[0])
         assert fronts[1].send.call_args.args[0] == Message("promise", 0, "0")
+        # Other fronts keep theirs, which one that starts later learns.
+        supervisor._handle(fronts[1], Message("promise", 0, "500"))
+        late_front = Mock(role="front", serial=2, ready=False)
+        supervisor._children[2] = late_front
+        supervisor._handle(late_front, Message("ready"))
+        news = [call.args[0] for call in late_front.send.call_args_list]
+        assert [one for one in news if one.kind == "promise"] == [Message("promise", 1, "500")]
 
     asyncio.run(scene())
