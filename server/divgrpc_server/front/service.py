@@ -412,8 +412,9 @@ class Service:
         self._meter.end(method, code, seconds, status)
         peer, trace, caller = context.peer(), span.trace, admission.caller
         self._access.add(
-            method, code, seconds, request_id, peer, subject=subject, trace=trace, caller=caller
-        )
+            method, code, seconds, request_id, peer,
+            subject=subject, refusal=_refusal_of(status), trace=trace, caller=caller,
+        )  # fmt: skip
         span.end(code, request_id)
         if admission.is_write:
             self._audit.add_call(
@@ -468,6 +469,14 @@ def _trailers(
         # learn the reason.
         return details, (_PUSHBACK_KEY, "-1")
     return (details,)
+
+
+def _refusal_of(status: status_pb2.Status | None) -> tuple[str, str]:
+    """Return the reason of a status, and the shards that it names; "" for none."""
+    info = error_details_pb2.ErrorInfo()
+    if status is None or not status.details or not status.details[0].Unpack(info):
+        return "", ""
+    return info.reason, info.metadata.get("shards", "")
 
 
 def _without_call(

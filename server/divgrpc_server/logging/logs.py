@@ -7,6 +7,7 @@ formats the lines of each quarter of a second together.
 
 import asyncio
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -93,6 +94,8 @@ _JSON: Final = (
     '"peer": "%s", "level": "info", "timestamp": "%s.%06dZ"}\n'
 )
 _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
+_REASON: Final = re.compile("[A-Z][A-Z_]*")
+_NUMBERS: Final = re.compile("[0-9,]+")
 _JSON_TRACE: Final = '"trace_id": "%s", "span_id": "%s", '
 _CONSOLE_TRACE: Final = " trace_id=%s span_id=%s"
 
@@ -125,11 +128,13 @@ class AccessLog:
         peer: str,
         *,
         subject: SubjectFields = ("", None, None),
+        refusal: tuple[str, str] = ("", ""),
         trace: tuple[str, str, bool] | None = None,
         caller: tuple[str, str] = ("", ""),
     ) -> None:
         """Add the line of a call that has just ended after `seconds`.
 
+        refusal: the reason of an error, and the shards that it names; "" for none.
         trace: the ids of its trace and its span, and whether it is sampled.
         caller: the name of the token and of the certificate, "" for none.
         """
@@ -140,6 +145,8 @@ class AccessLog:
         text = self._fields_text
         if is_short:
             text += _subject_text(self._in_json, *subject)
+        if refusal != ("", ""):
+            text += _refusal_text(self._in_json, *refusal)
         if trace is not None:
             text += (_JSON_TRACE if self._in_json else _CONSOLE_TRACE) % trace[:2]
         if caller != ("", ""):
@@ -191,6 +198,15 @@ def _subject_text(in_json: bool, index: str, rows: int | None, k: int | None) ->
     if in_json:
         return "".join((f'"index": "{index}", ', *(f'"{name}": {n}, ' for name, n in numbers)))
     return "".join((f" index={index}", *(f" {name}={n}" for name, n in numbers)))
+
+
+@lru_cache(maxsize=256)
+def _refusal_text(in_json: bool, reason: str, shards: str) -> str:
+    """Return why a call has failed as a part of a line, without what is not plain."""
+    fields = [("reason", reason if _REASON.fullmatch(reason) else "")]
+    fields.append(("shards", shards if _NUMBERS.fullmatch(shards) else ""))
+    form = '"%s": "%s", ' if in_json else " %s=%s"
+    return "".join(form % field for field in fields if field[1])
 
 
 @lru_cache(maxsize=4096)

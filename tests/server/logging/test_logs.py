@@ -81,6 +81,31 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
         assert "Query OK 1.250 ms request_id=z" in bare
 
 
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_line_of_a_call_that_failed_says_why(log_format: str) -> None:
+    """Only plain reasons, because values are not escaped."""
+    reading, writing = os.pipe()
+
+    async def write() -> None:
+        access = AccessLog(Config(log_format=log_format), descriptor=writing)
+        for refusal in (("SHARDS_MISSING", "0,12"), ("QUEUE_FULL", ""), ('"', '"}'), ("", "")):
+            access.add("Query", "UNAVAILABLE", 0.001, "x", "peer", refusal=refusal)
+        access.close()
+        os.close(writing)
+
+    asyncio.run(write())
+    with os.fdopen(reading) as pipe:
+        lines = pipe.read().splitlines()
+    if log_format == "json":
+        entries = [json.loads(line) for line in lines]
+        reasons = [(entry.get("reason"), entry.get("shards")) for entry in entries]
+        assert reasons == [("SHARDS_MISSING", "0,12"), ("QUEUE_FULL", None), *[(None, None)] * 2]
+    else:
+        assert "UNAVAILABLE 1.000 ms reason=SHARDS_MISSING shards=0,12 request_id=x" in lines[0]
+        assert "UNAVAILABLE 1.000 ms reason=QUEUE_FULL request_id=x" in lines[1]
+        assert all("UNAVAILABLE 1.000 ms request_id=x" in line for line in lines[2:])
+
+
 IN_PLACE: dict[str, Any] = {
     "role": "shard",
     "data_dir": "d",
