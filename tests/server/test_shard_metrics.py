@@ -58,3 +58,6 @@ def test_a_damaged_shard_is_counted_by_all_servers_that_have_it(tmp_path: Path) 
         for one in (router, shard_server):
             address = metrics_address(one)
             eventually(partial(has_damage, address))
+            for _ in range(2):
+                Scrape(address)
+            assert one.log.count("an index has damaged files") == 1

@@ -28,6 +28,8 @@ class IndexFiles:
         self._root = root
         self._writes_of = read_merged if is_read_only else read_writes
         self._size, self._size_time = 0, -_SIZE_SECONDS
+        # The names of the indexes that the last reading has found damaged.
+        self.damaged: set[str] = set()
 
     def read(self, reports: Iterable[str] = ()) -> dict[Key, Values]:
         """Return the gauges; those above `INDEXES_MAX` indexes are added up as `OTHER`.
@@ -49,6 +51,7 @@ class IndexFiles:
                 continue  # deleted meanwhile
             except (DivgrpcError, OSError, ValueError, KeyError, TypeError):
                 damaged.add(name)
+        self.damaged = damaged
         gauges[(DAMAGED,)] = [len(damaged)]
         gauges[("divgrpc_data_bytes",)] = [self._data_bytes()]
         with suppress(OSError):

@@ -183,7 +183,11 @@ class Monitor:
             return expose(series, accept)
 
         async with self._lock:
-            return await asyncio.to_thread(render)
+            known = self._index_files.damaged
+            exposition = await asyncio.to_thread(render)
+            for name in sorted(self._index_files.damaged - known):
+                self._log.warning("an index has damaged files: run divgrpc doctor", index=name)
+            return exposition
 
 
 def _gauges(state: State) -> dict[Key, Values]:
