@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from google.rpc import error_details_pb2, status_pb2
 
 from divgrpc_server.monitoring.damage import DamageMeter
-from divgrpc_server.monitoring.definitions import PLACES_MISSING
+from divgrpc_server.monitoring.definitions import ENGINE_UNREACHABLE, PLACES_MISSING
 from divgrpc_server.monitoring.page import Page
 
 
@@ -80,6 +80,11 @@ class ShardMeter:
     def set_damaged(self, names: Set[str]) -> None:
         """Set the indexes of which a server has damaged files."""
         self._damage.set(names)
+
+    def set_engine(self, *, is_unreachable: bool) -> None:
+        """Set whether the engine cannot be reached."""
+        if self._page is not None:
+            self._page.set(self._page.cell(ENGINE_UNREACHABLE), self._share * is_unreachable)
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
         """Set the number of servers by state, and of the places where none can be reached."""

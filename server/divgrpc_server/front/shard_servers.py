@@ -158,6 +158,7 @@ class ShardServers:
             self._is_started = bool(message.number)
             if not self._is_started:
                 self._engine_fault = "the process that starts shard servers has ended"
+        self._meter.set_engine(is_unreachable=bool(self._engine_fault))
         self._note_change()
 
     def follow(self, topology: Topology) -> None:

@@ -27,6 +27,7 @@ class Metric:
 
 
 PLACES_MISSING: Final = "divgrpc_shard_places_missing"
+ENGINE_UNREACHABLE: Final = "divgrpc_engine_unreachable"
 DAMAGED: Final = "divgrpc_indexes_damaged"
 
 METRICS: Final = (
@@ -89,6 +90,12 @@ METRICS: Final = (
         PLACES_MISSING,
         "gauge",
         "Places of shards at which no server can be reached; the mean over fronts.",
+    ),
+    Metric(
+        ENGINE_UNREACHABLE,
+        "gauge",
+        "1 while what starts shard servers cannot be reached, so that builds and deletions are"
+        " refused; the mean over fronts.",
     ),
     # Workers.
     Metric(

@@ -35,7 +35,7 @@ def test_a_head_that_is_silent_or_gone_does_not_answer(monkeypatch: pytest.Monke
                 asyncio.get_running_loop().call_later(0.1, is_back.set)
 
         watch = asyncio.create_task(watch_head(ask, note, (ConnectionError,)))
-        await is_over.wait()
+        await asyncio.wait_for(is_over.wait(), 60)
         watch.cancel()
 
     asyncio.run(run())

@@ -145,11 +145,13 @@ async def test_builds_and_deletions_wait_for_the_engine(servers: Servers) -> Non
     await servers.front.await_engine()
     servers.front.handle(Message("topology", 1, lost.pack()))
     await check("the head does not answer")
+    assert servers.meter.is_engine_unreachable
     deletion = asyncio.ensure_future(servers.front.await_engine())
     await asyncio.sleep(0)
     assert not deletion.done()
     servers.front.handle(Message("topology", 2, Topology(2, places).pack()))
     await deletion
+    assert not servers.meter.is_engine_unreachable
     servers.front.handle(Message("engine", 0))
     await check("the process that starts shard servers has ended")
     build = asyncio.ensure_future(servers.front.await_engine())

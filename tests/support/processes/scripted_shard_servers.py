@@ -39,6 +39,7 @@ class Meter(ShardMeter):
         self.states: dict[str, int] = {}
         self.missing = 0
         self.damaged: set[str] = set()
+        self.is_engine_unreachable = False
 
     def add_call(self, outcome: str) -> None:
         """Note the outcome."""
@@ -51,6 +52,10 @@ class Meter(ShardMeter):
     def set_damaged(self, names: Set[str]) -> None:
         """Note the indexes."""
         self.damaged = {*names}
+
+    def set_engine(self, *, is_unreachable: bool) -> None:
+        """Keep whether the engine cannot be reached."""
+        self.is_engine_unreachable = is_unreachable
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
         """Note how many servers have each state."""
