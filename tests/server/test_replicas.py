@@ -350,14 +350,21 @@ def test_the_death_of_one_of_three_replicas_fails_no_call(data: Path) -> None:
         expected = client.query("points", QUERIES, k=3).ids
         assert run_page([server.target for server in servers]) == "0\n"
 
+        is_killed = Event()
+
         def ask(_: int) -> int:
-            for _ in range(200):
+            count_after = 0
+            while count_after < 200:
+                count_after += is_killed.is_set()
                 assert np.array_equal(client.query("points", QUERIES, k=3).ids, expected)
-            return 200
+            return count_after
 
         with ThreadPoolExecutor(8) as threads:
             asking = [threads.submit(ask, number) for number in range(8)]
-            time.sleep(0.3)
-            servers[1].kill_all()
+            # Lines of calls are written a quarter of a second later.
+            try:
+                eventually(lambda: all("Query" in server.log for server in servers))
+                servers[1].kill_all()
+            finally:
+                is_killed.set()
             assert sum(future.result() for future in asking) == 1_600
-        assert all("Query" in server.log for server in servers)
