@@ -230,3 +230,14 @@ def test_a_node_is_not_looked_at_again_and_again(tmp_path: Path) -> None:
     with fake.engine(tmp_path) as engine:
         assert not any(engine._folders.is_fit("three") for _ in range(3))
     assert len(fake.seconds) == 1
+
+
+def test_an_engine_that_has_joined_no_cluster_asks_none(tmp_path: Path) -> None:
+    """A call of Ray would start a cluster on this machine."""
+    for is_joined in (False, True):
+        fake = FakeRay(has_groups=False)
+        fake.ray.is_initialized.return_value = is_joined
+        with fake.engine(tmp_path) as engine:
+            engine._place(time.monotonic() + 10)
+            asyncio.run(engine.stop())
+        assert fake.is_removed is is_joined
