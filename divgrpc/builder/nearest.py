@@ -71,15 +71,8 @@ class NearestSearch:
     def _gains(self, block: Rows) -> FloatArray:
         """Return the gains (nq, m) of the points of a block."""
         queries = self.queries
-        if not (
-            self.metric != "euclidean"
-            or isinstance(queries, SparseRows)
-            or isinstance(block, SparseRows)
-        ):
-            # Without centring, rounding would hide small distances between points far from the
-            # origin.
-            centre = queries.mean(axis=0)
-            queries, block = queries - centre, block - centre
+        if self.metric == "euclidean":
+            queries, block = _centred(queries, block)
         gains = _products(queries, block)
         if self.angular and self.metric == "inner_product":
             size = lengths(block)
@@ -100,7 +93,10 @@ class NearestPoints:
     """
 
     def __init__(self, search: NearestSearch, least: FloatArray | None = None) -> None:
-        """Begin with no points, of which none has a smaller gain than `least` (nq,) float32."""
+        """Begin with no points.
+
+        least: (nq,) float32, the smallest gains that points may have; None for no limit.
+        """
         if least is None:
             least = np.full(len(search.queries), -np.inf, np.float32)
         # The least gain of the nearest points, and the greatest row number of those that have it.
@@ -221,6 +217,17 @@ def _places_of_nearest(rows: IntArray, gains: FloatArray, count: int) -> IntArra
     ahead, ties = np.flatnonzero(gains > last), np.flatnonzero(gains == last)
     ties = ties[np.argsort(rows[ties])]
     return np.concatenate((ahead, ties[: count - len(ahead)]))
+
+
+def _centred(queries: Rows, block: Rows) -> tuple[Rows, Rows]:
+    """Return dense queries and points without the mean of the queries, and other rows unchanged.
+
+    Rounding would otherwise hide small distances between points far from the origin.
+    """
+    if isinstance(queries, SparseRows) or isinstance(block, SparseRows):
+        return queries, block
+    centre = queries.mean(axis=0)
+    return queries - centre, block - centre
 
 
 def _products(queries: Rows, block: Rows) -> FloatArray:

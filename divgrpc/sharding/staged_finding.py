@@ -181,7 +181,7 @@ class StagedFinding:
             numbers.append(self._arrays.read(f"{shard}.numbers", start, stop) - block.start)
             parts.append(self._arrays.read_rows(start, stop, self._dims, f"{shard}."))
         if np.sort(np.concatenate(numbers)).tolist() != [*range(len(block))]:
-            raise invalid("bounds", "must be those of the rows")
+            raise invalid("bounds", "must match the numbers of the rows")
         sparse_parts = [part for part in parts if isinstance(part, SparseRows)]
         if sparse_parts:
             return DividedSparseRows(sparse_parts, numbers)[:]

@@ -484,7 +484,7 @@ class IndexInfo:
         not.
     shards: the shards among which the points are divided; empty if the index is whole.
     degraded: whether a replica of a shard cannot answer; known only to a server with `--shards`.
-    missing_shards: the shards with points of which no replica can answer, so that queries fail
+    missing_shards: the shards that have points, and no replica that can answer: queries fail
         unless they allow partial answers.
     """
 

@@ -55,7 +55,7 @@ class NodeMemory:
     """
 
     def __init__(self, groups: Groups, prefix: str, log: Logger) -> None:
-        """Take the groups of the cluster, and how the names of those of this service begin."""
+        """Take the groups of the cluster, and the prefix of the names that this service gives."""
         self._groups, self._prefix, self._log = groups, prefix, log
         self.requests: dict[tuple[int, int], tuple[str, int]] = {}
         # The servers for which a node lacks memory, as the log says.

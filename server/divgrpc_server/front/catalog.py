@@ -57,7 +57,8 @@ class Catalog:
 
         kernels: returns the number of compiled kernels and of all kernels.
         replicas: describes the servers that have a shard; None for a server without `--shards`.
-        await_engine: as `sharded_pool.Shards` has it; None for a server without `--shards`.
+        await_engine: waits until the engine can be reached, and raises `EngineUnreachableError`;
+            None for a server without `--shards`.
         """
         self._replicas = replicas
         self._await_engine = await_engine

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Set
 
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 
+from divgrpc_server.front.refusals import info_of
 from divgrpc_server.monitoring.damage import DamageMeter
 from divgrpc_server.monitoring.definitions import ENGINE_UNREACHABLE, PLACES_MISSING
 from divgrpc_server.monitoring.page import Page
@@ -39,10 +40,8 @@ class CallMeter:
         if cell is None:
             cell = self._codes[method, code] = page.cell("divgrpc_calls_total", method, code)
         page.add(cell)
-        if status is not None and status.details:
-            info = error_details_pb2.ErrorInfo()
-            if status.details[0].Unpack(info):
-                page.add(page.cell("divgrpc_refusals_total", info.reason))
+        if status is not None and (reason := info_of(status).reason):
+            page.add(page.cell("divgrpc_refusals_total", reason))
 
 
 class NoCallMeter(CallMeter):
@@ -78,7 +77,7 @@ class ShardMeter:
             self._page.add(self._page.cell("divgrpc_shard_hedges_total"))
 
     def set_damaged(self, names: Set[str]) -> None:
-        """Set the indexes of which a server has damaged files."""
+        """Set the indexes that have damaged files on some server."""
         self._damage.set(names)
 
     def set_engine(self, *, is_unreachable: bool) -> None:

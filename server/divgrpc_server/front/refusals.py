@@ -3,6 +3,15 @@
 from google.rpc import error_details_pb2, status_pb2
 
 
+def info_of(status: status_pb2.Status) -> error_details_pb2.ErrorInfo:
+    """Return the reason of a status and its metadata, empty if the status has none."""
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details:
+        if detail.Unpack(info):
+            break
+    return info
+
+
 class RefusedError(Exception):
     """The call ends with a status that another process created."""
 
@@ -13,9 +22,7 @@ class RefusedError(Exception):
     @property
     def reason(self) -> str:
         """The reason in the details of the status, "" if there is none."""
-        info = error_details_pb2.ErrorInfo()
-        has_info = any(detail.Unpack(info) for detail in self.status.details)
-        return str(info.reason) if has_info else ""
+        return str(info_of(self.status).reason)
 
     @property
     def field(self) -> str:

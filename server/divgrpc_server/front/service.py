@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc.parameters import LIMITS
@@ -50,7 +50,7 @@ from divgrpc_server.front.meter import CallMeter
 from divgrpc_server.front.pick_stream import PickStream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
-from divgrpc_server.front.refusals import RefusedError
+from divgrpc_server.front.refusals import RefusedError, info_of
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.front.tracing import CallSpan, NoTracer
 from divgrpc_server.front.write_stream import WriteStream
@@ -460,11 +460,8 @@ def _trailers(
     may_repeat: whether its deadline leaves as much time as the call has taken.
     """
     details = (DETAILS_KEY, status.SerializeToString())
-    info = error_details_pb2.ErrorInfo()
-    is_unavailable = status.code == code_pb2.UNAVAILABLE and bool(status.details)
-    if not (is_unavailable and status.details[0].Unpack(info)):
-        return (details,)
-    if info.reason == _BEHIND or (info.reason == _MISSING and not may_repeat):
+    reason = info_of(status).reason
+    if reason == _BEHIND or (reason == _MISSING and not may_repeat):
         # The call has waited. Another attempt would pass the deadline, and the caller would not
         # learn the reason.
         return details, (_PUSHBACK_KEY, "-1")
@@ -473,9 +470,9 @@ def _trailers(
 
 def _refusal_of(status: status_pb2.Status | None) -> tuple[str, str]:
     """Return the reason of a status, and the shards that it names; "" for none."""
-    info = error_details_pb2.ErrorInfo()
-    if status is None or not status.details or not status.details[0].Unpack(info):
+    if status is None:
         return "", ""
+    info = info_of(status)
     return info.reason, info.metadata.get("shards", "")
 
 

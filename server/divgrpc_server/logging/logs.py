@@ -202,7 +202,10 @@ def _subject_text(in_json: bool, index: str, rows: int | None, k: int | None) ->
 
 @lru_cache(maxsize=256)
 def _refusal_text(in_json: bool, reason: str, shards: str) -> str:
-    """Return why a call has failed as a part of a line, without what is not plain."""
+    """Return the reason of an error as a part of a line.
+
+    A reason or a list of shards with unexpected characters is left out, because nothing is escaped.
+    """
     fields = [("reason", reason if _REASON.fullmatch(reason) else "")]
     fields.append(("shards", shards if _NUMBERS.fullmatch(shards) else ""))
     form = '"%s": "%s", ' if in_json else " %s=%s"

@@ -1,7 +1,7 @@
 """What the shard servers use that a server has started on its own machine.
 
-They have no metrics of their own: their ports would be free ones that nobody knows. Their processes
-are below that of the engine.
+Shard servers export no metrics: they would listen at free ports, which nobody knows. The process of
+the engine has started theirs.
 """
 
 from collections.abc import Iterable

@@ -271,7 +271,7 @@ class ShardCache:
 
     @property
     def damaged(self) -> set[str]:
-        """The names of the indexes of which a shard could not be opened because it is damaged."""
+        """The names of the indexes with a shard that could not be opened because it is damaged."""
         return {key.name for key in self._damaged}
 
     def _take_prepared(

@@ -13,7 +13,7 @@ SERVER = 0, 1
 
 
 class Cluster:
-    """Places groups on nodes, given the free memory of each in steps."""
+    """Places groups on nodes, which have some steps of free memory."""
 
     def __init__(self, **free: int) -> None:
         self.free = free

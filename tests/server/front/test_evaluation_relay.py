@@ -158,18 +158,11 @@ class Answers:
         self._errors = iter(errors)
 
     async def ask(
-        self,
-        messages: dict[int, bytes],
-        seconds: float,
-        *,
-        tag: str,
-        waits: bool,
-        is_job: bool = False,
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool, **terms: object
     ) -> dict[int, bytes]:
         """Return the reply of each shard."""
-        assert tag == TAG
+        assert terms == {"tag": TAG, "is_job": True}
         self.waits = waits
-        assert is_job
         assert seconds > 0
         self.rounds.append(messages)
         for error in self._errors:

@@ -38,17 +38,10 @@ class Shards:
         self.replies: asyncio.Queue[Exception | None] = asyncio.Queue()
 
     async def ask(
-        self,
-        messages: dict[int, bytes],
-        seconds: float,
-        *,
-        tag: str,
-        waits: bool,
-        is_job: bool = False,
+        self, messages: dict[int, bytes], seconds: float, *, waits: bool, **terms: object
     ) -> dict[int, bytes]:
         """Reply to each message with its reverse, or raise what the test says."""
-        assert tag == TAG
-        assert not is_job
+        assert terms == {"tag": TAG}
         self.requests.append(messages)
         self.waits.append(waits)
         self.seconds.append(seconds)
