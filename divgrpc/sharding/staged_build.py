@@ -1,8 +1,9 @@
 """What a builder lets other machines do: encode and find points, measure searches, multiply."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from divgrpc.errors import UnsupportedError
 from divgrpc.sharding import (
@@ -13,28 +14,37 @@ from divgrpc.sharding import (
     staged_training,
 )
 from divgrpc.sharding.layouts import STAGED_QUESTION, STAGED_REQUEST, STAGED_SEARCH
-from divgrpc.sharding.messages import Buffer
+from divgrpc.sharding.messages import Buffer, Layout
 from divgrpc.sharding.staged_arrays import is_offered
 from divgrpc.sharding.staged_finding import FIND, StagedFinding
 from divgrpc.sharding.staged_points import ENCODE, StagedPoints
 from divgrpc.sharding.staged_shards import MEASURE, OpenCopy, StagedShard
 from divgrpc.sharding.staged_training import MULTIPLY, StagedTraining
 
-OPERATIONS: Final = (ENCODE, FIND, MEASURE, MULTIPLY)
-_OFFERS: Final = {
-    ENCODE: staged_points.OFFER,
-    FIND: staged_finding.OFFER,
-    MEASURE: staged_shards.OFFER,
-    MULTIPLY: staged_training.OFFER,
-}
-# The layouts of the messages that name the folder.
-_LAYOUTS: Final = {
-    ENCODE: STAGED_REQUEST,
-    FIND: STAGED_SEARCH,
-    MEASURE: STAGED_QUESTION,
-    MULTIPLY: STAGED_REQUEST,
-}
 _Offer: TypeAlias = StagedPoints | StagedFinding | StagedShard | StagedTraining
+
+
+class _Operation(NamedTuple):
+    """What a builder lets others do.
+
+    offer: the name of the file that describes what is offered. layout: of the messages, which name
+    the folder. open: opens what is offered in a folder, perhaps from copies.
+    """
+
+    offer: str
+    layout: Layout
+    open: Callable[[Path, OpenCopy | None], _Offer]
+
+
+_OPERATIONS: Final = {
+    ENCODE: _Operation(staged_points.OFFER, STAGED_REQUEST, lambda path, _: StagedPoints(path)),
+    FIND: _Operation(staged_finding.OFFER, STAGED_SEARCH, lambda path, _: StagedFinding(path)),
+    MEASURE: _Operation(staged_shards.OFFER, STAGED_QUESTION, StagedShard),
+    MULTIPLY: _Operation(
+        staged_training.OFFER, STAGED_REQUEST, lambda path, _: StagedTraining(path)
+    ),
+}
+OPERATIONS: Final = (*_OPERATIONS,)
 
 
 def folder_of(name: str, message: Buffer) -> str:
@@ -42,7 +52,7 @@ def folder_of(name: str, message: Buffer) -> str:
 
     name: one of `OPERATIONS`. Raises `InvalidArgumentError`.
     """
-    return staged_arrays.folder_of(message, _LAYOUTS[name])
+    return staged_arrays.folder_of(message, _OPERATIONS[name].layout)
 
 
 class StagedBuild:
@@ -70,17 +80,10 @@ class StagedBuild:
         with self._lock:
             offer = self._offers.get(name)
         if offer is None:
-            offer = self._open(name)
+            offer = _OPERATIONS[name].open(self._folder, self._open_copy)
             with self._lock:
                 self._offers[name] = offer
         return offer.answer(message)
-
-    def _open(self, name: str) -> _Offer:
-        if name == MEASURE:
-            return StagedShard(self._folder, self._open_copy)
-        if name == FIND:
-            return StagedFinding(self._folder)
-        return StagedPoints(self._folder) if name == ENCODE else StagedTraining(self._folder)
 
     def close_ended(self) -> bool:
         """Forget what is no longer offered; return whether nothing is open.
@@ -90,7 +93,7 @@ class StagedBuild:
         """
         with self._lock:
             names = list(self._offers)
-        ended = [name for name in names if not is_offered(self._folder, _OFFERS[name])]
+        ended = [name for name in names if not is_offered(self._folder, _OPERATIONS[name].offer)]
         with self._lock:
             for name in ended:
                 del self._offers[name]
