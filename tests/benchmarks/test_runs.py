@@ -267,7 +267,9 @@ def _diversity(tables: list[Table]) -> None:
     [picks] = by_title["Picks"].rows
     assert picks["confirmed"] == picks["goal"] >= 20
     [call] = by_title["Diversify"].rows
-    assert call["call"] > call["echo"] > 0
+    # A short run of one machine may time the echo slower than the call.
+    assert min(call["call"], call["echo"], call["in process"]) > 0
+    assert call["above both"] == call["call"] - call["echo"] - call["in process"]
     assert ("Candidates" in by_title) == (not libraries.missing("pyversity"))
     if "Candidates" in by_title:
         assert len(by_title["Candidates"].rows) == 3 * 4
