@@ -58,8 +58,10 @@ QUERY_OPTIONS: list[Any] = [
     ALL | {"search": "scan"},
     ALL | {"search": "tables"},
 ]
+# gRPC takes the minimum as the time limit of a connection attempt. A busy server needs more than
+# the pause between two attempts to accept one.
 _RECONNECT_SOON: Final = [
-    *(("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)),
+    *(("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 5_000)),
     *(("grpc.max_reconnect_backoff_ms", 100), ("grpc.use_local_subchannel_pool", 1)),
 ]
 # The answers take long to check, so few are asked for.
