@@ -262,8 +262,11 @@ class Config:
         for name, is_broken, rule in rules:
             if is_broken:
                 raise invalid(name, rule)
-        for address in (address for place in self.shard_places for address in place):
-            split_address("shard_servers", address)
+        for place in self.shard_places:
+            for address in place:
+                split_address("shard_servers", address)
+            if len(set(place)) < len(place):
+                raise invalid("shard_servers", f"has a replica twice: {'|'.join(place)}")
         if self.ray_address:
             split_address("ray_address", self.ray_address)
 

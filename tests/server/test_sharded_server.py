@@ -551,13 +551,14 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
         index="points", generation=1, shard=1, checksum=checksum, operation="count",
         messages=join([message]),
     )  # fmt: skip
+    wrong = {"token": "another secret of the same length"}
     with shard_server.channel() as channel:
         ask = asking(channel, "Ask", request)
         (reply,) = divide(shard_index_pb2.AskResponse.FromString(ask()).replies)
         assert 40 < count_in(reply) < 60
         for code, options in (
             (CODES.UNAUTHENTICATED, {"token": ""}),
-            (CODES.UNAUTHENTICATED, {"token": "another secret of the same length"}),
+            (CODES.UNAUTHENTICATED, wrong),
             (CODES.UNIMPLEMENTED, {"operation": "erase"}),
             (CODES.NOT_FOUND, {"index": "nothing"}),
             (CODES.INVALID_ARGUMENT, {"index": "../points"}),
@@ -567,6 +568,9 @@ def test_a_shard_server_answers_the_cluster_alone(shard_server: RunningServer) -
             (CODES.INVALID_ARGUMENT, {"messages": b"?"}),
         ):
             assert failure(ask, **options).code is code
+        refusal = failure(ask, **wrong)
+        assert refusal.reason == "CLUSTER_TOKEN_REFUSED"
+        assert "the same file as --cluster-token" in refusal.message
         queries: Callable[..., bytes] = channel.unary_unary("/divgrpc.v1.DiverseIndex/Query")
         details = failure(queries, query_pb2.QueryRequest(index="points").SerializeToString())
         assert (details.code, details.reason) == (CODES.UNIMPLEMENTED, "UNSUPPORTED")

@@ -241,9 +241,18 @@ class TokenRefusedError(errors.UnauthenticatedError):
     reason = "TOKEN_REFUSED"
 
     def __init__(self) -> None:
-        advice = "servers of a cluster need the same --cluster-token"
+        super().__init__("the token is not known or has expired: ask the operator for a new one")
+
+
+class ClusterTokenRefusedError(errors.UnauthenticatedError):
+    """A router has another token than the shard server that it asks."""
+
+    reason = "CLUSTER_TOKEN_REFUSED"
+
+    def __init__(self) -> None:
         super().__init__(
-            f"the token is not known or has expired: ask the operator for a new one; {advice}"
+            "this shard server has another cluster token: give all servers of the cluster the same"
+            " file as --cluster-token, and start them again"
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server.engines.engine import Engine, HopelessError
@@ -11,6 +12,8 @@ from divgrpc_server.engines.ray_variables import set_variables
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.logging import logs
+
+_FULL_SECONDS: Final = 0.05
 
 
 async def _run(process: control.Process, log: logs.Logger) -> int:
@@ -58,10 +61,21 @@ async def _serve(engine: Engine, channel: control.Channel) -> None:
     await engine.start()
     is_ready = False
     async for topology in engine.watch():
-        channel.send(Message("topology", topology.version, topology.pack()))
+        await _send(channel, Message("topology", topology.version, topology.pack()))
         if engine.is_whole and not is_ready:
-            channel.send(Message("ready"))
+            await _send(channel, Message("ready"))
             is_ready = True
+
+
+async def _send(channel: control.Channel, message: Message) -> None:
+    """Send a message once the supervisor has read enough of those before it."""
+    while True:
+        try:
+            channel.send(message)
+        except BlockingIOError:
+            await asyncio.sleep(_FULL_SECONDS)
+        else:
+            return
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from grpc import aio
 from divgrpc.errors import InvalidArgumentError, PermissionDeniedError
 from divgrpc.parameters import check_index_name
 from divgrpc_server.codec.statuses import (
+    ClusterTokenRefusedError,
     QuotaError,
     ReadOnlyError,
     TokenMalformedError,
@@ -249,7 +250,7 @@ def _check_secret(metadata: _Metadata, secret: str) -> None:
     if not values:
         raise TokenMissingError
     if not hmac.compare_digest(values[0].encode(), f"Bearer {secret}".encode()):
-        raise TokenRefusedError
+        raise ClusterTokenRefusedError
 
 
 def _token(tokens: TokenFile, metadata: _Metadata) -> Token:

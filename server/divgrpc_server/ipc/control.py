@@ -5,6 +5,7 @@ child inherits one end of the channel as standard input, and exits when the chan
 child outlives the supervisor.
 """
 
+import array
 import ctypes
 import json
 import os
@@ -88,9 +89,12 @@ class Channel:
         Raises BlockingIOError if the channel is full, and OSError if the peer has closed it.
         """
         data = json.dumps([message.kind, message.number, message.text]).encode()
-        descriptors = [] if descriptor is None else [descriptor]
-        socket.send_fds(
-            self._socket, [data], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        descriptors = array.array("i", [] if descriptor is None else [descriptor])
+        # `socket.send_fds` ignores the flags, and would wait.
+        self._socket.sendmsg(
+            [data],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)] if descriptors else [],
+            socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
         )
 
     def receive(self) -> tuple[Message, int] | None:

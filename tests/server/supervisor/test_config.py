@@ -117,6 +117,7 @@ _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster
         ({**_ROUTER, "cluster_token": ""}, "shard_servers"),
         ({**_ROUTER, "replicas": 2}, "replicas"),
         ({**_ROUTER, "shard_servers": "one:1|two"}, "shard_servers"),
+        ({**_ROUTER, "shard_servers": "one:1|two:2, three:3|three:3"}, "shard_servers"),
         ({"shards": 2, "cluster_ca": "file"}, "cluster_ca"),
         ({**_ROUTER, "cluster_name": "shards"}, "cluster_name"),
         ({"data_dir": "d", "cache_dir": "c"}, "cache_dir"),
