@@ -7,7 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from threadpoolctl import threadpool_limits
 
 from divgrpc.platforms import count_cores
 
@@ -52,6 +54,46 @@ def on_this_thread() -> Iterator[None]:
         yield
     finally:
         del _thread.busy
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """In the block, let each matrix product of this process use one thread of the BLAS.
+
+    The last digits of a product depend on the number of threads, and products on all cores would
+    wait for each other. Blocks of several threads may overlap: the limit ends with the last one.
+    """
+    _blas_limit.begin()
+    try:
+        yield
+    finally:
+        _blas_limit.end()
+
+
+class _BlasLimit:
+    """A limit of one thread, while there are blocks that need it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._limits: Any = None
+
+    def begin(self) -> None:
+        """Begin a block."""
+        with self._lock:
+            if not self._blocks:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._blocks += 1
+
+    def end(self) -> None:
+        """End a block."""
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                self._limits.restore_original_limits()
+
+
+_blas_limit: Final = _BlasLimit()
 
 
 @functools.cache

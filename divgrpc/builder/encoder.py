@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only, release
 from divgrpc.build_rows import (
@@ -37,7 +36,7 @@ from divgrpc.kernels import normalise
 from divgrpc.kernels.encode import put_codes
 from divgrpc.kernels.inverted_lists import LISTED_POINTS_MAX
 from divgrpc.kernels.look_ups import TILE_POINTS
-from divgrpc.parallel import on_all_cores
+from divgrpc.parallel import on_all_cores, one_blas_thread
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
@@ -168,7 +167,7 @@ def hash_points(
     report("hashing", 0, rows)
     rows_done, rows_held, rows_held_max = 0, 0, block_rows(points)
     # Blocks already use all cores, so several BLAS threads per block would wait for each other.
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         for block, encoded in encode_blocks(functions, points, blocks):
             yield block, encoded
             rows_done += len(block)

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.build_rows import BuildRows, block_rows, release_rows, take
@@ -21,7 +20,7 @@ from divgrpc.builder.row_encoder import CENTRE, CENTRE_MARGINS, CENTRES, COARSE,
 from divgrpc.hashing import codes, hyperplanes, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.kernels.projection import embed
-from divgrpc.parallel import on_all_cores
+from divgrpc.parallel import on_all_cores, one_blas_thread
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import pack_queries
 from divgrpc.storage.writers import MemoryStore
@@ -81,7 +80,7 @@ def fit(points: BuildRows, request: BuildParameters, report: Report) -> HashFunc
     parameters = hyperplanes.fill_defaults(request, *points.shape)
     fitting = _Fitting(parameters, points, report)
     # With several threads, the last digits of matrix products would depend on their number.
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         fitting.draw(fit=request.n_components is None)
         if parameters.hash_family == "cells":
             fitting.learn_cells()

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from divgrpc.build_rows import BuildRows, block_rows, release_rows
-from divgrpc.parallel import on_all_cores
+from divgrpc.parallel import on_all_cores, one_blas_thread
 from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, lengths
 
@@ -163,7 +162,7 @@ def find_nearest(
     def search_block(block: range) -> NearPoints:
         return search_blocks(search, points, [block], nearest.least_from(block.start))
 
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         blocks = blocks_of(range(len(points)), block_rows(points))
         for block, part in zip(blocks, on_all_cores(search_block, blocks), strict=True):
             nearest.add(part)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, start
@@ -13,6 +12,7 @@ from divgrpc.labels.model import LabelModel, as_labels
 from divgrpc.labels.model_selection import Trial, choose
 from divgrpc.labels.products import Multiply, Products
 from divgrpc.labels.training_data import TrainingData, prepare_data
+from divgrpc.parallel import one_blas_thread
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Progress, TrainingProgress
@@ -67,7 +67,7 @@ def train_on(
     _check_rank(parameters.rank, data)
     reports = _Reports(len(data.documents), on_progress)
     # Use one BLAS thread: the products are small, so several would mostly wait for each other.
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return _train(data, parameters, reports, multiply)
 
 

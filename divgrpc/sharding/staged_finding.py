@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from divgrpc.arrays import Array
 from divgrpc.build_rows import DividedRows, DividedSparseRows
 from divgrpc.builder.nearest import NearestPoints, NearestSearch, NearPoints, blocks_of
 from divgrpc.errors import invalid
+from divgrpc.parallel import one_blas_thread
 from divgrpc.sharding import staged_arrays
 from divgrpc.sharding.layouts import STAGED_SEARCH, STAGED_SEARCH_REPLY
 from divgrpc.sharding.messages import MESSAGE_FIELD, Buffer
@@ -139,7 +139,7 @@ class StagedFinding:
         nearest = NearestPoints(search, columns["least"])
         for block, starts, stops in zip(blocks, bounds[:-1], bounds[1:], strict=True):
             points = self._read(block, starts.tolist(), stops.tolist())
-            with threadpool_limits(1, user_api="blas"):
+            with one_blas_thread():
                 least = nearest.least_from(block.start)
                 nearest.add(search.in_block(points, block.start, least))
         return STAGED_SEARCH_REPLY.pack(nearest.unordered()._asdict())

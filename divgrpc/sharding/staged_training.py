@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from divgrpc.errors import invalid
 from divgrpc.labels.products import GRAM_COLUMNS_MAX, Operation, Sums, multiply_part
 from divgrpc.labels.training_data import TrainingData
+from divgrpc.parallel import one_blas_thread
 from divgrpc.sharding import staged_arrays
 from divgrpc.sharding.layouts import (
     COLUMNS,
@@ -134,7 +134,7 @@ class StagedTraining:
         operation, matrix = self._read_matrix(request["matrix"].tolist())
         documents = self._arrays.read_rows(part.start, part.stop, dims)
         labels = self._arrays.read_sparse(part.start, part.stop, label_count, _LABELS)
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             product = multiply_part(operation, documents, labels, range(len(part)), matrix)
         return MULTIPLY_REPLY.pack({_column_of(operation): product})
 

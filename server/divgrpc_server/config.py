@@ -262,6 +262,10 @@ class Config:
         for name, is_broken, rule in rules:
             if is_broken:
                 raise invalid(name, rule)
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
+        """Raise `InvalidArgumentError` for addresses of a cluster that are none, or come twice."""
         for place in self.shard_places:
             for address in place:
                 split_address("shard_servers", address)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from divgrpc.build_rows import BuildRows, DividedRows, DividedSparseRows, block_rows
 from divgrpc.builder.nearest import (
@@ -18,6 +17,7 @@ from divgrpc.builder.nearest import (
     find_nearest,
     search_blocks,
 )
+from divgrpc.parallel import one_blas_thread
 from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import staged_finding, staged_shards
 from divgrpc.sharding.best_points import FoundPoints
@@ -88,7 +88,7 @@ class ShardTuner:
         nearest, rows_done = NearestPoints(search), 0
         task = _FindingTask(self._stage.folder.name, search, points, nearest)
         items = blocks_of(range(len(points)), BLOCKS_MAX * task.step)
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             for rows, part in self._work.run(task, items):
                 nearest.add(part)
                 rows_done += len(rows)

@@ -1,5 +1,6 @@
 """Searches of a build that shard servers measure, as the builder asks for them."""
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from divgrpc.sharding.divided_build import DividedBuild
 from divgrpc.sharding.layouts import MEASURE_REPLY, STAGED_SEARCH_REPLY
 from divgrpc.sharding.messages import Buffer, join
 from divgrpc.sharding.staged_build import folder_of
-from divgrpc.sharding.staged_finding import FIND
+from divgrpc.sharding.staged_finding import BLOCKS_MAX, FIND
 from divgrpc.sharding.staged_shards import MEASURE
 from divgrpc.storage.generations import Staging, read_manifest, staging
 from divgrpc.types import HashFamily, Metric, Progress
@@ -37,6 +38,7 @@ from support.processes.builder_front import Answer, Shards, shard_work
 from support.processes.running_server import eventually
 
 PLACES, SHARDS = 2, 5
+BLOCK_ROWS = 20
 POINTS = random_points(1_500, dims=16, seed=3)
 SPARSE = SparseRows.of(sparse.random_array((900, 40), density=0.5, format="csr", rng=1))
 
@@ -46,8 +48,8 @@ def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_tuner, "_ROWS_MIN", 1)
     # A batch has few queries, so that places are asked often.
     monkeypatch.setattr(tuning, "_BATCH_QUERIES_MAX", 4)
-    # So do blocks of points.
-    monkeypatch.setattr(build_rows, "_BLOCK_ROWS_MAX", 20)
+    # Blocks have few points for the same reason.
+    monkeypatch.setattr(build_rows, "_BLOCK_ROWS_MAX", BLOCK_ROWS)
 
 
 def build(
@@ -106,9 +108,11 @@ def test_the_place_of_each_shard_measures_it(tmp_path: Path, hash_family: HashFa
         (shard % PLACES, shard) for shard in range(SHARDS)
     }
     assert len(messages) > 60 * SHARDS
-    # Two searches of ten parts, for tuning and for the threshold of near-copies.
+    # Two searches, for tuning and for the threshold of near-copies. Places have what the cores of
+    # this machine do not take, and each part once.
+    parts = math.ceil(len(POINTS) / (BLOCKS_MAX * BLOCK_ROWS))
     assert {*searches} == {*range(PLACES)}
-    assert 4 <= len(searches) <= 20
+    assert 4 <= len(searches) <= 2 * parts
     log.warning.assert_not_called()
 
 
