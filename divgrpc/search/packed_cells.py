@@ -97,10 +97,11 @@ class PackedCells:
     def without(self, rows: IntArray, cells: npt.NDArray[np.int32]) -> "PackedCells":
         """Return the same points without those of some rows.
 
-        rows: (r,) different rows of the copy; `cells` (r,) are their cells.
+        rows: (r,) different rows of the copy that pass so far; `cells` (r,) are their cells.
         """
         starts, members = self._index.cells.starts, self._index.cells.rows
-        flags = np.ones(len(members), np.uint8)
+        before = self.passing.flags
+        flags = before.copy() if len(before) else np.ones(len(members), np.uint8)
         counts = self.passing.cells.copy()
         for row, cell in zip(rows.tolist(), cells.tolist(), strict=True):
             # The rows of a cell ascend.

@@ -21,7 +21,7 @@ from divgrpc.search import packed_cells
 from divgrpc.search.code_order import CodeOrder
 from divgrpc.search.packed_cells import PackedCells
 from divgrpc.search.passing import PassingRows
-from divgrpc.types import Metric, Points
+from divgrpc.types import Metric, Points, Search
 from divgrpc.types.filters import Field, Filter, HasId
 from divgrpc.vectors import RowsLike
 from reference.index import same_bytes
@@ -103,6 +103,29 @@ def test_points_left_out_of_a_copy_are_not_found(metric: Metric) -> None:
         assert copies_of(index.engine)
 
 
+@pytest.mark.parametrize("search", ["tables", "scan", "exact"])
+def test_points_that_are_left_out_for_several_reasons_are_not_found(search: Search) -> None:
+    """A query leaves out the points of `exclude_ids`, those shown before, and those of `like`."""
+    vectors = drawn(400, 20, 5, "euclidean")
+    colours = np.random.default_rng(2).integers(0, 3, 400)
+    index = Index.build(
+        vectors, metric="euclidean", hash_family="cells", attributes={"colour": colours}, seed=3
+    )
+    options: dict[str, Any] = {"filter": Field("colour") == 0, "k": 6, "search": search}
+    options["hash_limit"] = 30
+    for _ in range(_REPEATED):
+        index.query(vectors[:5], **options)
+    assert bool(copies_of(index.engine)) == (search != "exact")
+    first, second, third = np.flatnonzero(colours == 0)[:3].tolist()
+    for row, others in ((first, [second]), (second, [third]), (third, [first, second])):
+        shown = index.query(
+            vectors[row : row + 1], exclude_ids=[row], already_shown=others, **options
+        )
+        alike = index.query(like=[row], exclude_ids=others, **options)
+        for result in (shown, alike):
+            assert not {row, *others} & {*result.ids[0].tolist()}
+
+
 @given(st.lists(st.booleans(), min_size=2, max_size=60), st.data())
 def test_a_copy_has_the_points_of_each_cell(flags: list[bool], data: st.DataObject) -> None:
     index = an_index("cells", "euclidean", "dense").engine._searcher
@@ -117,7 +140,9 @@ def test_a_copy_has_the_points_of_each_cell(flags: list[bool], data: st.DataObje
         if len(rows)
         else rows
     )
-    fewer = passing.without(removed)
+    # Some of them are removed first, and the others from the rest.
+    half = len(removed) // 2
+    fewer = passing.without(removed[:half]).without(removed[half:])
     copy = fewer.packed(index._index, index._order, 100)
     assert copy is not None
     cells, members = index._index.cells, copy._index.cells

@@ -276,6 +276,22 @@ def test_rows_ask_in_the_same_rounds(selector: Selector, variant: Variant) -> No
         assert rounds_of(pieces, Request(rows, parameters)) == max(singles)
 
 
+@pytest.mark.parametrize("more", _MORE, ids=str)
+def test_rows_that_near_copies_crowd_ask_in_the_same_rounds(more: dict[str, Any]) -> None:
+    """Pools of all rows grow, whose vectors are fetched in a second round."""
+    rng = np.random.default_rng(3)
+    centres = rng.standard_normal((60, 16))
+    points = np.repeat(centres, 20, axis=0) + 0.02 * rng.standard_normal((1_200, 16))
+    index = Index.build(points.astype(np.float32))
+    pieces = divided(index, 3, "hash")
+    rows = (centres[:12] + 0.3 * rng.standard_normal((12, 16))).astype(np.float32)
+    parameters = QueryParameters(k=5, candidates_limit=30, **more)
+    singles = [rounds_of(pieces, Request(row[None], parameters)) for row in rows]
+    assert rounds_of(pieces, Request(rows, parameters)) == max(singles)
+    assert max(singles) > 1 or parameters.duplicate_threshold is None
+    check(index, pieces, Request(rows, parameters))
+
+
 def rounds_of(pieces: DividedIndex, request: Request) -> int:
     exchanges: list[Exchange] = []
     while isinstance(step := pieces.router.go_on(request, exchanges), Round):
