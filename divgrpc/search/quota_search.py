@@ -196,7 +196,6 @@ class _QuotaQuery:
         self._extra_rows = np.empty(0, np.int32)
         self._extra_distances = np.empty(0, np.float32)
         self._farther: _Nearest | None = None
-        self._stats = np.zeros((records.POOL_SIZE + 3, 1), np.uint32)
         self._effort = Effort()
         # The pool before all candidates were dropped but those of some groups, and their places.
         self._whole: tuple[npt.NDArray[np.int32], FloatArray, Bounds] | None = None
@@ -225,7 +224,6 @@ class _QuotaQuery:
 
     def _find(self, plan: QueryPlan, passing: PassingRows | None) -> _Nearest:
         candidates, answer = self._source.searcher.find_candidates(self._query, plan, passing)
-        self._stats += answer.stats
         # The next search of this thread overwrites the candidates.
         return _Nearest(candidates.rows.copy(), candidates.costs.copy(), answer)
 
@@ -551,7 +549,6 @@ class _QuotaQuery:
         elif len(picks.places):
             picks, self.groups = in_groups(self._bounds, picks)
         single = base.answer
-        single.stats[:] = self._stats
         single.stats[records.POOL_SIZE :, 0] = len(self._rows), picks.copies, picks.fillers
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason

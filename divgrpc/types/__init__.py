@@ -142,7 +142,8 @@ class QueryStats:
 
     If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
     In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
-    `buckets_probed` and `points_scored` count the last search only.
+    `buckets_probed` and `points_scored` count the last search only. They do not count the further
+    searches that quotas need.
     """
 
     points_hashed: CountArray

@@ -86,7 +86,7 @@ class ShardMeter:
             self._page.set(self._page.cell(ENGINE_UNREACHABLE), self._share * is_unreachable)
 
     def set_states(self, counts: Mapping[str, int], missing: int) -> None:
-        """Set the number of servers by state, and of the places where none can be reached."""
+        """Set the number of servers by state, and of the places where none answers."""
         if self._page is None:
             return
         for state, count in counts.items():

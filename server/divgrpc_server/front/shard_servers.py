@@ -1,17 +1,17 @@
 """Asks the shard servers of a cluster, over gRPC.
 
-Theory of operation. Each shard has the same points on several servers, its replicas. One of them is
-asked. If it has not replied after the time that few calls take, the next one is asked too, and the
-first reply counts; the slow one is avoided for a second. If it refuses the call or cannot be
-reached, the next one is asked at once. If none is there, the call waits for a new topology, as long
-as queries wait for a worker.
+Theory of operation. Each shard has the same points on several servers, its replicas. The one with
+the fewest calls is asked. If it has not replied after the time that few calls take, the next one is
+asked too, and the first reply counts; the slow one is avoided for a second. If it refuses the call
+or cannot be reached, the next one is asked at once. If none is there, the call waits for a new
+topology, as long as queries wait for a worker.
 """
 
 import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -75,10 +75,13 @@ _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
 _DURATIONS: Final = 128
 # One call in ten may be hedged, at first as many as the maximum, and one more after each silence of
-# a second. So a call does not wait for a silent server until its deadline.
+# a second.
 _SILENCE_SECONDS: Final = 1.0
 _HEDGES_SHARE: Final = 0.1
 _HEDGES_MAX: Final = 20.0
+# A call that meets a server without a reply to any call for so long may be hedged anyway. A server
+# that is slow with all calls is no reason to ask others for all of them.
+_QUIET_SECONDS: Final = 0.5
 _SHARE_OF_QUICK: Final = 0.95
 _CHANGED: Final = (
     "the index was replaced meanwhile, or shard servers have another data folder: ask again, and if"
@@ -328,13 +331,15 @@ class ShardServers:
         addresses = self._ordered(shard, terms)
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
         failure: _Failure | None = None
-        is_due, loss_time = True, math.inf
+        is_due, loss_time, start_time = True, math.inf, time.monotonic()
+        changed: list[str] = []
         try:
             while addresses or calls:
                 if addresses and is_due:
                     address = addresses.pop(0)
-                    call = self._call(address, message, terms)
-                    calls[asyncio.create_task(call)] = address
+                    call = asyncio.create_task(self._call(address, message, terms))
+                    self._states.count_call(address, call)
+                    calls[call] = address
                 may_hedge = addresses and not terms.is_job
                 timeout = self._hedge_timeout if may_hedge else _SILENCE_SECONDS
                 completions, _ = await asyncio.wait(
@@ -345,15 +350,20 @@ class ShardServers:
                     if time.monotonic() - loss_time >= wait_seconds:
                         return _SILENCE
                     addresses = self._others(shard, calls.values(), terms)
-                is_due = bool(completions) or (bool(addresses) and self._take_hedge(calls.values()))
+                is_due = bool(completions)
+                if addresses and not is_due:
+                    quiet_time = math.inf if terms.is_job else start_time
+                    is_due = self._take_hedge(calls.values(), quiet_time)
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
                         self._states.avoid(calls.values())
+                        self._states.note_other_files(changed)
                         return outcome
                     failure = _choose(failure, outcome)
                     if not outcome.is_local:
                         return failure
+                    changed += [address] * isinstance(outcome.error, IndexChangedError)
                     self._states.avoid([address])
         finally:
             for task in calls:
@@ -372,19 +382,19 @@ class ShardServers:
     @property
     def _hedge_timeout(self) -> float:
         """The seconds to wait for a reply until another replica may be asked."""
-        return self._hedge_seconds if self._hedges_left >= 1 else _SILENCE_SECONDS
+        return self._hedge_seconds if self._hedges_left >= 1 else _QUIET_SECONDS
 
-    def _take_hedge(self, waiting: Iterable[str]) -> bool:
+    def _take_hedge(self, waiting: Collection[str], start_time: float) -> bool:
         """Take a hedge from the budget; return whether to ask another replica.
 
-        waiting: the servers that have not replied yet.
+        waiting: the servers that have not replied yet. start_time: when the call began.
         """
         now = time.monotonic()
         seconds, self._refill_time = now - self._refill_time, now
         self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
-        # A server that is slow with all calls is no reason to ask others for all of them.
-        if self._hedges_left >= 1:
-            self._hedges_left -= 1
+        is_quiet = now - self._states.last_reply_time(waiting, start_time) >= _QUIET_SECONDS
+        if self._hedges_left >= 1 or is_quiet:
+            self._hedges_left = max(0.0, self._hedges_left - 1)
             self._meter.add_hedge()
             return True
         return not any(map(self._states.is_reachable, waiting))
@@ -403,6 +413,9 @@ class ShardServers:
         except asyncio.CancelledError:
             if not is_channel_closed():
                 self._meter.add_call("withdrawn")
+                if not terms.is_job:
+                    # The call would have taken longer. Without it, only quick calls would count.
+                    self._measure(time.monotonic() - start)
                 raise
             return _Failure(UnavailableError("a shard server is gone"), True)
         self._states.note_reply(address, message if terms.is_about_shard else None)
@@ -467,7 +480,9 @@ class ShardServers:
             # Another replica may see the files of the build.
             return _Failure(RefusedError(status.SerializeToString()), True)
         if status.code in (code_pb2.ABORTED, code_pb2.NOT_FOUND):
-            return _Failure(IndexChangedError(_CHANGED), False)
+            # Another replica may have the folder of the index, and this one not.
+            self._states.note_reply(address, None)
+            return _Failure(IndexChangedError(_CHANGED), True)
         if status.code == code_pb2.DEADLINE_EXCEEDED:
             if status.details:  # the server says why
                 return _Failure(LateError(status.message), True)
@@ -490,9 +505,10 @@ class ShardServers:
 def _choose(before: _Failure | None, latest: _Failure) -> _Failure:
     """Return the failure of a call to tell, given the one of the replicas before and the latest.
 
-    A server that has said why it is late replies sooner than those that do not reply or refuse.
+    A server that has said why it is late, or that the index has changed, says more than those that
+    do not reply or refuse.
     """
-    if before is None or not isinstance(before.error, LateError):
+    if before is None or not isinstance(before.error, LateError | IndexChangedError):
         return latest
     is_vague = latest.is_local or isinstance(latest.error, LateError | UnavailableError)
     return before if is_vague else latest

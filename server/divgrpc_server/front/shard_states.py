@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from google.protobuf.message import DecodeError
 from grpc import aio
@@ -36,6 +36,11 @@ _AVOID_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 1.0
 _RETRY_SECONDS_MAX: Final = 30.0
 _SLOW: Final = "another replica has replied sooner"
+_OTHER_FILES: Final = (
+    "it does not have the shards of the index that another replica has: its --data-dir must be the"
+    " folder of the server that clients call"
+)
+_MISMATCHES_LOGGED: Final = 3
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
@@ -88,13 +93,17 @@ class ShardStates:
         self._last_addresses: dict[int, tuple[str, ...]] = {}
         self._faults: dict[str, _Fault] = {}
         self._refusals: dict[str, _Refusal] = {}
-        # Servers whose fault was logged, and that have not replied since.
         # The reasons that the log has for each server since it has last replied.
         self._logged: dict[str, set[str]] = {}
         # The damage of shards on a server: by address, index and shard.
         self._damage: dict[tuple[str, str, int], str] = {}
         # How often each server could not be reached.
         self._losses: Counter[str] = Counter()
+        # The number of calls that each server has now, and when it has last replied to one.
+        self._calls: Counter[str] = Counter()
+        self._reply_times: dict[str, float] = {}
+        # How often another replica has answered what each server has not, since its last reply.
+        self._mismatches: Counter[str] = Counter()
         # Servers to ask last: until when, and why.
         self._avoided: dict[str, tuple[float, str]] = {}
         self._changed = asyncio.Event()
@@ -106,13 +115,16 @@ class ShardStates:
         self._topology = topology
         self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
         known = self._faults.keys() | self._avoided.keys() | self._losses.keys()
-        known |= self._logged.keys()
+        known |= self._logged.keys() | self._reply_times.keys() | self._mismatches.keys()
+        self._calls = +self._calls
         for address in known - addresses:
             self._faults.pop(address, None)
             self._refusals.pop(address, None)
             self._avoided.pop(address, None)
             self._losses.pop(address, None)
             self._logged.pop(address, None)
+            self._reply_times.pop(address, None)
+            self._mismatches.pop(address, None)
         self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
         self._changed.set()
 
@@ -197,12 +209,12 @@ class ShardStates:
             self.note_reply(address, None)
 
     def _count(self) -> None:
-        """Count the servers by state, and the places where none serves."""
+        """Count the servers by state, and the places where none answers calls."""
         counts: dict[str, int] = dict.fromkeys(_STATES, 0)
         places = [self._at(place) for place in self._topology.places]
         for replica in (replica for place in places for replica in place):
             counts[replica.state] += 1
-        missing = sum(not any(map(self.is_reachable, place)) for place in self._topology.places)
+        missing = sum(not any(map(self.is_running, place)) for place in self._topology.places)
         self._meter.set_states(counts, missing)
         self._meter.set_damaged({index for _, index, _ in self._damage})
 
@@ -211,9 +223,13 @@ class ShardStates:
 
         message: None if it is about no shard.
         """
+        self._reply_times[address] = time.monotonic()
         self._faults.pop(address, None)
         self._refusals.pop(address, None)
-        self._note_end(address)
+        if message is not None:
+            self._mismatches.pop(address, None)
+        if not self._mismatches[address]:
+            self._note_end(address)
         if self._damage and message is not None:
             self._damage.pop(_subject(address, message), None)
 
@@ -251,6 +267,21 @@ class ShardStates:
             self._damage[address, index, shard] = damage
         else:
             self._damage.pop((address, index, shard), None)
+
+    def note_other_files(self, addresses: Iterable[str]) -> None:
+        """Note servers without the shard that another replica has answered about.
+
+        The index may have been replaced meanwhile, so the log has it if that happens repeatedly.
+        """
+        for address in addresses:
+            self.avoid([address], _OTHER_FILES)
+            self._mismatches[address] += 1
+            if self._mismatches[address] == _MISMATCHES_LOGGED:
+                self._logged.setdefault(address, set()).add(_OTHER_FILES)
+                self._log.warning(
+                    "a shard server has other files than another replica",
+                    place=self._place_of(address), address=address, reason=_OTHER_FILES,
+                )  # fmt: skip
 
     def avoid(
         self, addresses: Iterable[str], reason: str = _SLOW, seconds: float = _AVOID_SECONDS
@@ -311,11 +342,21 @@ class ShardStates:
         end_time, _ = self._avoided.get(address, (0.0, ""))
         return end_time > time.monotonic()
 
-    def ordered(self, addresses: Sequence[str]) -> list[str]:
-        """Return addresses, those that may fail last."""
+    def count_call(self, address: str, call: asyncio.Task[Any]) -> None:
+        """Count a call of a server while it lasts."""
+        self._calls[address] += 1
+        call.add_done_callback(lambda _: self._calls.subtract((address,)))
 
-        def rank(address: str) -> tuple[bool, bool]:
-            return not self.is_reachable(address), self._is_avoided(address)
+    def last_reply_time(self, addresses: Iterable[str], before: float) -> float:
+        """Return when one of these servers has last replied to a call, at least `before`."""
+        return max([before, *(self._reply_times.get(address, before) for address in addresses)])
+
+    def ordered(self, addresses: Sequence[str]) -> list[str]:
+        """Return addresses: those that may fail last, and those with fewer calls first."""
+
+        def rank(address: str) -> tuple[bool, bool, int]:
+            is_lost = not self.is_reachable(address)
+            return is_lost, self._is_avoided(address), self._calls[address]
 
         return sorted(addresses, key=rank)
 

@@ -154,7 +154,7 @@ class Monitor:
             reason = state.why_not_ready()
             if not reason and self._lacks_shards():
                 # Other servers would lack them too, and this one still has its whole indexes.
-                return HTTPStatus.OK, b"ok, but no server of some shards can be reached\n"
+                return HTTPStatus.OK, b"ok, but no server of some shards answers\n"
         elif path == "/startupz":
             reason = state.why_not_started()
         else:
@@ -163,7 +163,7 @@ class Monitor:
         return status, f"{reason or 'ok'}\n".encode()
 
     def _lacks_shards(self) -> bool:
-        """Whether fronts reach no server of some shards."""
+        """Whether no server of some shards answers."""
         pages = [child.page.read() for child in self._children() if child.page is not None]
         return any(page.get((PLACES_MISSING,), [0.0])[0] > 0 for page in pages)
 

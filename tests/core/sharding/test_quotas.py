@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from divgrpc import Field, GroupBy, Index, Quota
 from divgrpc.columns.quotas import as_quotas
@@ -345,3 +346,24 @@ def test_attributes_that_do_not_exist_are_refused() -> None:
             shard.ask("count", join([message]))
     with pytest.raises(InvalidArgumentError, match="a filter or attributes"):
         shard.ask("count", join([layouts.COUNT_REQUEST.pack({})]))
+
+
+def test_sparse_points_that_are_searched_again_are_counted_once() -> None:
+    """One machine searches again with greater limits, where a router grows its pool."""
+    rng = np.random.default_rng(2)
+    stories = sparse.random_array((30, 80), density=0.2, rng=rng, format="csr", dtype=np.float32)
+    points = sparse.csr_array(sparse.vstack([stories] * 20))
+    points.data *= rng.uniform(0.99, 1.01, len(points.data)).astype(np.float32)
+    brands = [f"b{number}" for number in rng.integers(0, 9, 600)]
+    index = Index.build(points, attributes={"brand": brands})
+    pieces = divided(index, 3, "hash")
+    options: dict[str, Any] = {"k": 5, "search": "exact", "duplicate_threshold": 0.9}
+    for quotas in ({"quotas": [Quota("brand", max_each=1)]}, {"group_by": GroupBy("brand", 4, 2)}):
+        words = options | quotas
+        if "group_by" in quotas:
+            words.pop("k")
+        for row in range(4):
+            query = points[[row]]
+            check_call(index, pieces, partial(Index.query, queries=query, **words))
+            result = index.query(query, **words)
+            assert result.stats.points_hashed.max() <= 600

@@ -218,6 +218,7 @@ async def test_a_server_that_lets_nobody_in_is_known_at_once(servers: Servers) -
     # A healthy server that is silent may only be busy.
     while servers.meter.states != {"faulty": 1, "serving": 1}:
         await asyncio.sleep(0.01)
+    assert servers.meter.missing == 1
     with pytest.raises(
         PlacesMissingError,
         match=r"place 0 of 2, counted from 0, .* is faulty: UNIMPLEMENTED: is an",

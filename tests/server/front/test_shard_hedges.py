@@ -1,0 +1,123 @@
+"""Which replica a front asks first, and when it asks another one too."""
+
+import asyncio
+import time
+
+import pytest
+
+from divgrpc_server.ipc.topology import Topology
+from support.processes.scripted_shard_servers import Servers, hang, reply, with_servers
+
+
+@with_servers(hedge_ms=30.0)
+async def test_a_replica_that_is_slow_is_avoided(servers: Servers) -> None:
+    """It is asked again when it has been avoided for a second."""
+    addresses = (await servers.start("slow", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    for _ in range(3):
+        assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    assert servers.calls == ["slow", "quick", "quick", "quick"]
+
+
+@with_servers(hedge_ms=1.0)
+async def test_a_job_asks_another_replica_after_a_second(servers: Servers) -> None:
+    """Its calls say nothing about how long those of queries take."""
+    addresses = (await servers.start("slow", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    start = time.monotonic()
+    assert await servers.front.ask({0: b"ab"}, 10, is_job=True) == {0: b"ba"}
+    assert time.monotonic() - start > 0.9
+    assert servers.calls == ["slow", "quick"]
+    assert not servers.front._durations
+    assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    assert servers.front._durations
+
+
+@with_servers()
+async def test_the_time_of_slow_calls_delays_no_other_replica(servers: Servers) -> None:
+    for _ in range(128):
+        servers.front._measure(30.0)
+    assert servers.front._hedge_timeout == 1.0
+
+
+@with_servers()
+async def test_replicas_share_calls(servers: Servers) -> None:
+    """Each call goes to the replica with the fewest."""
+
+    async def pause(message: bytes, _: object) -> bytes:
+        await asyncio.sleep(0.2)
+        return message
+
+    addresses = tuple([await servers.start(name, pause) for name in ("one", "two")])
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = 0.0
+    await asyncio.gather(*(servers.front.ask({0: b"ab"}, 10) for _ in range(8)))
+    assert servers.calls.count("one") == servers.calls.count("two") == 4
+    # No call remains counted.
+    assert not +servers.front._states._calls
+
+
+@with_servers(hedge_ms=20.0)
+async def test_a_silent_replica_delays_no_call_to_its_deadline(servers: Servers) -> None:
+    """However many calls meet it at once, and without a budget."""
+    addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = 0.0
+    servers.front._states.ordered = lambda replicas: [*replicas]  # type: ignore[method-assign,assignment]
+    start = time.monotonic()
+    calls = [servers.front.ask({0: b"ab"}, 10) for _ in range(30)]
+    assert await asyncio.gather(*calls) == [{0: b"ba"}] * 30
+    assert 0.4 < time.monotonic() - start < 5
+    assert servers.meter.hedges == 30
+
+
+@with_servers(hedge_ms=20.0)
+async def test_a_slow_replica_that_replies_costs_no_more_than_the_budget(servers: Servers) -> None:
+    """Calls would double the load of servers that have too much to do."""
+
+    async def crawl(message: bytes, _: object) -> bytes:
+        await asyncio.sleep(0.2 + 0.2 * (len(servers.calls) % 8))
+        return message[::-1]
+
+    addresses = (await servers.start("slow", crawl), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = 0.0
+    servers.front._states.ordered = lambda replicas: [*replicas]  # type: ignore[method-assign,assignment]
+    calls = [servers.front.ask({0: b"ab"}, 10) for _ in range(16)]
+    assert await asyncio.gather(*calls) == [{0: b"ba"}] * 16
+    # One may come from the second that this takes, and from the replies.
+    assert servers.meter.hedges <= 4
+
+
+@with_servers()
+async def test_calls_that_lose_a_race_count_as_slow(servers: Servers) -> None:
+    addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
+    while len(servers.front._durations) < 2:
+        await asyncio.sleep(0.01)
+    assert min(servers.front._durations) < 0.05 <= max(servers.front._durations)
+
+
+@with_servers()
+async def test_replies_fill_the_budget_of_hedges(servers: Servers) -> None:
+    servers.front.follow(Topology(1, ((await servers.start("quick", reply),),)))
+    servers.front._hedges_left = 0.0
+    for _ in range(20):
+        await servers.front.ask({0: b"ab"}, 10)
+    assert servers.front._hedges_left == pytest.approx(2)
+
+
+@with_servers(hedge_ms=20.0)
+async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers: Servers) -> None:
+    """Calls that may not ask another replica at once do so after a while, one each second."""
+    addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = 0.0
+    start = time.monotonic()
+    assert await servers.front.ask({0: b"ab"}, 20) == {0: b"ba"}
+    assert 0.5 < time.monotonic() - start < 15
+    assert (servers.calls, servers.meter.hedges) == (["silent", "quick"], 1)
+    while len(servers.meter.calls) < 2:
+        await asyncio.sleep(0.01)
+    assert servers.meter.calls == ["replied", "withdrawn"]
