@@ -24,6 +24,7 @@ ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 EVALUATIONS_MAX: Final = 2
 # Options about what a read-only server refuses.
 _OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
+_RETAIN_SECONDS: Final = 600.0
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 _PLACE: Final = re.compile(r"[0-9]{1,3}/[0-9]{1,3}")
@@ -176,7 +177,8 @@ class Config:
     )
     retain: float = _option(
         0.0,
-        "seconds for which replaced files stay, for read-only servers that mount data_dir by NFS",
+        "seconds for which replaced files stay, for servers on other machines that mount data_dir"
+        " by NFS; by default 600 with engine ray or shard_servers",
         low=0,
     )
     max_builds: int = _option(
@@ -346,6 +348,10 @@ def load(
             raise invalid(name, "has no effect with read_only: leave it out")
     is_protected = bool(values.get("tls_cert") or values.get("tokens"))
     values.setdefault("reflection", not is_protected)
+    # Shard servers on other machines may still read what was replaced.
+    is_far = values.get("engine") == "ray" or bool(values.get("shard_servers"))
+    may_retain = bool(values.get("data_dir")) and not values.get("read_only")
+    values.setdefault("retain", _RETAIN_SECONDS if is_far and may_retain else 0.0)
     return Config(**cast("dict[str, Any]", values))
 
 

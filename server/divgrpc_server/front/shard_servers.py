@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -330,16 +330,14 @@ class ShardServers:
         """
         addresses = self._ordered(shard, terms)
         calls: dict[asyncio.Task[bytes | _Failure], str] = {}
-        failure: _Failure | None = None
-        is_due, loss_time, start_time = True, math.inf, time.monotonic()
-        changed: list[str] = []
+        failures: dict[str, _Failure] = {}
+        is_due, loss_time = True, math.inf
+        quiet_time = math.inf if terms.is_job else time.monotonic()
         try:
             while addresses or calls:
                 if addresses and is_due:
                     address = addresses.pop(0)
-                    call = asyncio.create_task(self._call(address, message, terms))
-                    self._states.count_call(address, call)
-                    calls[call] = address
+                    calls[self._begin_call(address, message, terms)] = address
                 may_hedge = addresses and not terms.is_job
                 timeout = self._hedge_timeout if may_hedge else _SILENCE_SECONDS
                 completions, _ = await asyncio.wait(
@@ -352,23 +350,34 @@ class ShardServers:
                     addresses = self._others(shard, calls.values(), terms)
                 is_due = bool(completions)
                 if addresses and not is_due:
-                    quiet_time = math.inf if terms.is_job else start_time
                     is_due = self._take_hedge(calls.values(), quiet_time)
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
-                        self._states.avoid(calls.values())
-                        self._states.note_other_files(changed)
+                        self._note_answer(calls.values(), failures)
                         return outcome
-                    failure = _choose(failure, outcome)
+                    failures[address] = outcome
                     if not outcome.is_local:
-                        return failure
-                    changed += [address] * isinstance(outcome.error, IndexChangedError)
+                        return _choose(failures)
                     self._states.avoid([address])
         finally:
             for task in calls:
                 task.cancel()
-        return failure
+        return _choose(failures) if failures else None
+
+    def _begin_call(
+        self, address: str, message: bytes, terms: _Terms
+    ) -> "asyncio.Task[bytes | _Failure]":
+        call = asyncio.create_task(self._call(address, message, terms))
+        self._states.count_call(address, call)
+        return call
+
+    def _note_answer(self, slow: Iterable[str], failures: Mapping[str, _Failure]) -> None:
+        """Note that a replica has answered before slow servers, and what others have not."""
+        self._states.avoid(slow)
+        for address, failure in failures.items():
+            if isinstance(failure.error, IndexChangedError):
+                self._states.note_other_files(address)
 
     def _ordered(self, shard: int, terms: _Terms) -> list[str]:
         """Return the replicas to ask, one after another."""
@@ -384,15 +393,16 @@ class ShardServers:
         """The seconds to wait for a reply until another replica may be asked."""
         return self._hedge_seconds if self._hedges_left >= 1 else _QUIET_SECONDS
 
-    def _take_hedge(self, waiting: Collection[str], start_time: float) -> bool:
+    def _take_hedge(self, waiting: Collection[str], quiet_time: float) -> bool:
         """Take a hedge from the budget; return whether to ask another replica.
 
-        waiting: the servers that have not replied yet. start_time: when the call began.
+        waiting: the servers that have not replied yet. quiet_time: when the call began, infinity if
+            its servers may be silent.
         """
         now = time.monotonic()
         seconds, self._refill_time = now - self._refill_time, now
         self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
-        is_quiet = now - self._states.last_reply_time(waiting, start_time) >= _QUIET_SECONDS
+        is_quiet = now - self._states.last_reply_time(waiting, quiet_time) >= _QUIET_SECONDS
         if self._hedges_left >= 1 or is_quiet:
             self._hedges_left = max(0.0, self._hedges_left - 1)
             self._meter.add_hedge()
@@ -502,16 +512,18 @@ class ShardServers:
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
 
 
-def _choose(before: _Failure | None, latest: _Failure) -> _Failure:
-    """Return the failure of a call to tell, given the one of the replicas before and the latest.
+def _choose(failures: Mapping[str, _Failure]) -> _Failure:
+    """Return the failure of a call to tell, given those of the replicas, the latest one last.
 
     A server that has said why it is late, or that the index has changed, says more than those that
     do not reply or refuse.
     """
-    if before is None or not isinstance(before.error, LateError | IndexChangedError):
-        return latest
-    is_vague = latest.is_local or isinstance(latest.error, LateError | UnavailableError)
-    return before if is_vague else latest
+    first, *later = failures.values()
+    for latest in later:
+        is_vague = latest.is_local or isinstance(latest.error, LateError | UnavailableError)
+        if not (is_vague and isinstance(first.error, LateError | IndexChangedError)):
+            first = latest
+    return first
 
 
 def _outcome_of(error: Exception) -> str:

@@ -268,20 +268,19 @@ class ShardStates:
         else:
             self._damage.pop((address, index, shard), None)
 
-    def note_other_files(self, addresses: Iterable[str]) -> None:
-        """Note servers without the shard that another replica has answered about.
+    def note_other_files(self, address: str) -> None:
+        """Note a server without the shard that another replica has answered about.
 
         The index may have been replaced meanwhile, so the log has it if that happens repeatedly.
         """
-        for address in addresses:
-            self.avoid([address], _OTHER_FILES)
-            self._mismatches[address] += 1
-            if self._mismatches[address] == _MISMATCHES_LOGGED:
-                self._logged.setdefault(address, set()).add(_OTHER_FILES)
-                self._log.warning(
-                    "a shard server has other files than another replica",
-                    place=self._place_of(address), address=address, reason=_OTHER_FILES,
-                )  # fmt: skip
+        self.avoid([address], _OTHER_FILES)
+        self._mismatches[address] += 1
+        if self._mismatches[address] == _MISMATCHES_LOGGED:
+            self._logged.setdefault(address, set()).add(_OTHER_FILES)
+            self._log.warning(
+                "a shard server has other files than another replica",
+                place=self._place_of(address), address=address, reason=_OTHER_FILES,
+            )  # fmt: skip
 
     def avoid(
         self, addresses: Iterable[str], reason: str = _SLOW, seconds: float = _AVOID_SECONDS

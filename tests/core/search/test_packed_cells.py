@@ -117,13 +117,13 @@ def test_points_that_are_left_out_for_several_reasons_are_not_found(search: Sear
         index.query(vectors[:5], **options)
     assert bool(copies_of(index.engine)) == (search != "exact")
     first, second, third = np.flatnonzero(colours == 0)[:3].tolist()
-    for row, others in ((first, [second]), (second, [third]), (third, [first, second])):
+    for row, extras in ((first, [second]), (second, [third]), (third, [first, second])):
         shown = index.query(
-            vectors[row : row + 1], exclude_ids=[row], already_shown=others, **options
+            vectors[row : row + 1], exclude_ids=[row], already_shown=extras, **options
         )
-        alike = index.query(like=[row], exclude_ids=others, **options)
+        alike = index.query(like=[row], exclude_ids=extras, **options)
         for result in (shown, alike):
-            assert not {row, *others} & {*result.ids[0].tolist()}
+            assert not {row, *extras} & {*result.ids[0].tolist()}
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60), st.data())

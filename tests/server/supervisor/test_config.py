@@ -141,6 +141,17 @@ def test_options_of_shards_that_contradict_one_another(options: dict[str, Any], 
         Config(**options)
 
 
+def test_replaced_files_stay_for_shard_servers_on_other_machines() -> None:
+    servers = {**_ROUTER, "data_dir": "indexes"}
+    assert load(servers, {}, None).retain == 600
+    assert load({**servers, "retain": 0.0}, {}, None).retain == 0
+    ray = {"engine": "ray", "ray_address": "a:1", "data_dir": "indexes", "shards": 2}
+    assert load(ray, {}, None).retain == 600
+    for local in ({"data_dir": "indexes"}, {"data_dir": "indexes", "shards": 2}, _ROUTER):
+        assert load(local, {}, None).retain == 0
+    assert load({**servers, "read_only": True}, {}, None).retain == 0
+
+
 def test_a_cluster_of_ray_takes_what_shard_servers_of_others_take() -> None:
     options: dict[str, Any] = {**_RAY, "cluster_token": "t", "replicas": 2}
     config = Config(**options, cluster_ca="file")
