@@ -65,10 +65,10 @@ def check_whole(manifest: Manifest) -> None:
     if manifest.shards:
         raise UnsupportedError(
             "index",
-            f"the index is divided among {len(manifest.shards)} shards: queries and evaluations"
-            " need a server with --shards, and all other calls a whole index, which"
-            " divgrpc reshard FOLDER --shards 1 makes (an index that was written to cannot be"
-            " divided again)",
+            f"the index is divided among {len(manifest.shards)} shards: a server with --shards"
+            " reads it, and nothing writes to it or diagnoses it; for that, build it again without"
+            " --shards, or make it whole with divgrpc reshard FOLDER --shards 1 (after a write, it"
+            " cannot be divided again)",
         )
 
 

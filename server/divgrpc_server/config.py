@@ -242,7 +242,11 @@ class Config:
             ("tokens", is_shard and self.tokens, "are for clients, whom no shard server serves"),
             ("log_place", self.log_place and not is_shard, "is for shard servers: leave it out"),
             ("shard_servers", asks and not token, "needs cluster_token, which they expect"),
-            ("replicas", asks and self.replicas > 1, "is for servers that this one starts"),
+            (
+                "replicas",
+                asks and self.replicas > 1,
+                "is for servers that this one starts: put | in shard_servers",
+            ),
             ("cluster_token", token and is_alone, "needs shard_servers, role shard or engine ray"),
             ("cluster_ca", self.cluster_ca and not (asks or is_ray), "needs shard_servers or ray"),
             ("cluster_name", self.cluster_name and not self.cluster_ca, "needs cluster_ca"),

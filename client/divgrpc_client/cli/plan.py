@@ -21,6 +21,8 @@ _UNITS: Final = {
 }
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([A-Za-z]*)")
 _KB, _GB = _UNITS["kB"], _UNITS["GB"]
+# Sizes below this are in megabytes.
+_MB_SHOWN_MAX: Final = 1_000
 
 
 def add_plan(verb: argparse.ArgumentParser) -> None:
@@ -82,8 +84,8 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
     total = plan.rows * plan.point_bytes
     lines = [
         ("points", f"{plan.rows:,} of {plan.dims:,} dimensions"),
-        ("memory", f"{plan.point_bytes:,} bytes a point, {total / _GB:,.1f} GB in all"),
-        ("disk", f"{plan.disk_bytes / _GB:,.1f} GB while a build replaces the index"),
+        ("memory", f"{plan.point_bytes:,} bytes a point, {_size(total)} in all"),
+        ("disk", f"{_size(plan.disk_bytes)} while a build replaces the index"),
     ]
     if plan.shards == 1:
         servers = "the server"
@@ -94,7 +96,7 @@ def _lines(plan: "Plan") -> list[tuple[str, str]]:
             *lines,
             ("shards", "none: one machine holds the index, and answers faster than shards"),
             ("machines", f"{plan.machines}: {servers}"),
-            ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
+            ("a server", f"{_size(plan.shard_bytes)} while a new generation opens"),
         ]
     return [*lines, *_shard_lines(plan)]
 
@@ -105,13 +107,13 @@ def _shard_lines(plan: "Plan") -> list[tuple[str, str]]:
     addresses_text = f"{count:,} addresses, {plan.replicas} for each shard"
     return [
         ("shards", f"{plan.shards:,} of {plan.points_per_shard:,} points"),
-        ("or none", f"on a machine of {plan.whole_machine_bytes / _GB:,.1f} GB or more"),
+        ("or none", f"on a machine of {_size(plan.whole_machine_bytes)} or more"),
         ("machines", f"{plan.machines:,}: {count:,} shard servers and one that routes"),
-        ("a server", f"{plan.shard_bytes / _GB:,.1f} GB while a new generation opens"),
-        ("a router", f"{plan.router_bytes / _GB:,.1f} GB"),
+        ("a server", f"{_size(plan.shard_bytes)} while a new generation opens"),
+        ("a router", f"{_size(plan.router_bytes)}"),
         (
             "a cache",
-            f"{plan.cache_bytes / _GB:,.1f} GB of disk on the machine of a shard server with"
+            f"{_size(plan.cache_bytes)} of disk on the machine of a shard server with"
             " --cache-dir, while a build replaces the index",
         ),
         (
@@ -123,10 +125,16 @@ def _shard_lines(plan: "Plan") -> list[tuple[str, str]]:
         ("time", f"p50 about {plan.p50_ms:,.0f} ms, p99 about {plan.p99_ms:,.0f} ms a query"),
         (
             "options",
-            f"--shards {plan.shards} --shard-servers ADDRESSES --cluster-token FILE, with"
-            f" {addresses_text}",
+            f"--shards {plan.shards} --shard-servers ADDRESSES --cluster-token FILE"
+            f" --cluster-ca FILE, with {addresses_text}",
         ),
     ]
+
+
+def _size(number: int) -> str:
+    """Return a number of bytes in gigabytes, or megabytes if they are few."""
+    mb = number / _UNITS["MB"]
+    return f"{number / _GB:,.1f} GB" if mb >= _MB_SHOWN_MAX else f"{mb:,.0f} MB"
 
 
 def _with_count(count: int, noun: str) -> str:

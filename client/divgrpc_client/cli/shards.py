@@ -42,13 +42,18 @@ def reshard(arguments: argparse.Namespace) -> None:
       divgrpc reshard indexes/shoes --shards 4 --json
     """
     with options.with_extra("reshard", "dividing indexes", "server"):
-        from divgrpc.errors import IndexNotFoundError, invalid
+        from divgrpc.errors import IndexDamagedError, IndexNotFoundError, invalid
         from divgrpc.sharding.files import divide_index
     try:
         with session.bar(arguments, "shards") as on_progress:
             info = divide_index(arguments.folder, arguments.shards, on_progress=on_progress)
     except IndexNotFoundError:
         raise invalid("folder", _rule_for(arguments.folder)) from None
+    except IndexDamagedError as error:
+        root = Path(arguments.folder).absolute().parent
+        raise IndexDamagedError(
+            f"{arguments.folder}: {error}; divgrpc doctor {root} names the damaged files"
+        ) from None
     _show(info, as_json=arguments.json)
 
 

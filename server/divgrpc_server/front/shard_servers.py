@@ -40,6 +40,7 @@ from divgrpc_server.front.shard_openings import ShardOpenings
 from divgrpc_server.front.shard_states import ShardStates, is_channel_closed
 from divgrpc_server.front.shard_statuses import (
     ELSEWHERE,
+    advice_on,
     describe_call,
     is_answer,
     is_unreachable,
@@ -441,7 +442,8 @@ class ShardServers:
             await ask(message, timeout=_SILENCE_SECONDS, metadata=self._metadata)
         except aio.AioRpcError as error:
             if is_unreachable(error):
-                self._states.note_fault(address, "unreachable", error.details() or "")
+                reason = advice_on(error) or error.details() or ""
+                self._states.note_fault(address, "unreachable", reason)
             return refusal_in(error)
         except asyncio.CancelledError:
             if not is_channel_closed():
@@ -469,7 +471,9 @@ class ShardServers:
             self._hedge_seconds = min(seconds, _SILENCE_SECONDS)
             self._durations.clear()
 
-    def _failure_of_grpc(self, status: status_pb2.Status, address: str) -> _Failure:
+    def _failure_of_grpc(
+        self, error: aio.AioRpcError, status: status_pb2.Status, address: str
+    ) -> _Failure:
         """Return what a status of gRPC itself means, which has no details."""
         if status.code == code_pb2.CANCELLED:
             # The server has more calls than it may have, or ends.
@@ -478,7 +482,7 @@ class ShardServers:
             rule = "the messages to a shard are too large; send fewer rows at a time"
             return _Failure(ReplyTooLargeError(rule), False)
         # Nothing listens there, or the connection was lost.
-        self._states.note_fault(address, "unreachable", status.message)
+        self._states.note_fault(address, "unreachable", advice_on(error) or status.message)
         return _Failure(UnavailableError("a shard server cannot be reached"), True)
 
     def _failure(
@@ -504,7 +508,7 @@ class ShardServers:
             refusal = RefusedError(status.SerializeToString())
             return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
         if status.code in (code_pb2.CANCELLED, *ELSEWHERE):
-            return self._failure_of_grpc(status, address)
+            return self._failure_of_grpc(error, status, address)
         if is_answer(status):
             self._states.note_reply(address, None)
             return _Failure(RefusedError(status.SerializeToString()), False)

@@ -23,7 +23,7 @@ from divgrpc.types.shards import ReplicaInfo, ReplicaState
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import MissingPlace, ShardsMissingError
 from divgrpc_server.front.meter import ShardMeter
-from divgrpc_server.front.shard_statuses import describe_connection
+from divgrpc_server.front.shard_statuses import advice_on
 from divgrpc_server.front.standard_services import HEALTH
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
@@ -151,10 +151,11 @@ class ShardStates:
             reply = await check(b"", timeout=_CHECK_SECONDS)
             status = health_pb2.HealthCheckResponse.FromString(reply).status
         except (aio.AioRpcError, DecodeError) as error:
-            text = "not understood"
+            text, advice = "not understood", ""
             if isinstance(error, aio.AioRpcError):
-                text = describe_connection(error)
-            self.note_fault(address, "unreachable", f"it does not reply to health checks: {text}")
+                text, advice = error.code().name, advice_on(error)
+            reason = advice or f"it does not reply to health checks: {text}"
+            self.note_fault(address, "unreachable", reason)
         except asyncio.CancelledError:
             if not is_channel_closed():
                 raise

@@ -51,11 +51,10 @@ def describe_call(error: aio.AioRpcError) -> str:
     return f"{error.code().name}: {status_of_call(error).message}"
 
 
-def describe_connection(error: aio.AioRpcError) -> str:
-    """Return the code of a call that met no server, and what to change if that is known."""
+def advice_on(error: aio.AioRpcError) -> str:
+    """Return what to change after a call that met no server, "" if that is not known."""
     detail = error.details() or ""
-    advice = next((text for sign, text in _CAUSES if sign in detail), "")
-    return f"{error.code().name}{advice and '; '}{advice}"
+    return next((text for sign, text in _CAUSES if sign in detail), "")
 
 
 def is_answer(status: status_pb2.Status) -> bool:

@@ -81,6 +81,22 @@ def test_a_folder_without_an_index_is_refused_with_a_hint(
     )
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_damaged_index_is_not_divided_and_the_message_says_who_knows_more(
+    folder: Path, capsys: pytest.CaptureFixture[str], shards: int
+) -> None:
+    """Neither a whole index, nor one that is divided already."""
+    if shards > 1:
+        assert run("reshard", folder, "--shards", shards) == 0
+    current = folder / (folder / "CURRENT").read_text().strip()
+    (vectors, *_) = current.rglob("vectors.npy")
+    vectors.write_bytes(vectors.read_bytes()[:-1] + b"?")
+    assert run("reshard", folder, "--shards", 3) != 0
+    error = capsys.readouterr().err
+    assert error.startswith(f"divgrpc: {folder}: array vectors does not match its checksum; ")
+    assert f"divgrpc doctor {folder.parent} names the damaged files" in error
+
+
 def test_an_index_on_shards_gets_another_number_of_them(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
