@@ -24,6 +24,7 @@ from divgrpc_protos.v1 import diverse_index_pb2, shard_index_pb2
 from divgrpc_server.codec import subjects
 from divgrpc_server.codec.staged_folders import parse_preparation
 from divgrpc_server.codec.statuses import (
+    LateError,
     MessageTooLargeError,
     ReplicaBehindError,
     ShardsMissingError,
@@ -114,7 +115,7 @@ class _Call(NamedTuple):
     method: str
     start: float
     request_id: str
-    context: _Context
+    peer: str
     span: CallSpan
     admission: Call
 
@@ -377,7 +378,8 @@ class Service:
         remaining = context.time_remaining()
         deadline = math.inf if remaining is None else start + remaining
         admission = self._gate.call(method, context, tag, deadline)
-        call = _Call(method, start, request_id, context, span, admission)
+        # gRPC forgets the peer of a call that was cancelled.
+        call = _Call(method, start, request_id, context.peer(), span, admission)
         try:
             answer = await self._gate.serve(call.admission, metadata, serve)
         except BaseException as error:
@@ -407,10 +409,10 @@ class Service:
         answer: object = None,
     ) -> None:
         """Count and log a call that has ended, and end its span; log writes for the audit."""
-        method, start, request_id, context, span, admission = call
+        method, start, request_id, peer, span, admission = call
         seconds = time.monotonic() - start
         self._meter.end(method, code, seconds, status)
-        peer, trace, caller = context.peer(), span.trace, admission.caller
+        trace, caller = span.trace, admission.caller
         self._access.add(
             method, code, seconds, request_id, peer,
             subject=subject, refusal=_refusal_of(status), trace=trace, caller=caller,
@@ -425,8 +427,9 @@ class Service:
         if isinstance(error, RefusedError):
             return error.status
         if isinstance(error, asyncio.CancelledError):
-            code = code_pb2.DEADLINE_EXCEEDED if is_late else code_pb2.CANCELLED
-            return status_pb2.Status(code=code)
+            if not is_late:
+                return status_pb2.Status(code=code_pb2.CANCELLED)
+            error = LateError("the deadline passed before the call ended")
         return explain(error, tag, self._log)
 
     def _identify(self, metadata: "Iterable[tuple[str, str | bytes]]") -> tuple[str, Trace | None]:

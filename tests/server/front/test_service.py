@@ -261,6 +261,7 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
 
     (line,) = map(json.loads, asyncio.run(scene()).splitlines())
     assert (line["method"], line["code"], line["request_id"]) == ("Query", code, "leaver")
+    assert line.get("reason") == (None if remaining else "LATE")
 
 
 def test_a_builder_is_released_if_its_caller_has_left() -> None:
