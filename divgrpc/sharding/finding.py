@@ -42,6 +42,8 @@ _AGAIN_SHARE: Final = 0.003
 # Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
 _COUNT_BYTES_MAX: Final = 4 << 20
 _NO_KEYS: Final = np.empty(0, np.int64)
+# What `PoolGrowth.factor` may return.
+GROWTHS: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +243,8 @@ class Finder:
     has_terms: whether codes estimate distances (`Hashing.terms`).
     row_bytes: number of bytes of the vector of a dense point, or of the mean sparse point.
     attributes: (a,) numbers of attributes whose values shards send with vectors.
+    growth: how many times as many vectors as `first_vectors` are asked for (`PoolGrowth`).
+    vectors_max: the vectors of further candidates are asked for if these are at most so many.
     values: the messages with these values so far, as `layouts.values_reply`, each with its shard.
     """
 
@@ -255,9 +259,11 @@ class Finder:
         has_terms: bool,
         row_bytes: int,
         attributes: npt.NDArray[np.int32],
+        growth: int,
+        vectors_max: int,
     ) -> None:
         self.values: list[tuple[int, Buffer]] = []
-        self._attributes = attributes
+        self._attributes, self._growth, self._vectors_max = attributes, growth, vectors_max
         self._shards = [shard for shard, count in enumerate(rows) if count]
         self._transcript, self._has_terms, self._row_bytes = transcript, has_terms, row_bytes
         self._merger, self._whole_plan, self._plan = merger, plan, plan.kernel
@@ -305,6 +311,27 @@ class Finder:
         return min(n_hashed, plan.pool_limit or plan.candidates_limit or n_hashed)
 
     # Questions.
+
+    def _inquire(self, query: HashedQuery, how: int, rule: int, amounts: _Amounts) -> _Inquiry:
+        """Return an inquiry for the vectors that this call has asked for, or for those of `growth`.
+
+        amounts: as in `_Inquiry`, but with all vectors that may be wanted. Another thread, or this
+            one before, may have begun the call with another growth.
+        """
+        first = self.first_vectors
+
+        def limit(growth: int) -> _Amounts:
+            growth = growth if growth * first <= self._vectors_max else 1
+            return amounts._replace(vectors=min(amounts.vectors, growth * first))
+
+        def has_asked(amounts: _Amounts) -> bool:
+            share = amounts.share(len(self._shards))
+            return self._transcript.has_asked("find", self._message(query, how, share))
+
+        limited = limit(self._growth)
+        if first < amounts.vectors and not (self._transcript.is_empty or has_asked(limited)):
+            limited = next(filter(has_asked, map(limit, GROWTHS)), limited)
+        return _Inquiry(query, how, rule, limited)
 
     def _ask(self, inquiry: _Inquiry) -> Replies | None:
         """Ask all shards for their share, and return the replies."""
@@ -396,8 +423,7 @@ class Finder:
     ) -> Candidates | None:
         """Return at most `most` candidates, of the best `limit` points of all shards."""
         check_bytes(min(most, self._vectors), self._row_bytes)
-        amounts = _Amounts(limit, min(most, self.first_vectors))
-        inquiry = _Inquiry(query, how, rule, amounts)
+        inquiry = self._inquire(query, how, rule, _Amounts(limit, most))
         received = self._ask(inquiry)
         if received is None:
             return None
@@ -421,8 +447,9 @@ class Finder:
         most = self._widest(min(plan.hash_limit or self._open, self._open))
         # A sample of all points that are found is taken of the samples of the shards.
         limit = plan.hash_limit if plan.uniform else 0
-        amounts = _Amounts(limit, min(most, self.first_vectors), plan.min_points, enough)
-        inquiry = _Inquiry(query, TABLES, rule, amounts)
+        amounts = _Amounts(limit, most, plan.min_points, enough)
+        inquiry = self._inquire(query, TABLES, rule, amounts)
+        amounts = inquiry.amounts
         received = self._ask(inquiry)
         if received is None:
             return None

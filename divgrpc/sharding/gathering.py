@@ -33,8 +33,10 @@ from divgrpc.sharding.finding import (
 )
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.held_points import HeldPoints
+from divgrpc.sharding.layouts import VECTOR_BYTES_MAX
 from divgrpc.sharding.merging import Candidates, Form, Merger
 from divgrpc.sharding.messages import Buffer
+from divgrpc.sharding.pool_growth import PoolGrowth
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
@@ -124,6 +126,9 @@ class GatheringSearcher(Searcher):
         self._has_terms, self._row_bytes = "scan_terms" in names, row_bytes
         self._merger = Merger(self._form)
         self._hashed: dict[tuple[Any, ...], HashedQuery] = {}
+        self._growth = PoolGrowth()
+        # Maximum number of candidates of each row whose vectors are asked for at first.
+        self._vectors_max = 0
         self._held = HeldPoints(
             dims, lambda points: Searcher(self._shared | points, self._build, dims)
         )
@@ -157,6 +162,7 @@ class GatheringSearcher(Searcher):
     def _answer(self, queries: Rows, plan: QueryPlan, passing: PassingRows | None) -> Answers:
         open_points = sum(self._rows) if passing is None else passing.count
         check_rows(len(queries), plan.kernel, open_points, self._row_bytes)
+        self._vectors_max = VECTOR_BYTES_MAX // max(1, self._row_bytes * len(queries))
         return super()._answer(queries, plan, passing)
 
     def rows_together(self, plan: QueryPlan, open_points: int) -> int:
@@ -228,7 +234,8 @@ class GatheringSearcher(Searcher):
         """
         finder = Finder(
             self._rows, self.transcript, self._merger, plan, passing, has_terms=self._has_terms,
-            row_bytes=self._row_bytes, attributes=self.attributes,
+            row_bytes=self._row_bytes, attributes=self.attributes, growth=self._growth.factor(plan),
+            vectors_max=self._vectors_max,
         )  # fmt: skip
         hashed = self._hash(queries, plan, passing)
         # Other rows may lack replies too. What is asked for these rows goes with their messages.
@@ -239,13 +246,15 @@ class GatheringSearcher(Searcher):
         self._values += finder.values
         for row, candidates in enumerate(candidate_sets):
             assert candidates is not None  # noqa: S101  # no reply is missing
-            self._select_from(candidates, row, plan, answers, finder.first_vectors)
+            size = finder.first_vectors
+            self._select_from(candidates, row, plan, answers, size)
             while wider := _wider_pool(candidates, row, plan, answers):
-                grown = finder.find(hashed[row], wider)
+                size, grown = wider, finder.find(hashed[row], wider)
                 if grown is None:
                     is_complete = False
                     break
-                self._select_from(grown, row, _with_pool(plan, row, answers, wider), answers, wider)
+                self._select_from(grown, row, _with_pool(plan, row, answers, size), answers, size)
+            self._growth.note(plan, finder.first_vectors, size)
         if not is_complete:
             self.transcript.check()
 

@@ -85,6 +85,15 @@ class Transcript:
                 replies[shard] = reply
         return replies if is_complete else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no reply is known."""
+        return not self._replies
+
+    def has_asked(self, name: str, message: bytes) -> bool:
+        """Return whether a round had this message."""
+        return (name, message) in self._replies
+
     def count_missing(self, name: str) -> int:
         """Return how many messages of an operation lack replies, of the shard with most of them."""
         return max(map(len, self._missing.get(name, {}).values()), default=0)

@@ -1,6 +1,7 @@
 """Benchmark of a router and its shards in one process."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,8 @@ _SEARCHES: Final[tuple[tuple[HashFamily, tuple[Search, ...]], ...]] = (
     ("cells", ("tables",)),
 )
 _FLOAT32_BYTES: Final = 4
+# The norm of the noise in a near-copy. Two of them then have a cosine of about 1 / (1 + .14 ** 2).
+_NOISE: Final = 0.14
 
 
 @benchmark(
@@ -39,6 +42,7 @@ _FLOAT32_BYTES: Final = 4
     shards=Option([4, 16], "numbers of shards"),
     candidates=Option(200, "candidates of the selector"),
     k=Option(10, "results"),
+    copies=Option(1, "near-copies of each point, which replace other points"),
 )
 def sharded_answers(options: Options) -> Iterator[Output]:
     """Answers over shards: their rounds, bytes and time, compared with one index, in process.
@@ -53,6 +57,8 @@ def sharded_answers(options: Options) -> Iterator[Output]:
     the time in which one shard answers its first message, divided by that of the whole index.
     """
     points = load(options.points, options.queries)
+    if options.copies > 1:
+        points = _crowd(points, options.copies)
     yield Table("Answers over shards", points.described())
     for family, searches in _SEARCHES:
         index = Index.build(points.base, hash_family=family)
@@ -65,6 +71,16 @@ def sharded_answers(options: Options) -> Iterator[Output]:
                 with threadpool_limits(1):
                     row = comparison.row(points, search, options)
                 yield {"family": family, "search": search, "shards": shards, **row}
+
+
+def _crowd(points: Points, copies: int) -> Points:
+    """Return as many points, in groups of near-copies whose cosines are about .98."""
+    stories, (rows, dims) = points.base[::copies], points.base.shape
+    base = np.repeat(stories, copies, axis=0)[:rows]
+    noise = np.random.default_rng(0).standard_normal(base.shape, np.float32)
+    base += noise * np.float32(_NOISE / dims**0.5)
+    base /= np.linalg.norm(base, axis=1, keepdims=True)
+    return replace(points, name=f"{points.name} in groups of {copies} near-copies", base=base)
 
 
 class _Comparison:
