@@ -293,8 +293,9 @@ def test_rows_that_near_copies_crowd_ask_in_the_same_rounds(more: dict[str, Any]
 
 
 def rounds_of(pieces: DividedIndex, request: Request) -> int:
-    exchanges: list[Exchange] = []
-    while isinstance(step := pieces.router.go_on(request, exchanges), Round):
+    """Return how many rounds an answer takes of a router that has answered nothing yet."""
+    exchanges, router = list[Exchange](), pieces.new_router()
+    while isinstance(step := router.go_on(request, exchanges), Round):
         messages = step.messages.items()
         replies = {shard: pieces.shards[shard].ask(step.name, part) for shard, part in messages}
         exchanges.append(Exchange(step, replies))
