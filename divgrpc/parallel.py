@@ -76,21 +76,21 @@ class _BlasLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._limits: Any = None
+        self._limits: list[Any] = []
 
     def begin(self) -> None:
         """Begin a block."""
         with self._lock:
-            if not self._blocks:
-                self._limits = threadpool_limits(1, user_api="blas")
+            # A library may have been loaded since the first block began.
+            self._limits.append(threadpool_limits(1, user_api="blas"))
             self._blocks += 1
 
     def end(self) -> None:
         """End a block."""
         with self._lock:
             self._blocks -= 1
-            if not self._blocks:
-                self._limits.restore_original_limits()
+            while not self._blocks and self._limits:
+                self._limits.pop().restore_original_limits()
 
 
 _blas_limit: Final = _BlasLimit()

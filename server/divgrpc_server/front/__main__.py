@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, Literal
 
@@ -50,6 +49,8 @@ from divgrpc_server.logging.logs import AccessLog, Logger
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
+# After this, a message is sent again for which the control channel had no room.
+_FULL_SECONDS: Final = 0.05
 _WRONG_SERVER: Final = "this is a shard server: call the server with --shards that asks this one"
 # Maximum number of bytes that a router may send to a shard server at once.
 _ASK_BYTES_MAX: Final = 64 << 20
@@ -92,7 +93,7 @@ class Front:
         self._shards: ShardServers | None = None
         if config.shards > 1:
             meter = ShardMeter(page, config.fronts)
-            self._shards = ShardServers(config, process.secret, log, meter)
+            self._shards = ShardServers(config, process.secret, log, meter, os.getpid())
         self._tracer = tracer_of(os.environ, self._name, log)
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)
@@ -270,8 +271,13 @@ class Front:
         return IndexFolder(self._process.root / index).pointer_stamp()
 
     def _send(self, message: control.Message) -> None:
-        with suppress(OSError):
+        """Send a message, once the supervisor has read enough of those before it."""
+        try:
             self._process.channel.send(message)
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(_FULL_SECONDS, self._send, message)
+        except OSError:
+            pass  # the supervisor is gone, and this process ends with it
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -80,10 +80,13 @@ _DURATIONS: Final = 128
 _SILENCE_SECONDS: Final = 1.0
 _HEDGES_SHARE: Final = 0.1
 _HEDGES_MAX: Final = 20.0
-# A call that meets a server without a reply to any call for so long may be hedged anyway. A server
-# that is slow with all calls is no reason to ask others for all of them.
-_QUIET_SECONDS: Final = 0.5
+# A call that meets a server without a reply to any call for so long, and for twice the time after
+# which calls are hedged, may be hedged anyway. A server that is slow with all calls is no reason to
+# ask others for all of them.
+_QUIET_SECONDS_MIN: Final = 0.5
+_QUIET_FACTOR: Final = 2.0
 _SHARE_OF_QUICK: Final = 0.95
+_UNANSWERED: Final = "it has not answered the latest call"
 _CHANGED: Final = (
     "the index was replaced meanwhile, or shard servers have another data folder: ask again, and if"
     " that does not help, check that --data-dir of all shard servers is the folder of this server"
@@ -117,8 +120,14 @@ class _Terms(NamedTuple):
 class ShardServers:
     """The shard servers that the latest topology names."""
 
-    def __init__(self, config: Config, secret: str, log: Logger, meter: ShardMeter) -> None:
-        """Take the token of the cluster, `secret`."""
+    def __init__(
+        self, config: Config, secret: str, log: Logger, meter: ShardMeter, preference: int = 0
+    ) -> None:
+        """Take the token of the cluster, `secret`.
+
+        preference: of replicas with as many calls, the one with this number, modulo how many there
+            are, is asked first. Processes with different numbers share the load.
+        """
         self._log = log
         self._metadata = (("authorization", f"Bearer {secret}"),)
         self._meter = meter
@@ -132,7 +141,9 @@ class ShardServers:
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
-        self._states = ShardStates(replicas, self._channel, self._probe, meter, log)
+        self._states = ShardStates(
+            replicas, self._channel, self._probe, meter, log, preference=preference
+        )
         self._openings = ShardOpenings(
             self._send_preparation, self._addresses_of, self._states,
             config.worker_wait, log,
@@ -355,12 +366,12 @@ class ShardServers:
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
-                        self._note_answer(calls.values(), failures)
+                        self._note_answer(calls.values(), failures, message)
                         return outcome
                     failures[address] = outcome
                     if not outcome.is_local:
                         return _choose(failures)
-                    self._states.avoid([address])
+                    self._states.avoid([address], _UNANSWERED)
         finally:
             for task in calls:
                 task.cancel()
@@ -373,12 +384,14 @@ class ShardServers:
         self._states.count_call(address, call)
         return call
 
-    def _note_answer(self, slow: Iterable[str], failures: Mapping[str, _Failure]) -> None:
+    def _note_answer(
+        self, slow: Iterable[str], failures: Mapping[str, _Failure], message: bytes
+    ) -> None:
         """Note that a replica has answered before slow servers, and what others have not."""
         self._states.avoid(slow)
         for address, failure in failures.items():
             if isinstance(failure.error, IndexChangedError):
-                self._states.note_other_files(address)
+                self._states.note_other_files(address, message)
 
     def _ordered(self, shard: int, terms: _Terms) -> list[str]:
         """Return the replicas to ask, one after another."""
@@ -392,7 +405,12 @@ class ShardServers:
     @property
     def _hedge_timeout(self) -> float:
         """The seconds to wait for a reply until another replica may be asked."""
-        return self._hedge_seconds if self._hedges_left >= 1 else _QUIET_SECONDS
+        return self._hedge_seconds if self._hedges_left >= 1 else self._quiet_seconds
+
+    @property
+    def _quiet_seconds(self) -> float:
+        """The seconds without a reply after which a server counts as silent."""
+        return max(_QUIET_SECONDS_MIN, _QUIET_FACTOR * self._hedge_seconds)
 
     def _take_hedge(self, waiting: Collection[str], quiet_time: float) -> bool:
         """Take a hedge from the budget; return whether to ask another replica.
@@ -403,7 +421,7 @@ class ShardServers:
         now = time.monotonic()
         seconds, self._refill_time = now - self._refill_time, now
         self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
-        is_quiet = now - self._states.last_reply_time(waiting, quiet_time) >= _QUIET_SECONDS
+        is_quiet = now - self._states.last_reply_time(waiting, quiet_time) >= self._quiet_seconds
         if self._hedges_left >= 1 or is_quiet:
             self._hedges_left = max(0.0, self._hedges_left - 1)
             self._meter.add_hedge()
@@ -519,15 +537,20 @@ class ShardServers:
 def _choose(failures: Mapping[str, _Failure]) -> _Failure:
     """Return the failure of a call to tell, given those of the replicas, the latest one last.
 
-    A server that has said why it is late, or that the index has changed, says more than those that
-    do not reply or refuse.
+    A server that has said why it is late, that the index has changed, or that files are damaged,
+    says more than those that do not reply or refuse.
     """
     first, *later = failures.values()
     for latest in later:
         is_vague = latest.is_local or isinstance(latest.error, LateError | UnavailableError)
-        if not (is_vague and isinstance(first.error, LateError | IndexChangedError)):
+        if not (is_vague and _says_much(first.error)):
             first = latest
     return first
+
+
+def _says_much(error: Exception) -> bool:
+    is_damage = isinstance(error, RefusedError) and error.status.code == code_pb2.DATA_LOSS
+    return is_damage or isinstance(error, LateError | IndexChangedError)
 
 
 def _outcome_of(error: Exception) -> str:

@@ -40,7 +40,7 @@ _OTHER_FILES: Final = (
     "it does not have the shards of the index that another replica has: its --data-dir must be the"
     " folder of the server that clients call"
 )
-_MISMATCHES_LOGGED: Final = 3
+_MISMATCH_SECONDS: Final = 3.0
 _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
@@ -79,15 +79,18 @@ class ShardStates:
         probe: Callable[[str, bytes], Awaitable[str | None]],
         meter: ShardMeter,
         log: Logger,
+        *,
+        preference: int,
     ) -> None:
         """Take how many servers each place should have, 0 for those of the topology.
 
         channel: returns the connection to an address.
         probe: sends a message to an address, and returns why the server refuses it, "" if it
             answers, None if that is not known. It may answer that there is no such index.
+        preference: as `ShardServers` takes it.
         """
         self._replicas, self._channel, self._probe = replicas, channel, probe
-        self._meter, self._log = meter, log
+        self._meter, self._log, self._preference = meter, log, preference
         self._topology = Topology(0, ())
         # The last addresses of each place that has had any.
         self._last_addresses: dict[int, tuple[str, ...]] = {}
@@ -102,8 +105,9 @@ class ShardStates:
         # The number of calls that each server has now, and when it has last replied to one.
         self._calls: Counter[str] = Counter()
         self._reply_times: dict[str, float] = {}
-        # How often another replica has answered what each server has not, since its last reply.
-        self._mismatches: Counter[str] = Counter()
+        # Since when a server has not had a shard that another replica has answered about: by
+        # address, index and shard.
+        self._mismatches: dict[tuple[str, str, int], float] = {}
         # Servers to ask last: until when, and why.
         self._avoided: dict[str, tuple[float, str]] = {}
         self._changed = asyncio.Event()
@@ -115,7 +119,7 @@ class ShardStates:
         self._topology = topology
         self._last_addresses |= {n: place for n, place in enumerate(topology.places) if place}
         known = self._faults.keys() | self._avoided.keys() | self._losses.keys()
-        known |= self._logged.keys() | self._reply_times.keys() | self._mismatches.keys()
+        known |= self._logged.keys() | self._reply_times.keys()
         self._calls = +self._calls
         for address in known - addresses:
             self._faults.pop(address, None)
@@ -124,7 +128,8 @@ class ShardStates:
             self._losses.pop(address, None)
             self._logged.pop(address, None)
             self._reply_times.pop(address, None)
-            self._mismatches.pop(address, None)
+        mismatches = self._mismatches.items()
+        self._mismatches = {key: since for key, since in mismatches if key[0] in addresses}
         self._damage = {key: text for key, text in self._damage.items() if key[0] in addresses}
         self._changed.set()
 
@@ -227,12 +232,12 @@ class ShardStates:
         self._reply_times[address] = time.monotonic()
         self._faults.pop(address, None)
         self._refusals.pop(address, None)
-        if message is not None:
-            self._mismatches.pop(address, None)
-        if not self._mismatches[address]:
+        if (self._damage or self._mismatches) and message is not None:
+            subject = _subject(address, message)
+            self._damage.pop(subject, None)
+            self._mismatches.pop(subject, None)
+        if not any(key[0] == address for key in self._mismatches):
             self._note_end(address)
-        if self._damage and message is not None:
-            self._damage.pop(_subject(address, message), None)
 
     def note_fault(self, address: str, state: ReplicaState, reason: str) -> None:
         """Note why a server does not serve, and log each reason once until it replies."""
@@ -269,19 +274,26 @@ class ShardStates:
         else:
             self._damage.pop((address, index, shard), None)
 
-    def note_other_files(self, address: str) -> None:
-        """Note a server without the shard that another replica has answered about.
+    def note_other_files(self, address: str, message: bytes) -> None:
+        """Note a server without the shard that another replica has answered a message about.
 
-        The index may have been replaced meanwhile, so the log has it if that happens repeatedly.
+        The index may have been replaced meanwhile, so the log has it if that lasts.
         """
+        subject = _subject(address, message)
+        self._mismatches.setdefault(subject, time.monotonic())
         self.avoid([address], _OTHER_FILES)
-        self._mismatches[address] += 1
-        if self._mismatches[address] == _MISMATCHES_LOGGED:
-            self._logged.setdefault(address, set()).add(_OTHER_FILES)
+        reasons = self._logged.setdefault(address, set())
+        if self._has_other_files(subject) and _OTHER_FILES not in reasons:
+            reasons.add(_OTHER_FILES)
             self._log.warning(
                 "a shard server has other files than another replica",
-                place=self._place_of(address), address=address, reason=_OTHER_FILES,
+                place=self._place_of(address), address=address, index=subject[1],
+                shard=subject[2], reason=_OTHER_FILES,
             )  # fmt: skip
+
+    def _has_other_files(self, subject: tuple[str, str, int]) -> bool:
+        """Whether a server has lacked a shard for a while that another replica has."""
+        return time.monotonic() - self._mismatches.get(subject, math.inf) >= _MISMATCH_SECONDS
 
     def avoid(
         self, addresses: Iterable[str], reason: str = _SLOW, seconds: float = _AVOID_SECONDS
@@ -358,7 +370,8 @@ class ShardStates:
             is_lost = not self.is_reachable(address)
             return is_lost, self._is_avoided(address), self._calls[address]
 
-        return sorted(addresses, key=rank)
+        first = self._preference % max(1, len(addresses))
+        return sorted([*addresses[first:], *addresses[:first]], key=rank)
 
     def replicas(self, index: str, shard: int) -> list[ReplicaInfo]:
         """Describe the servers that have a shard of an index."""
@@ -378,7 +391,10 @@ class ShardStates:
         return ReplicaInfo(address, *(fault or _Fault("serving", "")))
 
     def _with_damage(self, replica: ReplicaInfo, index: str, shard: int) -> ReplicaInfo:
-        damage = self._damage.get((replica.address, index, shard))
+        subject = replica.address, index, shard
+        damage = self._damage.get(subject)
+        if damage is None and self._has_other_files(subject):
+            damage = _OTHER_FILES
         return replica if damage is None else ReplicaInfo(replica.address, "faulty", damage)
 
 

@@ -121,3 +121,47 @@ async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers:
     while len(servers.meter.calls) < 2:
         await asyncio.sleep(0.01)
     assert servers.meter.calls == ["replied", "withdrawn"]
+
+
+@with_servers(hedge_ms=20.0)
+async def test_a_server_is_silent_after_more_than_calls_take(servers: Servers) -> None:
+    """A call without a budget waits until its server is silent."""
+    front = servers.front
+    assert front._hedge_timeout == 0.02
+    front._hedges_left = 0.0
+    assert front._hedge_timeout == front._quiet_seconds == 0.5
+    front._hedge_seconds = 0.9
+    assert front._hedge_timeout == front._quiet_seconds == 1.8
+
+
+@with_servers(hedge_ms=1.0)
+async def test_a_slow_job_takes_hedges_from_the_budget_alone(servers: Servers) -> None:
+    """A server is silent for a while if it works on a part of a build."""
+
+    async def work(message: bytes, _: object) -> bytes:
+        await asyncio.sleep(1.5)
+        return message[::-1]
+
+    addresses = (await servers.start("busy", work), await servers.start("idle", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    servers.front._hedges_left = -5.0
+    assert await servers.front.ask({0: b"ab"}, 10, is_job=True) == {0: b"ba"}
+    assert (servers.calls, servers.meter.hedges) == (["busy"], 0)
+
+
+@with_servers()
+async def test_processes_prefer_different_replicas(servers: Servers) -> None:
+    """A replica that was slow comes last all the same, and then one with more calls."""
+    states, replicas = servers.front._states, ["a", "b", "c"]
+    states.follow(Topology(1, (tuple(replicas),)))
+    for preference, order in ((0, "abc"), (1, "bca"), (5, "cab"), (6, "abc")):
+        states._preference = preference
+        assert "".join(states.ordered(replicas)) == order
+    call = asyncio.ensure_future(asyncio.sleep(0))
+    states.count_call("b", call)
+    assert states.ordered(replicas) == ["a", "c", "b"]
+    states.avoid(["a", "c"])
+    assert states.ordered(replicas) == ["b", "a", "c"]
+    await call
+    await asyncio.sleep(0)
+    assert not +states._calls

@@ -24,6 +24,7 @@ from divgrpc_server.codec.statuses import (
     QueueFullError,
     ShardsMissingError,
 )
+from divgrpc_server.front import shard_states
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.tags import Trace, pack_tag, parse_traceparent
@@ -155,35 +156,67 @@ async def test_a_replaced_index_is_said_at_once(servers: Servers) -> None:
     assert time.monotonic() - start < 1
 
 
-@with_servers()
-async def test_a_replica_answers_for_one_with_another_data_folder(servers: Servers) -> None:
-    """The log names it after a few calls, because a replaced index looks the same for a moment."""
-    behaviours = [fail(IndexChangedError("replaced"))]
+def scripted(behaviours: list[Behaviour]) -> Behaviour:
+    """Return a behaviour that is the last one in a list."""
 
     async def behave(message: bytes, context: Any) -> bytes:  # noqa: ANN401  # of gRPC
         return await behaviours[-1](message, context)
 
-    other = await servers.start("other", behave)
-    good = await servers.start("good", reply)
-    servers.front.follow(Topology(1, ((other, good),)))
-    event = "a shard server has other files than another replica"
-    with capture_logs() as lines:
-        for number in range(1, 6):
-            assert await servers.front.ask({0: request("points", 0)}, 10)
-            replica = servers.front.replicas("points", 0)[0]
-            assert (replica.state, "its --data-dir must be" in replica.reason) == ("avoided", True)
-            assert [line["address"] for line in lines if line["event"] == event] == [other] * (
-                number > 2
-            )
+    return behave
+
+
+def test_a_replica_answers_for_one_with_another_data_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is named after a while, because a replaced index looks the same for a moment."""
+
+    @with_servers()
+    async def scene(servers: Servers) -> None:
+        behaviours = [fail(IndexChangedError("replaced"))]
+        other = await servers.start("other", scripted(behaviours))
+        servers.front.follow(Topology(1, ((other, await servers.start("good", reply)),)))
+        event = "a shard server has other files than another replica"
+
+        async def ask(index: str = "points") -> str:
             servers.front._states._avoided.clear()
-        # It is logged again if it occurs again after an answer.
-        behaviours.append(reply)
-        assert await servers.front.ask({0: request("points", 0)}, 10)
-        behaviours.pop()
-        for _ in range(3):
-            servers.front._states._avoided.clear()
-            assert await servers.front.ask({0: request("points", 0)}, 10)
-        assert [line["event"] for line in lines].count(event) == 2
+            assert await servers.front.ask({0: request(index, 0)}, 10)
+            return servers.front.replicas("points", 0)[0].state
+
+        with capture_logs() as lines:
+            assert [await ask() for _ in range(5)] == ["avoided"] * 5
+            assert not lines
+            monkeypatch.setattr(shard_states, "_MISMATCH_SECONDS", 0.0)
+            assert [await ask() for _ in range(5)] == ["faulty"] * 5
+            # Answers about other indexes say nothing about this one.
+            behaviours.append(reply)
+            assert await ask("others") == "faulty"
+            assert "its --data-dir must be" in servers.front.replicas("points", 0)[0].reason
+            assert servers.front.replicas("others", 0)[0].state == "serving"
+            behaviours.pop()
+            await ask()
+            assert [line["address"] for line in lines if line["event"] == event] == [other]
+            # An answer ends it, and it is logged again if it occurs again.
+            behaviours.append(reply)
+            assert await ask() == "serving"
+            behaviours.pop()
+            await ask()
+            assert [line["event"] for line in lines].count(event) == 2
+
+    scene()
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_damage_is_said_although_another_replica_is_down(is_first: bool) -> None:
+    @with_servers()
+    async def scene(servers: Servers) -> None:
+        damaged = await servers.start("damaged", fail(IndexDamagedError("no checksum")))
+        gone = "127.0.0.1:1"
+        servers.front.follow(Topology(1, ((damaged, gone) if is_first else (gone, damaged),)))
+        with pytest.raises(RefusedError, match="shard 0 is damaged") as error:
+            await servers.front.ask({0: request("points", 0)}, 10)
+        assert error.value.status.code == code_pb2.DATA_LOSS
+
+    scene()
 
 
 @with_servers()
