@@ -442,14 +442,16 @@ class ShardServers:
         except asyncio.CancelledError:
             if not is_channel_closed():
                 self._meter.add_call("withdrawn")
-                if not terms.is_job:
-                    # The call would have taken longer. Without it, only quick calls would count.
-                    self._measure(time.monotonic() - start)
+                seconds = time.monotonic() - start
+                if seconds >= self._hedge_seconds and not terms.is_job:
+                    # Another replica was quicker. Without such calls, only quick ones would count.
+                    self._measure(seconds)
                 raise
             return _Failure(UnavailableError("a shard server is gone"), True)
         self._states.note_reply(address, message if terms.is_about_shard else None)
         self._meter.add_call("replied")
         if not terms.is_job:
+            self._hedges_left = min(_HEDGES_MAX, self._hedges_left + _HEDGES_SHARE)
             self._measure(time.monotonic() - start)
         return reply
 
@@ -482,7 +484,6 @@ class ShardServers:
     def _measure(self, seconds: float) -> None:
         """Measure how long few calls take, unless the configuration says it."""
         self._durations.append(seconds)
-        self._hedges_left = min(_HEDGES_MAX, self._hedges_left + _HEDGES_SHARE)
         if self._measures_hedge and len(self._durations) == _DURATIONS:
             place = int(_SHARE_OF_QUICK * _DURATIONS)
             seconds = max(_HEDGE_SECONDS_MIN, sorted(self._durations)[place])

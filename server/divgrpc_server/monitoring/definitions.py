@@ -89,7 +89,7 @@ METRICS: Final = (
     Metric(
         PLACES_MISSING,
         "gauge",
-        "Places of shards at which no server answers; the mean over fronts.",
+        "Places of shards at which no server answers calls; the mean over fronts.",
     ),
     Metric(
         ENGINE_UNREACHABLE,

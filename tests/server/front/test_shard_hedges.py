@@ -100,6 +100,22 @@ async def test_calls_that_lose_a_race_count_as_slow(servers: Servers) -> None:
 
 
 @with_servers()
+async def test_calls_that_their_callers_give_up_are_not_measured(servers: Servers) -> None:
+    """They say nothing about servers, and many of them would make all calls look quick."""
+    servers.front.follow(Topology(1, ((await servers.start("silent", hang),),)))
+    call = asyncio.ensure_future(servers.front.ask({0: b"ab"}, 10))
+    while not servers.calls:
+        await asyncio.sleep(0.001)
+    servers.front._hedge_seconds = 60.0
+    servers.front._hedges_left = 0.0
+    call.cancel()
+    while servers.meter.calls != ["withdrawn"]:
+        await asyncio.sleep(0.001)
+    assert not servers.front._durations
+    assert servers.front._hedges_left == 0.0
+
+
+@with_servers()
 async def test_replies_fill_the_budget_of_hedges(servers: Servers) -> None:
     servers.front.follow(Topology(1, ((await servers.start("quick", reply),),)))
     servers.front._hedges_left = 0.0
