@@ -1,7 +1,7 @@
 """Searches of a build that shard servers measure, as the builder asks for them."""
 
-import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,7 +18,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sharding import staged_finding, staged_shards
 from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.divided_build import DividedBuild
-from divgrpc.sharding.layouts import MEASURE_REPLY, STAGED_SEARCH_REPLY
+from divgrpc.sharding.layouts import MEASURE_REPLY, STAGED_SEARCH, STAGED_SEARCH_REPLY
 from divgrpc.sharding.messages import Buffer, join
 from divgrpc.sharding.staged_build import folder_of
 from divgrpc.sharding.staged_finding import BLOCKS_MAX, FIND
@@ -52,6 +52,31 @@ def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_rows, "_BLOCK_ROWS_MAX", BLOCK_ROWS)
 
 
+class _Asks:
+    """What places are asked.
+
+    messages: the place and the folder of each message that asks what a search hashes. searches: the
+    place and the first row of each message that asks for nearest points.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, str]] = []
+        self.searches: list[tuple[int, int]] = []
+
+    def keep(self, reply: Answer) -> Answer:
+        """Return an answer that notes what it is asked."""
+
+        def answer(place: int, request: shard_index_pb2.AskRequest) -> bytes:
+            if request.operation == FIND:
+                start, _ = STAGED_SEARCH.unpack(request.messages)["rows"].tolist()
+                self.searches.append((place, start))
+            if request.operation == MEASURE:
+                self.messages.append((place, folder_of(MEASURE, request.messages)))
+            return reply(place, request)
+
+        return answer
+
+
 def build(
     folder: Path,
     answer: Callable[[Staging], Answer],
@@ -61,30 +86,17 @@ def build(
     hash_family: HashFamily = "lsh_div",
     metric: Metric = "cosine",
     points: Rows = POINTS,
-) -> tuple[list[tuple[int, str]], list[int]]:
+) -> tuple[list[tuple[int, str]], list[tuple[int, int]]]:
     """Build an index with the help of places.
 
-    Returns the place and the folder of each message that asks what a search hashes, and the places
-    that found nearest points. The index is compared with one that the same process builds without
-    places.
+    Returns `messages` and `searches` of `_Asks`. The index is compared with one that the same
+    process builds without places.
     """
     parameters = BuildParameters(hash_family=hash_family, metric=metric)
-    messages: list[tuple[int, str]] = []
-    searches: list[int] = []
-    steps: list[Progress] = []
-
-    def keep(reply: Answer) -> Answer:
-        def answer_and_keep(place: int, request: shard_index_pb2.AskRequest) -> bytes:
-            searches.extend([place] * (request.operation == FIND))
-            if request.operation == MEASURE:
-                messages.append((place, folder_of(MEASURE, request.messages)))
-            return reply(place, request)
-
-        return answer_and_keep
-
+    asks, steps = _Asks(), list[Progress]()
     with (
         staging(folder / "points", replace=False) as stage,
-        shard_work(keep(answer(stage)), PLACES, log or Mock(), first) as (work, _),
+        shard_work(asks.keep(answer(stage)), PLACES, log or Mock(), first) as (work, _),
     ):
         division = DividedBuild(stage, SHARDS)
         division.tune_in = ShardTuner(work, stage)
@@ -96,7 +108,7 @@ def build(
     assert read_manifest(folder / "points" / "1") == expected
     # A caller sees that the build goes on.
     assert sum(step.stage == "tuning" for step in steps) > 20
-    return messages, searches
+    return asks.messages, asks.searches
 
 
 @pytest.mark.parametrize("hash_family", ["lsh_div", "cells"])
@@ -108,11 +120,13 @@ def test_the_place_of_each_shard_measures_it(tmp_path: Path, hash_family: HashFa
         (shard % PLACES, shard) for shard in range(SHARDS)
     }
     assert len(messages) > 60 * SHARDS
-    # Two searches, for tuning and for the threshold of near-copies. Places have what the cores of
-    # this machine do not take, and each part once.
-    parts = math.ceil(len(POINTS) / (BLOCKS_MAX * BLOCK_ROWS))
-    assert {*searches} == {*range(PLACES)}
-    assert 4 <= len(searches) <= 2 * parts
+    # There are two searches, for tuning and for the threshold of near-copies. Places have the parts
+    # that the cores of this machine do not take, and each part once.
+    counts = Counter(first for _, first in searches)
+    assert {place for place, _ in searches} == {*range(PLACES)}
+    assert counts.keys() <= {*range(0, len(POINTS), BLOCKS_MAX * BLOCK_ROWS)}
+    assert max(counts.values()) <= 2
+    assert len(searches) >= 4
     log.warning.assert_not_called()
 
 
@@ -145,7 +159,7 @@ def test_a_place_that_does_not_work_costs_no_build(
     # The first message lets it copy the shards, and the next one finds that it has not.
     assert sum(place == 0 for place, _ in messages) == asks * len(range(0, SHARDS, PLACES))
     assert sum(place == 1 for place, _ in messages) > 100
-    assert 1 in searches
+    assert 1 in {place for place, _ in searches}
     (call,) = log.warning.call_args_list
     text = f"a shard server does not {verb} points of a build, so this process does"
     assert call.args == (text,)
