@@ -207,9 +207,8 @@ class AddAttributes(Build):
         self.index, self.subject = name, Subject(name)
         parse_declarations(request.header.declarations)
         index = IndexFolder(root / name)
-        current = index.path / str(index.current())
-        check_whole(read_manifest(current))
-        if was_written(current):
+        index.read_current(lambda folder: check_whole(read_manifest(folder)))
+        if index.read_current(was_written):
             self.request = "renew"
 
     def finish(self, response: bytes) -> None:

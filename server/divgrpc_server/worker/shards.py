@@ -220,13 +220,15 @@ class ShardCache:
 
     def _open_part(self, key: ShardKey) -> Generation:
         """Open a shard, in its copy if this server has copies; raises as `_check_key` does."""
-        folder = _check_key(self._root, key)
         try:
+            folder = _check_key(self._root, key)
             if self._copies is None:
                 return open_shard_part(folder, key.shard)
             return self._copies.open(key.name, key.generation, key.shard)
         except IndexDamagedError:
-            # Files go while they are read if the index is replaced meanwhile.
+            # A generation that was replaced loses its files one after another.
+            if IndexFolder(self._root / key.name).current() != key.generation:
+                raise _replaced(key) from None
             _check_key(self._root, key)
             raise
 
@@ -374,12 +376,11 @@ class ShardCache:
 
     def _current(self, index: str) -> set[ShardKey]:
         """Return the shards of the current generation of an index."""
-        folder = IndexFolder(self._root / index)
         try:
-            number = folder.current()
-            entries = read_manifest(folder.path / str(number)).shards
+            manifest = IndexFolder(self._root / index).read_current(read_manifest)
         except (DivgrpcError, OSError):
             return set()  # it was deleted, or the next call reports the damage
+        number, entries = manifest.generation, manifest.shards
         return {ShardKey(index, number, shard, entry.crc32) for shard, entry in enumerate(entries)}
 
     def recheck(self, index: str) -> None:

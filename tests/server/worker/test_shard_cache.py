@@ -312,6 +312,17 @@ def test_a_generation_that_goes_while_it_is_copied_is_no_damage(
     assert shards.names == set()
 
 
+def test_a_generation_that_has_lost_its_first_files_is_no_damage(shards: Shards) -> None:
+    """A removal takes its time, and a router may ask for the generation meanwhile."""
+    folder = build(shards.path)
+    old = key_of(folder)
+    build(shards.path)
+    folder.mkdir()
+    with pytest.raises(IndexChangedError):
+        shards.find(old)
+    assert shards.damage == []
+
+
 def test_damage_counts_until_the_shard_is_open(shards: Shards) -> None:
     """Also if the shard was opened before a call; and until its generation is replaced."""
     folder = build(shards.path)
