@@ -142,9 +142,10 @@ def _run(block: Block, command: list[str], server: RunningServer, folder: Path) 
 
 def _serve(block: Block, command: str, folder: Path) -> None:
     """Start a server with the page's command on a free port, and stop it once it serves."""
-    arguments = " --listen 127.0.0.1:0"
+    # A comment at the end would hide the arguments.
+    command = re.sub(r"\s#.*$", "", command) + " --listen 127.0.0.1:0"
     with subprocess.Popen(
-        ["/bin/sh", "-c", "exec env " + command.replace("\\\n", " ") + arguments],
+        ["/bin/sh", "-c", "exec env " + command.replace("\\\n", " ")],
         cwd=folder,
         env=_environment(),
         stdout=subprocess.PIPE,

@@ -76,6 +76,11 @@ class ShardMeter:
         if self._page is not None:
             self._page.add(self._page.cell("divgrpc_shard_hedges_total"))
 
+    def add_round(self, seconds: float) -> None:
+        """Count that shards were asked for a query, which took `seconds`."""
+        if self._page is not None:
+            self._page.observe(self._page.cell("divgrpc_shard_round_seconds"), seconds)
+
     def set_damaged(self, names: Set[str]) -> None:
         """Set the indexes that have damaged files on some server."""
         self._damage.set(names)

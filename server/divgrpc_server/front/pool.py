@@ -456,13 +456,17 @@ class Pool:
         if call is None:
             return
         self._release(call, is_answered=True)
-        if self._meter is not None:
-            self._meter.add_answered(worker.life_time - call.sent_time)
+        self._count_processing(worker, call)
         if reply.outcome != Outcome.LOST:
             call.deliver(reply)
         else:
             error = OutOfMemoryError("the server has no descriptor left to take an answer with")
             call.deliver(self._status(call, error))
+
+    def _count_processing(self, worker: WorkerLink, call: PoolCall) -> None:
+        """Count the time from sending a request to a worker until its last message."""
+        if self._meter is not None:
+            self._meter.add_answered(worker.life_time - call.sent_time)
 
     def _fail(self, call: PoolCall, error: Exception) -> None:
         """End a call that is no longer queued or held by a worker."""

@@ -290,7 +290,8 @@ class ShardServers:
         is_job: bool = False,
     ) -> dict[int, bytes]:
         """Return the reply of each shard to its message; see `sharded_pool.Shards`."""
-        end_time = time.monotonic() + min(seconds, _ASK_SECONDS_MAX)
+        start_time = time.monotonic()
+        end_time = start_time + min(seconds, _ASK_SECONDS_MAX)
         terms = _Terms(end_time, (*self._metadata, *metadata_of(tag)), waits, is_job)
         tasks = {
             shard: asyncio.create_task(self._ask_shard(shard, message, terms))
@@ -306,6 +307,8 @@ class ShardServers:
         finally:
             for task in tasks.values():
                 task.cancel()
+            if not is_job:
+                self._meter.add_round(time.monotonic() - start_time)
         return dict(zip(tasks, replies, strict=True))
 
     async def _ask_shard(self, shard: int, message: bytes, terms: _Terms) -> bytes:

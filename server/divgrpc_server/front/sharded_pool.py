@@ -148,6 +148,7 @@ class ShardedPool(Pool):
         if call is None:
             return  # it was withdrawn
         call.worker = None
+        self._count_processing(worker, call)
         task = self._loop.create_task(self._ask(call, reply.payload))
         self._asking[call.request.id] = task
 

@@ -81,6 +81,11 @@ METRICS: Final = (
         "Calls to another replica of a shard because the first one was slow.",
     ),
     Metric(
+        "divgrpc_shard_round_seconds",
+        "histogram",
+        "Time from asking shards for a query until all of them have replied, or it has failed.",
+    ),
+    Metric(
         "divgrpc_shard_servers",
         "gauge",
         "Shard servers by state; the mean over fronts.",
