@@ -31,6 +31,7 @@ from divgrpc.types.filters import (
     FilterLike,
     HasId,
     Match,
+    Others,
     Range,
     in_order,
 )
@@ -103,7 +104,7 @@ def _sizes(condition: Condition) -> tuple[int, int]:
     if isinstance(condition, Filter):
         sizes = [_sizes(part) for part in condition]
         return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
-    if isinstance(condition, Match):
+    if isinstance(condition, Match | Others):
         return 1, len(condition.values)
     return 1, len(condition.ids) if isinstance(condition, HasId) else 1
 
@@ -123,9 +124,9 @@ def _checked(condition: Condition, field: str, depth: int) -> Condition:
     name = getattr(condition, "attribute", None)
     if not isinstance(name, str):
         raise invalid(field, f"must name attributes by texts, got {name!r:.80}")
-    if isinstance(condition, Match):
+    if isinstance(condition, Match | Others):
         values = tuple(plain_scalar(value, field, name) for value in condition.values)
-        return Match(name, values)
+        return type(condition)(name, values)
     if isinstance(condition, Range):
         bounds = {bound: getattr(condition, bound) for bound in _BOUNDS}
         return Range(name, **{key: _bound(value, field, name) for key, value in bounds.items()})
@@ -282,7 +283,7 @@ class FilterReader:
     def _flags_of(self, condition: Condition, field: str) -> Flags:
         if isinstance(condition, HasId):
             return self.flags_of_ids(list(condition.ids), field)
-        assert isinstance(condition, Match | Range | Exists)  # noqa: S101  # all other conditions
+        assert isinstance(condition, Match | Others | Range | Exists)  # noqa: S101  # all others
         number = self._attributes.get(condition.attribute)
         if number is None:
             text = str(unknown_attribute(condition.attribute, self._declared))
@@ -314,10 +315,13 @@ class FilterReader:
         return self._arrays[name] if name in self._arrays else self._orders[name]
 
     def _slices(
-        self, number: int, condition: Match | Range | Exists, field: str
+        self, number: int, condition: Match | Others | Range | Exists, field: str
     ) -> Iterable[tuple[int, int]]:
         """Yield where the values that pass begin and end, in ascending order of the values."""
         attribute = self._declared[number]
+        if isinstance(condition, Others):
+            yield from self._gaps(number, condition, field)
+            return
         if isinstance(condition, Match):
             for value in condition.values:
                 number_of_value = self._number(number, attribute, value, field)
@@ -336,6 +340,15 @@ class FilterReader:
             low, high = _limits(condition, attribute.type)
         if low is not None:
             yield self._between(number, low, high)
+
+    def _gaps(self, number: int, condition: Others, field: str) -> Iterable[tuple[int, int]]:
+        """Yield where the values that are none of some values begin and end, as `_slices`."""
+        name = condition.attribute
+        ((place, end),) = self._slices(number, Exists(name), field)
+        for first, stop in sorted(self._slices(number, Match(name, condition.values), field)):
+            yield place, first
+            place = stop
+        yield place, end
 
     def _between(self, number: int, low: Any, high: Any) -> tuple[int, int]:  # noqa: ANN401  # numbers
         """Return where the values from `low` to `high` begin and end."""

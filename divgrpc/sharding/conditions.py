@@ -7,7 +7,7 @@ from typing import Any, Final
 from divgrpc.columns.filters import as_filter
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.limits import LIMITS
-from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
+from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Others, Range
 
 _BOUNDS: Final = ("gt", "gte", "lt", "lte")
 
@@ -48,8 +48,9 @@ def _listed(condition: Condition) -> list[Any]:
     if isinstance(condition, Filter):
         kinds = (condition.must, condition.should, condition.must_not)
         return ["filter", *([_listed(part) for part in parts] for parts in kinds)]
-    if isinstance(condition, Match):
-        return ["match", condition.attribute, list(condition.values)]
+    if isinstance(condition, Match | Others):
+        kind = "match" if isinstance(condition, Match) else "others"
+        return [kind, condition.attribute, list(condition.values)]
     if isinstance(condition, Range):
         return ["range", condition.attribute, [getattr(condition, name) for name in _BOUNDS]]
     if isinstance(condition, Exists):
@@ -63,9 +64,9 @@ def _condition(parts: Any) -> Condition:  # noqa: ANN401  # whatever JSON holds
     if kind == "filter":
         must, should, must_not = (tuple(map(_condition, conditions)) for conditions in rest)
         return Filter(must, should, must_not)
-    if kind == "match":
+    if kind in ("match", "others"):
         name, values = rest
-        return Match(name, tuple(values))
+        return (Match if kind == "match" else Others)(name, tuple(values))
     if kind == "range":
         name, bounds = rest
         return Range(name, **dict(zip(_BOUNDS, bounds, strict=True)))

@@ -443,8 +443,9 @@ class GatheringEngine(Engine):
         return max(0, len(self.arrays.get("cell_starts", ())) - 1)
 
     def _without_forbidden(self, quotas: Quotas, every: PassingRows) -> PassingRows:
-        population = self._population(quotas.quotas, every)
-        return self._within(every).that_pass(no_forbidden(quotas.quotas, population.columns))
+        population, within = self._population(quotas.quotas, every), self._within(every)
+        allowed = no_forbidden(quotas.quotas, population.columns)
+        return within.that_pass(allowed) if tuple(allowed) else within
 
     def predict(
         self,

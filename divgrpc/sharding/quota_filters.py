@@ -6,7 +6,7 @@ import numpy as np
 
 from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.search.quota_population import condition_of
-from divgrpc.types.filters import Condition, Filter
+from divgrpc.types.filters import Condition, Exists, Filter, Others
 from divgrpc.types.quotas import Quota
 
 
@@ -22,10 +22,8 @@ def same_values(quotas: Sequence[Quota], columns: Sequence[QuotaColumn], place: 
         numbers = column.take(np.array([place])).pairs()[1]
         values = [column.value_of(number) for number in numbers.tolist()]
         must += [condition_of(quota.attribute, [value]) for value in values]
-        rest = np.setdiff1d(column.numbers, numbers) if column.is_multi else numbers[:0]
-        if len(rest) and values != [None]:
-            further = [column.value_of(number) for number in rest.tolist()]
-            must_not.append(condition_of(quota.attribute, further))
+        if column.is_multi and values != [None]:
+            must_not.append(Others(quota.attribute, tuple(values)))
     return Filter(tuple(must), (), tuple(must_not))
 
 
@@ -42,9 +40,12 @@ def no_forbidden(quotas: tuple[Quota, ...], columns: tuple[QuotaColumn, ...]) ->
         places = [place for place, value in enumerate(values) if value.quota == number]
         forbidden = [values[p].value for p in places if not bounds.arrays.highs[p]]
         allowed = [values[p].value for p in places if bounds.arrays.highs[p]]
-        # A filter has room for so many values only.
-        if not column.is_multi and len(allowed) < len(forbidden):
+        # The fewer ones have rules of the caller, so that they fit a filter.
+        if len(forbidden) <= len(allowed):
+            must_not += [condition_of(quota.attribute, forbidden)] if forbidden else []
+        elif not column.is_multi:
             must.append(condition_of(quota.attribute, allowed))
-        elif forbidden:
-            must_not.append(condition_of(quota.attribute, forbidden))
+        else:
+            must_not.append(Others(quota.attribute, tuple(v for v in allowed if v is not None)))
+            must_not += [~Exists(quota.attribute)] if None in forbidden else []
     return Filter(tuple(must), (), tuple(must_not))

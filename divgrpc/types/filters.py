@@ -54,6 +54,17 @@ class Match(Condition):
 
 
 @dataclass(frozen=True, slots=True)
+class Others(Condition):
+    """Passes a point if it has a value of the attribute that is none of `values`.
+
+    Routers send it to shards, because all further values may be too many for a `Match`.
+    """
+
+    attribute: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Range(Condition):
     """Passes a point if a value of an integer or float attribute is within all bounds that are set.
 

@@ -46,6 +46,7 @@ from divgrpc_server.front.writer import Writer
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
+from divgrpc_server.security.cluster import ClusterTokens
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
@@ -89,11 +90,12 @@ class Front:
         self._audit = AuditLog(config)
         self._is_shard = config.role == "shard"
         self._name = SHARD_SERVICE if self._is_shard else SERVICE
-        self._gate = Gate(config, root, log, process.secret if self._is_shard else "")
+        cluster = ClusterTokens(process.secret, config, log)
+        self._gate = Gate(config, root, log, cluster if self._is_shard else None)
         self._shards: ShardServers | None = None
         if config.shards > 1:
             meter = ShardMeter(page, config.fronts)
-            self._shards = ShardServers(config, process.secret, log, meter, os.getpid())
+            self._shards = ShardServers(config, cluster, log, meter, os.getpid())
         self._tracer = tracer_of(os.environ, self._name, log)
         self._writer = self._new_pool(log, "writer", lambda: None)
         self._pool = self._new_pool(log, "worker", self._health_is_stale.set)

@@ -1,11 +1,11 @@
 """Lets calls in: who calls, whether the caller may, and whether a quota is used up.
 
 A call is checked at its begin, and each of its messages before work is done for it. Once a second
-the file of tokens is looked at; running calls whose token was removed, changed or has expired end.
+the files of tokens are looked at; running calls whose token was removed, changed or has expired
+end.
 """
 
 import asyncio
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -28,6 +28,7 @@ from divgrpc_server.codec.subjects import IncomingMessage
 from divgrpc_server.config import Config
 from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security import requests
+from divgrpc_server.security.cluster import ClusterTokens
 from divgrpc_server.security.requests import Request
 from divgrpc_server.security.roles import (
     RANK_OF_METHOD,
@@ -154,13 +155,16 @@ class Gate:
     """Admits calls.
 
     root: the folder of the indexes.
-    secret: the token of the cluster, which all callers of a shard server must send; "" elsewhere.
+    cluster: the tokens of the cluster, one of which all callers of a shard server must send; None
+        elsewhere.
 
     Raises `InvalidArgumentError` if the file of tokens is broken.
     """
 
-    def __init__(self, config: Config, root: Path, log: Logger, secret: str = "") -> None:
-        self._secret = secret
+    def __init__(
+        self, config: Config, root: Path, log: Logger, cluster: ClusterTokens | None = None
+    ) -> None:
+        self._cluster = cluster
         self._tokens = TokenFile(config.tokens) if config.tokens else None
         self._has_certificates = bool(config.tls_client_ca)
         self._log = log
@@ -184,8 +188,8 @@ class Gate:
         Raises `UnauthenticatedError`, `PermissionDeniedError` and `QuotaError` for a call that is
         not admitted, and `TokenRefusedError` if its token loses its validity meanwhile.
         """
-        if self._secret:
-            _check_secret(metadata, self._secret)
+        if self._cluster is not None:
+            _check_cluster(metadata, self._cluster)
         if self._tokens is None:
             return await serve(call)
         self._admit(call, _token(self._tokens, metadata))
@@ -211,17 +215,25 @@ class Gate:
         self._running.discard(call)
 
     async def keep(self) -> None:
-        """Follow the file of tokens until this task is cancelled."""
-        tokens = self._tokens
-        while tokens is not None:
+        """Follow the files of tokens until this task is cancelled."""
+        while True:
             await asyncio.sleep(_CHECK_SECONDS)
             try:
-                if tokens.refresh():
-                    self._log.info("tokens are read again")
-            except InvalidArgumentError as error:
-                self._log.warning("new tokens are not used", reason=str(error))
-            except Exception:  # noqa: BLE001  # the file must be followed whatever happens
+                if self._cluster is not None:
+                    self._cluster.refresh()
+                if self._tokens is not None:
+                    self._follow(self._tokens)
+            except Exception:  # noqa: BLE001  # the files must be followed whatever happens
                 self._log.exception("fault")
+
+    def _follow(self, tokens: TokenFile) -> None:
+        """Read the file of tokens if it has changed; end calls whose tokens are not valid."""
+        try:
+            if tokens.refresh():
+                self._log.info("tokens are read again")
+        except InvalidArgumentError as error:
+            self._log.warning("new tokens are not used", reason=str(error))
+        finally:
             for call in self._running:
                 is_valid = call.token is not None and tokens.is_valid(call.token)
                 if not is_valid and call.limit is not None and not call.limit.expired():
@@ -244,12 +256,12 @@ class Gate:
             )
 
 
-def _check_secret(metadata: _Metadata, secret: str) -> None:
-    """Raise `UnauthenticatedError` unless the metadata of a call has the token of the cluster."""
+def _check_cluster(metadata: _Metadata, cluster: ClusterTokens) -> None:
+    """Raise `UnauthenticatedError` unless the metadata of a call has a token of the cluster."""
     values = [str(value) for key, value in metadata if key == _KEY]
     if not values:
         raise TokenMissingError
-    if not hmac.compare_digest(values[0].encode(), f"Bearer {secret}".encode()):
+    if not cluster.accept(values[0]):
         raise ClusterTokenRefusedError
 
 

@@ -52,6 +52,7 @@ from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.tags import metadata_of
 from divgrpc_server.ipc.topology import Topology
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.security.cluster import ClusterTokens
 
 SERVICE: Final = shard_index_pb2.DESCRIPTOR.services_by_name["ShardIndex"].full_name
 _METHOD: Final = f"/{SERVICE}/Ask"
@@ -70,7 +71,7 @@ _OPTIONS: Final = (
 _ASK_SECONDS_MAX: Final = 60.0
 # How long a connection to a server that has left has to end.
 _CLOSE_SECONDS: Final = 1.0
-_CERTIFICATES_SECONDS: Final = 1.0
+_FILES_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.25
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
@@ -121,15 +122,20 @@ class ShardServers:
     """The shard servers that the latest topology names."""
 
     def __init__(
-        self, config: Config, secret: str, log: Logger, meter: ShardMeter, preference: int = 0
+        self,
+        config: Config,
+        cluster: ClusterTokens,
+        log: Logger,
+        meter: ShardMeter,
+        preference: int = 0,
     ) -> None:
-        """Take the token of the cluster, `secret`.
+        """Take the tokens of the cluster.
 
         preference: of replicas with as many calls, the one with this number, modulo how many there
             are, is asked first. Processes with different numbers share the load.
         """
         self._log = log
-        self._metadata = (("authorization", f"Bearer {secret}"),)
+        self._cluster, self._metadata = cluster, _metadata_with(cluster)
         self._meter = meter
         self._wait_seconds = config.worker_wait
         self._place_count = len(config.shard_places) or config.shards
@@ -192,19 +198,19 @@ class ShardServers:
         self._changed = asyncio.Event()
 
     async def keep(self, root: Path) -> None:
-        """Keep the states of the servers, the certificates and the open shards current.
+        """Keep the states of the servers, the certificates, the token and the open shards current.
 
         root: the folder of the indexes.
         """
-        await asyncio.gather(
-            self._states.keep(), self._follow_certificates(), self._openings.keep(root)
-        )
+        await asyncio.gather(self._states.keep(), self._follow_files(), self._openings.keep(root))
 
-    async def _follow_certificates(self) -> None:
-        """Connect anew with new certificates; calls go on over the connections that they have."""
-        while self._credentials is not None:
-            await asyncio.sleep(_CERTIFICATES_SECONDS)
-            if self._credentials.refresh():
+    async def _follow_files(self) -> None:
+        """Send a new token; connect anew with new certificates, without an end to calls."""
+        while True:
+            await asyncio.sleep(_FILES_SECONDS)
+            if self._cluster.refresh():
+                self._metadata = _metadata_with(self._cluster)
+            if self._credentials is not None and self._credentials.refresh():
                 for address in [*self._channels]:
                     self._close(address, _ASK_SECONDS_MAX)
 
@@ -536,6 +542,11 @@ class ShardServers:
             return _Failure(RefusedError(status.SerializeToString()), False)
         self._states.note_refusal(address, message, describe_call(error))
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+
+def _metadata_with(cluster: ClusterTokens) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of all calls."""
+    return (("authorization", cluster.header),)
 
 
 def _choose(failures: Mapping[str, _Failure]) -> _Failure:

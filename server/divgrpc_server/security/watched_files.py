@@ -16,12 +16,17 @@ _UNREAD: Final[tuple[_Stamp, ...]] = ()
 class WatchedFiles(Generic[_T]):
     """What a function reads from files: `value` is its result for the last good version."""
 
-    def __init__(self, paths: Sequence[str], read: Callable[[], _T]) -> None:
-        """Read the files; raises `InvalidArgumentError` as `read` does."""
+    def __init__(
+        self, paths: Sequence[str], read: Callable[[], _T], value: _T | None = None
+    ) -> None:
+        """Read the files; raises `InvalidArgumentError` as `read` does.
+
+        value: what was read a while ago, in which case the first `refresh` reads the files.
+        """
         self._paths, self._read = tuple(paths), read
         # Before the files are read: a later change is then seen by the next call of `refresh`.
-        self._stamps = self._current_stamps()
-        self.value = read()
+        self._stamps = self._current_stamps() if value is None else _UNREAD
+        self.value = read() if value is None else value
         self._reason = ""  # why the last version is not used
 
     def refresh(self) -> bool:

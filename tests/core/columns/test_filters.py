@@ -26,6 +26,7 @@ from divgrpc.types.filters import (
     FilterLike,
     HasId,
     Match,
+    Others,
     Range,
 )
 
@@ -68,7 +69,9 @@ def conditions_on(name: str) -> st.SearchStrategy[Condition]:
     if kind == "keyword":
         values = st.sampled_from([*WORDS, "absent", "aa"])
     conditions: st.SearchStrategy[Condition] = st.just(Exists(name)) | st.builds(
-        lambda items: Match(name, tuple(items)), st.lists(values, max_size=3)
+        lambda kind, items: kind(name, tuple(items)),
+        st.sampled_from([Match, Others]),
+        st.lists(values, max_size=3),
     )
     if kind in ("integer", "float"):
         bound = st.none() | number
@@ -109,6 +112,8 @@ def passes(condition: Condition, row: int, point: Point) -> bool:
             return bool(values_of(point[name]))
         case Match(name, values):
             return any(value in values for value in values_of(point[name]))
+        case Others(name, values):
+            return any(value not in values for value in values_of(point[name]))
         case Range(name, gt, gte, lt, lte):
             return any(
                 (gt is None or value > gt)

@@ -13,7 +13,7 @@ from divgrpc.columns.filters import as_filter
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.sharding import conditions
 from divgrpc.sharding.messages import Column, Layout, divide, join
-from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Range
+from divgrpc.types.filters import Condition, Exists, Filter, HasId, Match, Others, Range
 
 _LAYOUT = Layout(
     7,
@@ -106,6 +106,7 @@ scalars = st.one_of(
 numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
 leaves: st.SearchStrategy[Condition] = st.one_of(
     st.builds(Match, st.text(max_size=5), st.lists(scalars, min_size=1, max_size=3).map(tuple)),
+    st.builds(Others, st.text(max_size=5), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Range, st.text(max_size=5), numbers, numbers, numbers, numbers),
     st.builds(Exists, st.text(max_size=5)),
     st.builds(HasId, st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple)),

@@ -89,6 +89,9 @@ _QUOTAS: list[Any] = [
         Quota("source", rules={"own": (2, 3), None: (1, 1)}),
         Quota("tags", rules={"t1": (3, None)}),
     ],
+    # No point has what these forbid.
+    [Quota("brand", rules={"none": (None, 0)})],
+    [Quota("brand", rules={None: (0, 0)}), Quota("year", max_each=2)],
     GroupBy("brand", groups=4, per_group=2),
     GroupBy("source", groups=4, per_group=3),
     GroupBy("year", groups=9, per_group=1),
@@ -302,6 +305,21 @@ def test_what_was_counted_serves_no_other_index(
             patch.setattr(gathering_engine, "_VALUE_BYTES_MAX", most)
             words = words_of(quotas, "relax", 8)
             check_within(indexes[number], places[number], row, filter=condition, **words)
+
+
+def test_quotas_forbid_more_values_than_a_filter_has() -> None:
+    rng = np.random.default_rng(3)
+    tags = [[f"t{t}" for t in rng.integers(0, 13_000, 12)] for _ in range(2_000)]
+    index = Index.build(
+        rng.standard_normal((2_000, 8)).astype(np.float32), attributes={"tags": [[], *tags[1:]]}
+    )
+    pieces = DividedIndex(index.engine, 3)
+    allowed: dict[str | None, tuple[int, int]] = dict.fromkeys(
+        {t for part in tags[:40] for t in part}, (0, 3)
+    )
+    for rules in (allowed, allowed | {None: (0, 1)}):
+        words: dict[str, Any] = {"quotas": [Quota("tags", max_each=0, rules=rules)], "k": 30}
+        check_within(index, pieces, on_infeasible="relax", selector="nearest", **words)
 
 
 def test_errors_name_the_row_of_the_batch() -> None:

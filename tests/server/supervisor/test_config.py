@@ -12,6 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
 from divgrpc_server.ipc import control
+from divgrpc_server.security.cluster import secret_of
 from divgrpc_server.security.options import check
 from support.checks.refusals import refused, wrong
 
@@ -181,7 +182,11 @@ def test_shard_servers_elsewhere_need_tls(tmp_path: Path) -> None:
     check(dataclasses.replace(far, insecure=True))
     with refused("cluster_ca"):
         check(dataclasses.replace(far, cluster_ca=str(tmp_path / "none")))
-    for text in ("short", "with\x07a bell of sixteen characters", ""):
+    token = "of twenty characters"  # noqa: S105  # of this test alone
+    secret.write_text(f"{token}\n{token[::-1]}\n")
+    assert secret_of(far) == f"{token}\n{token[::-1]}"
+    wrong = ("short", "with\x07a bell of sixteen characters", "", f"{token}\nshort")
+    for text in (*wrong, "\n".join([token] * 3), f"{token}\n\n{token}"):
         secret.write_text(text)
         with refused("cluster_token"):
             check(dataclasses.replace(far, insecure=True))

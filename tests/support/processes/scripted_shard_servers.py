@@ -22,6 +22,7 @@ from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.shard_servers import SERVICE, ShardServers
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.logging import logs
+from divgrpc_server.security.cluster import ClusterTokens
 
 SECRET = "sixteen characters"  # noqa: S105  # of these tests alone
 # What a server does with a message: it returns the reply.
@@ -69,7 +70,8 @@ class Servers:
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         config = Config(shards=2, worker_wait=1.0, **options)
         self.meter = Meter()
-        self.front = ShardServers(config, SECRET, logs.configure(config, "test"), self.meter)
+        log = logs.configure(config, "test")
+        self.front = ShardServers(config, ClusterTokens(SECRET, config, log), log, self.meter)
         self.calls: list[str] = []
         self._servers: list[aio.Server] = []
 
