@@ -41,6 +41,9 @@ _SIGNED: Final = 2**63
 _AGAIN_SHARE: Final = 0.003
 # Maximum number of bytes of filters and of the numbers of points that pass them, which are kept.
 _COUNT_BYTES_MAX: Final = 4 << 20
+# Maximum number of bytes of the vectors for rows that are answered one by one. Shards are asked for
+# more than the candidates of a row, and several times.
+_BATCH_BYTES_MAX: Final = 2 * VECTOR_BYTES_MAX
 _NO_KEYS: Final = np.empty(0, np.int64)
 # What `PoolGrowth.factor` may return.
 GROWTHS: Final = (1, 2, 4)
@@ -218,11 +221,23 @@ def check_rows(rows: int, plan: Plan, open_points: int, row_bytes: int) -> None:
     """
     most = rows_together(plan, open_points, row_bytes)
     if rows > most:
-        raise TooManyRowsError(
-            f"queries must have at most {most:,} rows on several shards, because the vectors of"
-            f" their candidates take more than {VECTOR_BYTES_MAX >> 20} MiB; send fewer rows at a"
-            " time"
-        )
+        raise _too_many_rows(most, VECTOR_BYTES_MAX)
+
+
+def check_batch(rows: int, size: int) -> None:
+    """Raise `TooManyRowsError` if shards were asked for too much for the first rows of a batch.
+
+    size: the bytes of these vectors (`Transcript.vector_bytes`). One row may have any number.
+    """
+    if rows > 0 and size > _BATCH_BYTES_MAX:
+        raise _too_many_rows(rows, _BATCH_BYTES_MAX)
+
+
+def _too_many_rows(most: int, size: int) -> TooManyRowsError:
+    return TooManyRowsError(
+        f"queries must have at most {most:,} rows on several shards, because the vectors of their"
+        f" candidates take more than {size >> 20} MiB; send fewer rows at a time"
+    )
 
 
 def check_bytes(candidates: int, row_bytes: int) -> None:
@@ -336,6 +351,8 @@ class Finder:
     def _ask(self, inquiry: _Inquiry) -> Replies | None:
         """Ask all shards for their share, and return the replies."""
         share = inquiry.amounts.share(len(self._shards))
+        vectors = min(len(self._shards) * share.vectors, self._open)
+        self._transcript.vector_bytes += vectors * self._row_bytes
         message = self._message(inquiry.query, inquiry.how, share)
         messages = self._ask_all("find", dict.fromkeys(self._shards, message))
         if messages is None:

@@ -30,7 +30,7 @@ from divgrpc.search.passing import PassingRows
 from divgrpc.search.quota_population import Population
 from divgrpc.search.reports import ids_of
 from divgrpc.search.results import joined
-from divgrpc.sharding import checks, layouts
+from divgrpc.sharding import checks, finding, layouts
 from divgrpc.sharding.finding import FilterCounts, PassingSomewhere, Restriction, columns_of
 from divgrpc.sharding.gathered_columns import (
     UNREADABLE,
@@ -214,9 +214,10 @@ class GatheringEngine(Engine):
         return [text.decode() for text in encode_texts(ids, field)]
 
     def answer_each(self, answer: Callable[[RowsT], ResultT], rows: RowsT) -> list[ResultT]:
-        """Return the answer for each of some rows; each round has the messages about all rows."""
+        """Answer all rows in the same rounds; raises `TooManyRowsError` if shards send too much."""
         whole, results = self.transcript, []
         for place in range(len(rows)):
+            finding.check_batch(place, whole.vector_bytes)
             part = whole.part()
             self._use(part)
             try:

@@ -53,6 +53,8 @@ class Transcript:
 
     def __init__(self, exchanges: Iterable[Exchange] = ()) -> None:
         """Take the replies of all rounds so far; raises `ShardFaultError`."""
+        # The bytes of the vectors that this computation has asked shards for.
+        self.vector_bytes = 0
         # Replies by operation and message, because most rounds ask all shards the same.
         self._replies: dict[tuple[str, bytes], dict[int, Buffer]] = {}
         self._missing: dict[str, dict[int, list[bytes]]] = {}
@@ -105,7 +107,8 @@ class Transcript:
         return part
 
     def add(self, part: "Transcript") -> None:
-        """Add the messages that a part lacks replies to."""
+        """Add the messages that a part lacks replies to, and the bytes that it has asked for."""
+        self.vector_bytes += part.vector_bytes
         for name, messages in part._missing.items():  # noqa: SLF001  # of this class
             for shard, parts in messages.items():
                 self._missing.setdefault(name, {}).setdefault(shard, []).extend(parts)

@@ -23,6 +23,7 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import (
     PoisonError,
     QueueFullError,
+    ReplyTooLargeError,
     ShardsMissingError,
     WorkersEndedError,
 )
@@ -197,7 +198,11 @@ class ShardedPool(Pool):
         self._continue(call, rounds.pack_missing(missing) if missing else b"")
 
     def _take_replies(self, call: PoolCall, exchanges: bytes) -> None:
-        if self._gathered_bytes + len(exchanges) > self._gathered_bytes_max:
+        if len(call.request.exchanges) + len(exchanges) > self._gathered_bytes_max // 2:
+            # Such a call would find no room later either.
+            rule = "shards send too much for the rows of this call; send fewer rows at a time"
+            self._end(call, ReplyTooLargeError(rule))
+        elif self._gathered_bytes + len(exchanges) > self._gathered_bytes_max:
             self._end(call, QueueFullError("calls hold too many replies of shards; try again"))
         else:
             self._continue(call, call.request.exchanges + exchanges)

@@ -1,5 +1,6 @@
 """Queries within quotas and by groups are answered by shards as by one index."""
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import QueryParameters
 from divgrpc.sharding import core, finding, gathering_engine, layouts
+from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.messages import divide, join
 from divgrpc.sharding.rounds import Round
 from divgrpc.types import HashFamily, QueryResult
@@ -320,6 +322,42 @@ def test_quotas_forbid_more_values_than_a_filter_has() -> None:
     for rules in (allowed, allowed | {None: (0, 1)}):
         words: dict[str, Any] = {"quotas": [Quota("tags", max_each=0, rules=rules)], "k": 30}
         check_within(index, pieces, on_infeasible="relax", selector="nearest", **words)
+
+
+@pytest.mark.parametrize("kind", ["quotas", "groups", "like", "pages"])
+def test_rows_of_a_batch_are_refused_before_shards_send_too_much(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shard is asked for points. One row alone may have as many candidates as any query."""
+    index = an_index()
+    pieces, ids = DividedIndex(index.engine, 3), next(index.scroll()).ids[:20]
+    words: dict[str, Any] = {
+        "quotas": {"quotas": [Quota("source", max_each=4)]},
+        "groups": {"group_by": GroupBy("year", groups=2, per_group=3)},
+        "like": {},
+        "pages": {"already_shown": ids[5:6].tolist()},
+    }[kind]
+    words |= {"search": "exact", "candidates_limit": 50}
+
+    def call(rows: int) -> Callable[[Engine], QueryResult]:
+        points = (
+            {"like": ids[:rows]}
+            if kind == "like"
+            else {"queries": index.engine.vectors_of(ids[:rows])}
+        )
+        return lambda engine: Index(engine).query(**points, **words)
+
+    one, several = pieces.answer(call(1)), pieces.answer(call(20))
+    assert np.array_equal(one.ids[0], several.ids[0])
+
+    def ask(name: str, shard: int, message: bytes) -> bytes:
+        assert name != "find"
+        return pieces.shards[shard].ask(name, message)
+
+    monkeypatch.setattr(finding, "_BATCH_BYTES_MAX", 12 * 50 * 4 * _DIMS)
+    pieces.answer(call(1))
+    with pytest.raises(TooManyRowsError, match=r"at most \d rows"):
+        pieces.router.answer(call(20), ask)
 
 
 def test_errors_name_the_row_of_the_batch() -> None:
