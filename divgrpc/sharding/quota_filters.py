@@ -8,6 +8,7 @@ from divgrpc.quotas.bounds import Bounds, QuotaColumn
 from divgrpc.search.quota_population import condition_of
 from divgrpc.types.filters import Condition, Exists, Filter, Others
 from divgrpc.types.quotas import Quota
+from divgrpc.types.records import Scalar
 
 
 def same_values(quotas: Sequence[Quota], columns: Sequence[QuotaColumn], place: int) -> Filter:
@@ -23,7 +24,7 @@ def same_values(quotas: Sequence[Quota], columns: Sequence[QuotaColumn], place: 
         values = [column.value_of(number) for number in numbers.tolist()]
         must += [condition_of(quota.attribute, [value]) for value in values]
         if column.is_multi and values != [None]:
-            must_not.append(Others(quota.attribute, tuple(values)))
+            must_not.append(Others(quota.attribute, _present(values)))
     return Filter(tuple(must), (), tuple(must_not))
 
 
@@ -46,6 +47,10 @@ def no_forbidden(quotas: tuple[Quota, ...], columns: tuple[QuotaColumn, ...]) ->
         elif not column.is_multi:
             must.append(condition_of(quota.attribute, allowed))
         else:
-            must_not.append(Others(quota.attribute, tuple(v for v in allowed if v is not None)))
+            must_not.append(Others(quota.attribute, _present(allowed)))
             must_not += [~Exists(quota.attribute)] if None in forbidden else []
     return Filter(tuple(must), (), tuple(must_not))
+
+
+def _present(values: Sequence[Scalar | None]) -> tuple[Scalar, ...]:
+    return tuple(value for value in values if value is not None)

@@ -246,6 +246,48 @@ def test_an_actor_that_is_ended_for_good_is_replaced(nodes: RayNodes, tmp_path: 
         eventually(lambda: not client.get_index("points").degraded, _START_SECONDS)
 
 
+def test_actors_that_lose_their_groups_are_replaced(nodes: RayNodes, tmp_path: Path) -> None:
+    """Also those that the engine has made anew in a group that then goes."""
+    data = str(tmp_path / "data")
+    statement = f"""
+import time
+from ray.util.placement_group import PlacementGroup
+for actor in [*actors({data!r})]:
+    ray.kill(actor)
+time.sleep(.8)
+for key, entry in ray.util.placement_group_table().items():
+    if entry["name"].startswith("divgrpc-" + _digest({data!r})) and entry["state"] != "REMOVED":
+        ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(key)))
+"""
+    with on_ray(nodes, tmp_path) as (server, client):
+        client.build("points", POINTS)
+        serve_count = server.log.count("a shard server serves")
+        in_cluster(nodes, statement)
+        eventually(
+            lambda: server.log.count("a shard server serves") >= serve_count + 4, _START_SECONDS
+        )
+        eventually(lambda: not client.get_index("points").degraded, _START_SECONDS)
+        check(client.query("points", QUERIES, k=5), Index.build(POINTS).query(QUERIES, k=5))
+
+
+def test_servers_stay_kept_if_another_engine_has_other_options(
+    nodes: RayNodes, tmp_path: Path, whole: QueryResult
+) -> None:
+    """The other engine ends them when it starts; the first one, which runs, makes them anew."""
+    (tmp_path / "token").write_text("a token of sixteen characters or more")
+    same = ("--data-dir", str(tmp_path / "data"), "--cluster-token", str(tmp_path / "token"))
+    homes = [tmp_path / name for name in ("first", "other")]
+    for home in homes:
+        home.mkdir()
+    with on_ray(nodes, homes[0], *same) as (_, client):
+        client.build("points", POINTS)
+        with on_ray(nodes, homes[1], *same, "--read-only", "--replicas", "1") as (_, other):
+            for one in (other, client):
+                check(one.query("points", QUERIES, k=5), whole)
+        eventually(lambda: not client.get_index("points").degraded, _START_SECONDS)
+        check(client.query("points", QUERIES, k=5), whole)
+
+
 def free_memory(nodes: RayNodes) -> int:
     """Return the bytes of memory that Ray has on all nodes for others."""
     return int(in_cluster(nodes, "print(int(ray.available_resources()['memory']))"))

@@ -84,6 +84,8 @@ _OTHER_COMMANDS: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    # gRPC would write lines of its own beside the message of an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     parser = _parser()
     words = sys.argv[1:] if argv is None else argv
     _check_command(parser, words)

@@ -15,6 +15,7 @@ import selectors
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Final, TypeAlias
 import grpc
 from grpc import aio
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load.record import NOT_SENT
 from divgrpc_client.load.schedule import Schedule
 from divgrpc_client.load.settings import Settings
@@ -139,11 +141,18 @@ class Generator:
         loops = range(place, self._task.closed, processes)
         await asyncio.gather(*(loop() for _ in loops))
 
+    def _follow_token(self) -> None:
+        """Read the token again if its file has changed; keep it if the file is broken."""
+        with suppress(InvalidArgumentError):
+            self._metadata = self._task.peer.metadata() or None
+
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
         # Consecutive calls of one process have numbers that differ by the number of processes.
         own_number = number // self._settings.processes
         method = self._methods[own_number % self._settings.channels][kind]
         request = self._task.messages[kind][message]
+        if isinstance(self._task.peer.token, Path):
+            self._follow_token()
         code, send_time = grpc.StatusCode.OK, time.monotonic()
         try:
             await method(request, timeout=self._settings.timeout, metadata=self._metadata)

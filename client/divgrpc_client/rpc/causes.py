@@ -43,9 +43,9 @@ _CAUSES: Final = (
 )
 _REFUSED: Final = "Connection refused"
 _ONE_ADDRESS_ADVICE: Final = (
-    "no server listens at the IPv6 address of {target}: start one with divgrpc-server; if one runs"
-    " at another address of this host, name that, such as 127.0.0.1:50051, to see why it does not"
-    " answer"
+    "no server listens at {target}, at least not at its IPv6 address, the only one that gRPC tells"
+    " of: start one with divgrpc-server; if one runs, name its other address, such as"
+    " 127.0.0.1:50051, to see why it does not answer"
 )
 _CLOSED: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
 _NOT_CONNECTED: Final = "failed to connect"

@@ -121,8 +121,8 @@ class ChannelSettings:
             # gRPC repeats no call that is larger than this, by default 256 KiB.
             ("grpc.per_rpc_retry_buffer_size", _REPEATED_BYTES_MAX),
         ]
-        if self.peer.tls is not None and self.peer.tls.server_name:
-            options.append(("grpc.ssl_target_name_override", self.peer.tls.server_name))
+        if name := self.peer.name_in_certificates:
+            options.append(("grpc.ssl_target_name_override", name))
         config = (_RETRIES if self.retries else {}) | (_BALANCING if self.peer.is_group else {})
         if config:
             options.append(("grpc.service_config", json.dumps(config)))

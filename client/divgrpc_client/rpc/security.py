@@ -42,7 +42,8 @@ class TLS:
         that gRPC knows.
     cert, key: files of the client's own certificate and its key, for servers that demand one.
         If a file changes, the client reads it again and connects anew.
-    server_name: the host name in the server's certificate, if it is not the host of the target.
+    server_name: the host name in the server's certificate, if it is not the host of the target, or
+        the first of several.
     """
 
     ca: PathLike | None = None
@@ -108,6 +109,17 @@ class Peer:
         """Whether the target may stand for several servers, which are called in turn."""
         return self.target.startswith(GROUP_SCHEMES)
 
+    @property
+    def name_in_certificates(self) -> str:
+        """The host name in the certificates of all servers, "" for the one that gRPC expects.
+
+        gRPC would look for all addresses of a list, in one text, in each certificate.
+        """
+        if self.tls is None:
+            return ""
+        is_list = self.target.startswith(("ipv4:", "ipv6:")) and "," in self.target
+        return self.tls.server_name or (_hosts(self.target)[0] if is_list else "")
+
     def metadata(self) -> Metadata:
         """Return the metadata of a call; raises `InvalidArgumentError` for a wrong token file."""
         if self.token is None:
@@ -166,10 +178,14 @@ def is_local(target: str) -> bool:
     """Return whether a target is certainly on this machine."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
+    return all(map(_is_loopback, _hosts(target)))
+
+
+def _hosts(target: str) -> list[str]:
+    """Return the hosts of all addresses of a target."""
     for scheme in GROUP_SCHEMES:
         target = target.removeprefix(scheme)
-    hosts = [address.rpartition(":")[0].strip("/[]") for address in target.split(",")]
-    return all(map(_is_loopback, hosts))
+    return [address.rpartition(":")[0].strip("/[]") for address in target.split(",")]
 
 
 def _is_loopback(host: str) -> bool:

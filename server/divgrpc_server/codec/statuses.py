@@ -252,7 +252,7 @@ class ClusterTokenRefusedError(errors.UnauthenticatedError):
     def __init__(self) -> None:
         super().__init__(
             "this shard server has another cluster token: give all servers of the cluster the same"
-            " file as --cluster-token, and start them again"
+            " file as --cluster-token"
         )
 
 

@@ -29,7 +29,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+    RayError,
+)
 from ray.util import get_placement_group, list_named_actors, placement_group, placement_group_table
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import (
@@ -415,6 +421,8 @@ class RayEngine:
 
     def _renew(self, place: int, number: int) -> Any:  # noqa: ANN401  # Ray makes its class
         """Make an actor that somebody has ended, perhaps together with its group."""
+        # One that has lost its group before it could start is there still.
+        ray.kill(self._actors[place, number])
         self._groups[place] = self._group(place)
         return self._actor(place, number)
 
@@ -424,13 +432,17 @@ class RayEngine:
         def is_obsolete(name: str) -> bool:
             return name.startswith(f"{prefix}-") and not (keep and name.startswith(f"{keep}-"))
 
+        actors = []
         for name in filter(is_obsolete, list_named_actors()):
             with suppress(ValueError):
-                ray.kill(ray.get_actor(name))
+                actors.append(ray.get_actor(name))
+        # First, because another engine makes its actors anew once they end, in the group it finds.
         for entry in placement_group_table().values():
             if is_obsolete(entry["name"]) and entry["state"] != "REMOVED":
                 with suppress(ValueError):
                     remove_placement_group(get_placement_group(entry["name"]))
+        for actor in actors:
+            ray.kill(actor)
 
     # Following.
 
@@ -447,12 +459,12 @@ class RayEngine:
                 looks += 1
                 if looks >= _LOOKS_MAX:
                     self._set_state(server, None)
-            except RayActorError as error:
+            except (RayActorError, ActorUnschedulableError) as error:
                 self._set_state(server, None)
-                if isinstance(error, ActorDiedError):
-                    # Ray does not start it again, because somebody has ended it.
+                if isinstance(error, ActorDiedError | ActorUnschedulableError):
+                    # Ray does not start it again: somebody has ended it, or removed its group.
                     with suppress(*_ERRORS):
-                        self._actors[server] = await self._call(lambda: self._renew(place, number))
+                        self._actors[server] = await self._call(partial(self._renew, place, number))
             except RayError as error:
                 self._log.debug("an actor cannot be asked", place=place, reason=str(error))
             else:

@@ -60,8 +60,8 @@ class _Refusal(NamedTuple):
     pause_seconds: float
 
 
-# A message about no index, which a server that lets this one in answers with an error.
-_NO_INDEX: Final = shard_index_pb2.AskRequest().SerializeToString()
+# A message about no index, which a server answers if it lets this one in.
+_NO_INDEX: Final = b""
 # Maximum number of reasons of one server that are logged until it replies.
 _REASONS_MAX: Final = 3
 _NOT_CHECKED: Final = _Fault("starting", "its health is not known yet")
@@ -86,7 +86,7 @@ class ShardStates:
 
         channel: returns the connection to an address.
         probe: sends a message to an address, and returns why the server refuses it, "" if it
-            answers, None if that is not known. It may answer that there is no such index.
+            answers, perhaps with an error, and None if that is not known.
         preference: as `ShardServers` takes it.
         """
         self._replicas, self._channel, self._probe = replicas, channel, probe

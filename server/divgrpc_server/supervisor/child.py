@@ -39,6 +39,8 @@ _ONE_THREAD: Final = (
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# gRPC would write a line of its own for each failed handshake, which is no JSON.
+_QUIET_GRPC: Final = {"GRPC_VERBOSITY": "NONE"}
 # glibc returns freed memory to the system above the first limit, and asks the system for each block
 # above the second. Both start at 128 KiB, so that a call with a message of some hundred kilobytes
 # would have the system clear new pages several times. An operator's own values win.
@@ -231,7 +233,7 @@ def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[b
         [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),
         # Suppress progress lines on standard error, because the compilation of kernels is logged.
-        env={**allocator, **os.environ, **threads, **titles, "DIVGRPC_QUIET": "1"},
+        env={**_QUIET_GRPC, **allocator, **os.environ, **threads, **titles, "DIVGRPC_QUIET": "1"},
         # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,
     )

@@ -120,6 +120,9 @@ class Ask:
 def parse_ask(request: Request, log: Logger) -> Ask | Reply:
     """Return the call of a request, or a reply with an error if the request is invalid."""
     assert request.op == Op.ASK  # noqa: S101  # a front of a shard server sends nothing else
+    if not request.payload:
+        # A router asks for nothing, to see whether this server lets it in.
+        return Reply(request.id, Outcome.ANSWER, b"")
     try:
         return Ask(request, shard_index_pb2.AskRequest.FromString(request.payload))
     except Exception as error:  # noqa: BLE001  # becomes the status of the call

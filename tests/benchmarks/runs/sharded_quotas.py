@@ -13,7 +13,9 @@ from divgrpc import Field, GroupBy, Index, Quota
 from divgrpc.types import IntArray, QueryResult
 from support.data.divided_indexes import DividedIndex, differences, outcomes
 
-_SOURCES, _BRANDS, _PRICES = 5, 1_000, 100
+_SOURCES, _BRANDS, _PRICES, _SHOPS = 5, 1_000, 100, 40
+# Exponent of the distribution of shops: 40 % of the points have the largest, and 14 % the next.
+_ZIPF: Final = 1.5
 _SOURCE: Final = Quota("source", max_each=4)
 _BRAND: Final = Quota("brand", max_each=1)
 _CHEAP: Final = Field("price") < 0.1 * _PRICES
@@ -27,6 +29,8 @@ _QUERIES: Final[dict[str, dict[str, Any]]] = {
     "three of a source": {"quotas": [_BRAND, Quota("source", rules={"1": (3, None)})]},
     "none of a source": {"quotas": Quota("source", rules={"1": (None, 0)})},
     "groups": {"group_by": _GROUPS},
+    "two of a shop": {"quotas": Quota("shop", max_each=2)},
+    "groups of shops": {"group_by": GroupBy("shop", groups=5, per_group=2)},
     "filter": {"filter": _CHEAP},
     "filter and both quotas": {"filter": _CHEAP, "quotas": [_SOURCE, _BRAND]},
     "filter and groups": {"filter": _CHEAP, "group_by": _GROUPS},
@@ -43,11 +47,12 @@ _QUERIES: Final[dict[str, dict[str, Any]]] = {
 def sharded_quotas(options: Options) -> Iterator[Output]:
     """Quotas, groups and filters over shards, compared with one index, in process.
 
-    Points have a source, a brand and a price, drawn at random. The filter passes a tenth of them.
+    Points have a source, a brand, a price and a shop, drawn at random, the shop with Zipf's
+    probabilities. The filter passes a tenth of them.
 
     The first half of the queries is asked once. "Equal" is the share of their answers that have the
     same bytes as those of the whole index, and "rounds" how often shards are asked for one, by a
-    router that has asked no such query before. The other half is timed. "Ratio" is the time of the
+    router that has asked no such query before; "kB" are the replies to it. The other half is timed. "Ratio" is the time of the
     router and of all shards, one after another, divided by that of the whole index; "of plain" is
     this ratio divided by the one of a plain query.
     """
@@ -60,6 +65,7 @@ def sharded_quotas(options: Options) -> Iterator[Output]:
             "source": [str(number) for number in rng.integers(0, _SOURCES, rows)],
             "brand": [str(number) for number in rng.integers(0, _BRANDS, rows)],
             "price": rng.uniform(0, _PRICES, rows),
+            "shop": [str(number % _SHOPS) for number in rng.zipf(_ZIPF, rows)],
         },
     )
     yield Table(f"Quotas, groups and filters over {options.shards} shards", points.described())
@@ -79,12 +85,13 @@ def _row(index: Index, pieces: DividedIndex, points: Points, words: dict[str, An
         partial(Index.query, queries=query[None], **words, **more) for query in points.queries
     ]
     half = len(calls) // 2
-    equal = rounds = 0
+    equal = rounds = size = 0
     for call in calls[:half]:
         answer, whole = outcomes(index, pieces, call)
         assert not isinstance(answer, str) and not isinstance(whole, str)  # noqa: PT018
         equal += not differences(answer, whole)
         rounds += pieces.steps
+        size += pieces.reply_bytes
     no_rows = np.zeros(1, np.int64)
 
     def ask_shards(query: int) -> IntArray:
@@ -101,6 +108,7 @@ def _row(index: Index, pieces: DividedIndex, points: Points, words: dict[str, An
     return {
         "equal": equal / half,
         "rounds": rounds / half,
+        "kB": size / half / 1000,
         "whole us": times["whole"].microseconds,
         "shards us": times["shards"].microseconds,
         "ratio": ratio,

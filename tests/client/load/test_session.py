@@ -88,6 +88,36 @@ def test_a_process_with_many_files_may_start_generators(script: ScriptedIndex, t
     assert len(script.queries) == 1 + 50
 
 
+class Watching(ScriptedIndex):
+    """A server that replaces the token in a file, and then breaks the file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file, self.tokens = file, list[Any]()
+
+    def Query(  # noqa: N802  # the contract's name
+        self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> query_pb2.QueryResponse:
+        """Note the token, and answer."""
+        self.tokens.append(dict(context.invocation_metadata())["authorization"])
+        texts = {5: "second", 10: "two words"}
+        if text := texts.get(len(self.tokens)):
+            self.file.write_text(text)
+        return super().Query(request, context)
+
+
+def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+    script = Watching(tmp_path / "token")
+    script.file.write_text("first")
+    settings = replace(QUICK, token=script.file, insecure=True)
+    with serving(script) as target:
+        report = run_load(target, CALLS, constant(100, 0.5), settings, closed=1)
+    assert report["codes"] == {"OK": report["calls"]}
+    assert {*script.tokens[:5]} == {"Bearer first"}
+    assert {*script.tokens[5:]} == {"Bearer second"}
+    assert len(script.tokens) > 15
+
+
 def test_calls_of_the_warm_up_are_sent_and_not_counted(script: ScriptedIndex, target: str) -> None:
     report = run_load(target, CALLS, constant(50, 1), Settings(warm_up=1))
     assert report["calls"] == 50

@@ -20,8 +20,13 @@ OLD: Final = "the old token of the cluster"
 NEW: Final = "the new token of the cluster"
 
 
-SHARD: Final = {"role": "shard", "read_only": True, "data_dir": "d"}
-RAY: Final = {"engine": "ray", "ray_address": "127.0.0.1:6379", "data_dir": "d", "shards": 2}
+SHARD: Final[dict[str, Any]] = {"role": "shard", "read_only": True, "data_dir": "d"}
+RAY: Final[dict[str, Any]] = {
+    "engine": "ray",
+    "ray_address": "127.0.0.1:6379",
+    "data_dir": "d",
+    "shards": 2,
+}
 
 
 def tokens_of(path: Path | str, options: dict[str, Any]) -> ClusterTokens:

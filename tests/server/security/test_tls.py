@@ -47,6 +47,18 @@ def test_a_host_name_of_the_certificate(authority: Authority, tls_server: Runnin
     assert ask(tls_server.target, False, tls=pair).workers == 1
 
 
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_list_of_addresses(
+    authority: Authority, tls_server: RunningServer, is_async: bool, is_other: bool
+) -> None:
+    """The certificates of all servers have the first address, or the name that is given."""
+    target = f"ipv4:{tls_server.target},{tls_server.target}"
+    assert ask(target, is_async, tls=authority.ca).workers == 1
+    if is_other:
+        with pytest.raises(UnavailableError, match="is for another host"):
+            ask(target, is_async, tls=TLS(ca=authority.ca, server_name="elsewhere"))
+
+
 def test_plain_against_tls(tls_server: RunningServer, is_async: bool) -> None:
     with pytest.raises(UnavailableError, match="if it speaks TLS, pass tls"):
         ask(tls_server.target, is_async, tls=False)

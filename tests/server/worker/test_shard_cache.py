@@ -1,11 +1,13 @@
 """The shards that a worker of a shard server has open, and their copies."""
 
 import gc
+import math
 import shutil
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,8 +24,9 @@ from divgrpc.sharding.copies import ShardCopies
 from divgrpc.sharding.core import ShardCore
 from divgrpc.sharding.files import divide_folder
 from divgrpc.storage.generations import Generation, IndexFolder, read_manifest, staging
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.worker import shards as shards_module
-from divgrpc_server.worker.shards import ShardCache, ShardKey
+from divgrpc_server.worker.shards import ShardCache, ShardKey, parse_ask
 from support.data.served_index import random_points
 from support.processes.running_server import eventually
 
@@ -321,6 +324,12 @@ def test_a_generation_that_has_lost_its_first_files_is_no_damage(shards: Shards)
     with pytest.raises(IndexChangedError):
         shards.find(old)
     assert shards.damage == []
+
+
+def test_a_call_without_a_question_is_answered() -> None:
+    """A router sends it to see whether it is let in, and no metric counts an error."""
+    request = Request(7, math.inf, Op.ASK, "", b"")
+    assert parse_ask(request, Mock()) == Reply(7, Outcome.ANSWER, b"")
 
 
 def test_damage_counts_until_the_shard_is_open(shards: Shards) -> None:
