@@ -147,9 +147,8 @@ class ShardServers:
         self._topology = Topology(0, ())
         self._channels: dict[str, aio.Channel] = {}
         replicas = config.replicas if config.starts_shard_servers else 0
-        self._states = ShardStates(
-            replicas, self._channel, self._probe, meter, log, preference=preference
-        )
+        views = self._channel, self._probe, meter, log
+        self._states = ShardStates(replicas, *views, preference=preference)
         self._openings = ShardOpenings(
             self._send_preparation, self._addresses_of, self._states,
             config.worker_wait, log,
@@ -164,8 +163,7 @@ class ShardServers:
         self._credentials = ShardCredentials(config, log) if config.cluster_ca else None
         # Connections that are no longer used, which end with their calls.
         self._closings: set[asyncio.Task[None]] = set()
-        name = ("grpc.ssl_target_name_override", config.cluster_name)
-        self._options = (*_OPTIONS, name) if config.cluster_name else _OPTIONS
+        self._options = _options_with(config.cluster_name)
         if config.shard_servers:
             self.follow(Topology(1, config.shard_places))
 
@@ -542,6 +540,11 @@ class ShardServers:
             return _Failure(RefusedError(status.SerializeToString()), False)
         self._states.note_refusal(address, message, describe_call(error))
         return _Failure(UnavailableError("a shard server refuses the messages of this one"), True)
+
+
+def _options_with(name: str) -> tuple[tuple[str, str | int], ...]:
+    """Return the options of connections to servers whose certificates all have a name, if any."""
+    return (*_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else _OPTIONS
 
 
 def _metadata_with(cluster: ClusterTokens) -> tuple[tuple[str, str], ...]:

@@ -52,9 +52,9 @@ def sharded_quotas(options: Options) -> Iterator[Output]:
 
     The first half of the queries is asked once. "Equal" is the share of their answers that have the
     same bytes as those of the whole index, and "rounds" how often shards are asked for one, by a
-    router that has asked no such query before; "kB" are the replies to it. The other half is timed. "Ratio" is the time of the
-    router and of all shards, one after another, divided by that of the whole index; "of plain" is
-    this ratio divided by the one of a plain query.
+    router that has asked no such query before; "kB" are the replies. The other half is timed.
+    "Ratio" is the time of the router and of all shards, one after another, divided by that of the
+    whole index; "of plain" is this ratio divided by the one of a plain query.
     """
     points = load(options.points, options.queries)
     rng, rows = np.random.default_rng(0), len(points.base)

@@ -331,13 +331,13 @@ def test_rows_of_a_batch_are_refused_before_shards_send_too_much(
     """No shard is asked for points. One row alone may have as many candidates as any query."""
     index = an_index()
     pieces, ids = DividedIndex(index.engine, 3), next(index.scroll()).ids[:20]
-    words: dict[str, Any] = {
+    kinds: dict[str, dict[str, Any]] = {
         "quotas": {"quotas": [Quota("source", max_each=4)]},
         "groups": {"group_by": GroupBy("year", groups=2, per_group=3)},
         "like": {},
         "pages": {"already_shown": ids[5:6].tolist()},
-    }[kind]
-    words |= {"search": "exact", "candidates_limit": 50}
+    }
+    words = kinds[kind] | {"search": "exact", "candidates_limit": 50}
 
     def call(rows: int) -> Callable[[Engine], QueryResult]:
         points = (
