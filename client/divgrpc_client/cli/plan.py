@@ -47,7 +47,7 @@ def add_plan(verb: argparse.ArgumentParser) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    """Estimate the memory, shards, machines, network and time that an index needs.
+    """Estimate the memory, shards, machines and network of an index, and the time of a query.
 
     Sizes follow from the files of an index, and times from a benchmark on two cores. The output
     lists what it assumes.
@@ -110,7 +110,7 @@ def _shard_lines(plan: "Plan") -> list[tuple[str, str]]:
         ("or none", f"on a machine of {_size(plan.whole_machine_bytes)} or more"),
         ("machines", f"{plan.machines:,}: {count:,} shard servers and one that routes"),
         ("a server", f"{_size(plan.shard_bytes)} while a new generation opens"),
-        ("a router", f"{_size(plan.router_bytes)}"),
+        ("a router", f"{_size(plan.router_bytes)}, and a few hundred megabytes more for a build"),
         (
             "a cache",
             f"{_size(plan.cache_bytes)} of disk on the machine of a shard server with"
@@ -158,11 +158,14 @@ def _assumptions(plan: "Plan") -> list[str]:
         f"a query has {sizing.CANDIDATES} candidates and hashes {sizing.HASH_LIMIT:,} points",
         "points are placed by a hash of their ids, so all shards have nearly the same number",
         "times are of one query at a time, measured with all processes on two cores of one machine"
-        f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for other numbers; a"
-        " network between machines adds its own",
+        f" and {sizing.TIMED_POINTS_PER_SHARD:,} points a shard, and computed for other numbers, so"
+        " they are rough for many more; a network between machines adds its own",
+        "queries a second and the time of a build are not estimated: measure them with the points"
+        " of one shard",
         f"open files are counted for an index with up to {sizing.ATTRIBUTES} attributes and a label"
         " model, and shard servers have no other index",
-        "a build runs on the machine that routes, and writes all shards to the data directory",
+        "a build runs on the machine that routes, and writes all shards to the data directory;"
+        " divgrpc reshard needs the room of a third copy there",
         "one machine routes; a second one, with --read-only, answers queries while it is down",
     ]
 
