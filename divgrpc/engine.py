@@ -586,7 +586,8 @@ class Engine(LabelledPoints):
             ids = self._search(query, plan, passing).ids[0]
             return ids, thread_seconds() - start
 
-        ids, seconds = zip(*self.answer_each(answer_one, queries), strict=True)
+        outcomes = self.answer_each(answer_one, queries, is_block=True)
+        ids, seconds = zip(*outcomes, strict=True)
         return np.stack(ids), np.array(seconds) * 1e6
 
 

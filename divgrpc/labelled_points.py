@@ -124,7 +124,7 @@ class LabelledPoints(StoredPoints):
             seconds = thread_seconds() - start
             return result.labels[0], float(result.stats.points_scored[0]), seconds
 
-        columns = zip(*self.answer_each(predict_one, documents), strict=True)
+        columns = zip(*self.answer_each(predict_one, documents, is_block=True), strict=True)
         labels, scored_counts, seconds = map(np.array, columns)
         return labels, scored_counts, seconds * 1e6
 

@@ -144,8 +144,17 @@ class StoredPoints:
             raise invalid("like", f"has {ids[place]!r}, which is no id of the index")
         return rows
 
-    def answer_each(self, answer: Callable[[RowsT], ResultT], rows: RowsT) -> list[ResultT]:
-        """Return the answer for each of some rows, which are passed on one at a time."""
+    def answer_each(
+        self,
+        answer: Callable[[RowsT], ResultT],
+        rows: RowsT,
+        *,
+        is_block: bool = False,  # noqa: ARG002  # an engine with shards reads it
+    ) -> list[ResultT]:
+        """Return the answer for each of some rows, which are passed on one at a time.
+
+        is_block: whether there are no more rows than `rows_together` allows.
+        """
         return [answer(rows[place : place + 1]) for place in range(len(rows))]
 
     def find(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:

@@ -118,9 +118,10 @@ class IndexedLabels:
     def _index(self) -> Manifest:
         """The manifest of the label index; raises `UnfitIndexError` without a label model."""
         if self._section.index is None:
-            other = ", and mode neighbour_vote needs none" if self.sets is not None else ""
             raise UnfitIndexError(
-                "mode", f"the index has no label model; Build makes or takes one{other}"
+                "mode",
+                "the index has no label model; Build makes or takes one, and mode neighbour_vote"
+                " needs label sets alone",
             )
         return self._section.index
 

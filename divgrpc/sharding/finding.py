@@ -351,12 +351,17 @@ class Finder:
     def _ask(self, inquiry: _Inquiry) -> Replies | None:
         """Ask all shards for their share, and return the replies."""
         share = inquiry.amounts.share(len(self._shards))
-        vectors = min(len(self._shards) * share.vectors, self._open)
-        self._transcript.vector_bytes += vectors * self._row_bytes
         message = self._message(inquiry.query, inquiry.how, share)
         messages = self._ask_all("find", dict.fromkeys(self._shards, message))
         if messages is None:
+            # Nobody knows how many points the buckets of tables have.
+            is_limited = (
+                inquiry.how != TABLES or self._plan.hash_limit or self._plan.candidates_limit
+            )
+            vectors = min(len(self._shards) * share.vectors, self._open) if is_limited else 0
+            self._transcript.vector_bytes += vectors * self._row_bytes
             return None
+        self._transcript.vector_bytes += sum(map(len, messages.values()))
         sources = Sources.of(layouts.FIND_REPLY, messages)
         return self._merger.join(sources, inquiry.rule, (share.rows, share.vectors))
 

@@ -129,8 +129,10 @@ class GatheringSearcher(Searcher):
         self._growth = PoolGrowth()
         # Maximum number of candidates of each row whose vectors are asked for at first.
         self._vectors_max = 0
+        # It must not refer to this searcher: files of a replaced index would stay mapped until the
+        # cycle is collected.
         self._held = HeldPoints(
-            dims, lambda points: Searcher(self._shared | points, self._build, dims)
+            dims, lambda points: Searcher({**shared, **points}, parameters, dims)
         )
         # Numbers of attributes whose values are wanted with the points that are found.
         self.attributes = NO_ATTRIBUTES

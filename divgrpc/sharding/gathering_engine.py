@@ -155,11 +155,7 @@ class GatheringEngine(Engine):
         self._gathering.transcript = transcript
         self._values.clear()
 
-    def passing(
-        self,
-        condition: Filter | None,
-        exclude_ids: Ids = (),
-    ) -> PassingRows | None:
+    def passing(self, condition: Filter | None, exclude_ids: Ids = ()) -> PassingRows | None:
         """Return the points that pass a filter and have none of `exclude_ids`.
 
         Raises `UnansweredError` if the shards have not yet counted them.
@@ -213,11 +209,13 @@ class GatheringEngine(Engine):
             raise invalid(field, "must be texts, as the ids of this index are")
         return [text.decode() for text in encode_texts(ids, field)]
 
-    def answer_each(self, answer: Callable[[RowsT], ResultT], rows: RowsT) -> list[ResultT]:
+    def answer_each(
+        self, answer: Callable[[RowsT], ResultT], rows: RowsT, *, is_block: bool = False
+    ) -> list[ResultT]:
         """Answer all rows in the same rounds; raises `TooManyRowsError` if shards send too much."""
         whole, results = self.transcript, []
         for place in range(len(rows)):
-            finding.check_batch(place, whole.vector_bytes)
+            finding.check_batch(0 if is_block else place, whole.vector_bytes)
             part = whole.part()
             self._use(part)
             try:

@@ -77,7 +77,7 @@ class ShardMeter:
             self._page.add(self._page.cell("divgrpc_shard_hedges_total"))
 
     def add_round(self, seconds: float) -> None:
-        """Count that shards were asked for a query, which took `seconds`."""
+        """Count that shards were asked for a call of a client, which took `seconds`."""
         if self._page is not None:
             self._page.observe(self._page.cell("divgrpc_shard_round_seconds"), seconds)
 

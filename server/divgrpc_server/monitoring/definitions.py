@@ -83,7 +83,7 @@ METRICS: Final = (
     Metric(
         "divgrpc_shard_round_seconds",
         "histogram",
-        "Time from asking shards for a query until all of them have replied, or it has failed.",
+        "Time from asking shards for a call until all of them have replied, or it has failed.",
     ),
     Metric(
         "divgrpc_shard_servers",

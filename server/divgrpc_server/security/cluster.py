@@ -36,8 +36,8 @@ class ClusterTokens:
     broken, the last good tokens stay in use, and a warning says so once per change.
     """
 
-    def __init__(self, secret: str, config: Config, log: Logger) -> None:
-        """Take what `secret_of` has returned when the server started."""
+    def __init__(self, secret: str, config: Config, log: Logger | None = None) -> None:
+        """Take what `secret_of` has returned a while ago. Without a log, changes are not logged."""
         path, self._log = config.cluster_token, log
         # The servers that an engine has started keep the tokens that it gave them.
         follows = path != STANDARD_INPUT and bool(config.shard_servers or config.role == "shard")
@@ -45,6 +45,11 @@ class ClusterTokens:
             [path] if follows else [], lambda: _read(path), secret.split("\n")
         )
         self.refresh()
+
+    @property
+    def secret(self) -> str:
+        """The tokens in the form of `secret_of`."""
+        return "\n".join(self._file.value)
 
     @property
     def header(self) -> str:
@@ -65,9 +70,10 @@ class ClusterTokens:
         try:
             has_changed = self._file.refresh()
         except InvalidArgumentError as error:
-            self._log.warning("new cluster tokens are not used", reason=str(error))
+            if self._log is not None:
+                self._log.warning("new cluster tokens are not used", reason=str(error))
             return False
-        if has_changed:
+        if has_changed and self._log is not None:
             self._log.info("cluster tokens are read again", tokens=len(self._file.value))
         return has_changed
 

@@ -72,8 +72,9 @@ class Supervisor:
     """Runs the processes of one server."""
 
     def __init__(self, config: Config, root: Path, log: Logger, secret: str = "") -> None:
-        """Take the folder of the indexes, and the token of the cluster, `secret`."""
-        self._config, self._root, self._secret = config, root, secret
+        """Take the folder of the indexes, and the tokens of the cluster, `secret`."""
+        self._config, self._root = config, root
+        self._cluster = cluster.ClusterTokens(secret, config)
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
@@ -120,15 +121,16 @@ class Supervisor:
         self._fill("front")
         if self._config.starts_shard_servers:
             self._fill("engine")
-        if self._config.retain:
-            self._spawn(self._remove_retired())
+        if self._config.retain or self._config.cluster_token:
+            self._spawn(self._look_at_files())
 
-    async def _remove_retired(self) -> None:
-        """Remove replaced files when their time is over, until a stop signal arrives."""
+    async def _look_at_files(self) -> None:
+        """Remove replaced files when their time is over, and follow tokens, until a stop signal."""
         while not self._stop.is_set():
+            self._cluster.refresh()  # for processes that are started later
             try:
-                remove = retention.remove_retired
-                await asyncio.to_thread(remove, self._root, self._config.retain)
+                if seconds := self._config.retain:
+                    await asyncio.to_thread(retention.remove_retired, self._root, seconds)
             except OSError as error:
                 self._log.warning("cannot remove replaced files", reason=str(error))
             await self._pause(retention.LOOK_SECONDS)
@@ -147,7 +149,7 @@ class Supervisor:
     def _start(self, role: Role) -> Child:
         child = self._fork(role) if role in _FORKED and self._ready("forkserver") else None
         child = child or Child(
-            role, next(self._serials), self._config, self._root, secret=self._secret
+            role, next(self._serials), self._config, self._root, secret=self._cluster.secret
         )
         self._children[child.serial] = child
         self._tally.add_start(role)

@@ -1,5 +1,7 @@
 """Queries within quotas and by groups are answered by shards as by one index."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -322,6 +324,34 @@ def test_quotas_forbid_more_values_than_a_filter_has() -> None:
     for rules in (allowed, allowed | {None: (0, 1)}):
         words: dict[str, Any] = {"quotas": [Quota("tags", max_each=0, rules=rules)], "k": 30}
         check_within(index, pieces, on_infeasible="relax", selector="nearest", **words)
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_a_router_that_is_closed_keeps_nothing(family: HashFamily) -> None:
+    """Not even until cycles are collected: files of a replaced index would take room meanwhile."""
+    index, pieces = an_index(family=family), DividedIndex(an_index(family=family).engine, 3)
+    ids = next(index.scroll()).ids[:2].tolist()
+    for words in (
+        {},
+        {"filter": Field("price") < 30, "explain": True, "with_report": True},
+        {"quotas": [Quota("brand", max_each=1)], "exclude_ids": ids},
+        {"quotas": [Quota("source", rules={"web": (None, 0)})]},
+        {"group_by": GroupBy("year", groups=2, per_group=3)},
+        {"already_shown": ids},
+        {"paged": True},
+    ):
+        vectors = index.engine.vectors_of(ids[:1])
+        for points in ({"queries": vectors}, {"like": ids[:1]}):
+            call: Any = partial(Index.query, **points, **words)
+            pieces.answer(lambda engine, call=call: call(Index(engine)))
+    engine = pieces.router._engine
+    parts = [weakref.ref(engine), weakref.ref(engine.searcher)]
+    gc.disable()
+    try:
+        del engine, pieces, call
+        assert [part() for part in parts] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["quotas", "groups", "like", "pages"])

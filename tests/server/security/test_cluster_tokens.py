@@ -1,7 +1,9 @@
 """The tokens that the servers of a cluster share, and their replacement while the servers run."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from grpc import StatusCode
@@ -12,6 +14,7 @@ from divgrpc_client import Client
 from divgrpc_server.config import Config
 from divgrpc_server.logging import logs
 from divgrpc_server.security.cluster import STANDARD_INPUT, ClusterTokens, secret_of
+from divgrpc_server.supervisor.supervisor import Supervisor
 from support.checks.refusals import failing
 from support.data.served_index import random_points
 from support.processes.running_server import RunningServer, eventually
@@ -76,6 +79,27 @@ def test_a_broken_file_changes_nothing(
     assert accepted(tokens) == [NEW]
 
 
+def test_a_process_that_is_replaced_gets_the_last_good_tokens(tmp_path: Path) -> None:
+    """Also if the file is broken when the process starts."""
+    file = tmp_path / "token"
+    file.write_text(OLD)
+    config = Config(cluster_token=str(file), **SHARD)
+
+    async def replace_and_break() -> str:
+        supervisor = Supervisor(config, tmp_path, Mock(), secret_of(config))
+        file.write_text(f"{NEW}\n{OLD}")
+        task = asyncio.ensure_future(supervisor._look_at_files())
+        await asyncio.sleep(0)
+        file.write_text("short")
+        supervisor._stop.set()
+        await task
+        return supervisor._cluster.secret
+
+    secret = asyncio.run(replace_and_break())
+    tokens = ClusterTokens(secret, config, logs.configure(config, "test"))
+    assert (tokens.header, accepted(tokens)) == (f"Bearer {NEW}", [OLD, NEW])
+
+
 def test_servers_that_an_engine_starts_keep_their_tokens(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(OLD)
@@ -126,5 +150,5 @@ def test_a_token_is_replaced_while_servers_run(tmp_path: Path) -> None:
             count = server.log.count("cluster tokens are read again")
             files[1].write_text(OLD)
             eventually(lambda: server.log.count("cluster tokens are read again") > count)
-            with failing(StatusCode.UNAVAILABLE, match="CLUSTER_TOKEN_REFUSED"):
+            with failing(StatusCode.UNAVAILABLE, match="has another cluster token"):
                 client.query("points", points[:1], k=3)
