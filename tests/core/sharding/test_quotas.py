@@ -326,12 +326,16 @@ def test_quotas_forbid_more_values_than_a_filter_has() -> None:
         check_within(index, pieces, on_infeasible="relax", selector="nearest", **words)
 
 
+def query_shards(pieces: DividedIndex, **words: Any) -> QueryResult:  # noqa: ANN401  # of Index.query
+    return pieces.answer(lambda engine: Index(engine).query(**words))
+
+
 @pytest.mark.parametrize("family", _FAMILIES)
 def test_a_router_that_is_closed_keeps_nothing(family: HashFamily) -> None:
     """Not even until cycles are collected: files of a replaced index would take room meanwhile."""
     index, pieces = an_index(family=family), DividedIndex(an_index(family=family).engine, 3)
     ids = next(index.scroll()).ids[:2].tolist()
-    for words in (
+    cases: tuple[dict[str, Any], ...] = (
         {},
         {"filter": Field("price") < 30, "explain": True, "with_report": True},
         {"quotas": [Quota("brand", max_each=1)], "exclude_ids": ids},
@@ -339,16 +343,15 @@ def test_a_router_that_is_closed_keeps_nothing(family: HashFamily) -> None:
         {"group_by": GroupBy("year", groups=2, per_group=3)},
         {"already_shown": ids},
         {"paged": True},
-    ):
-        vectors = index.engine.vectors_of(ids[:1])
-        for points in ({"queries": vectors}, {"like": ids[:1]}):
-            call: Any = partial(Index.query, **points, **words)
-            pieces.answer(lambda engine, call=call: call(Index(engine)))
+    )
+    for words in cases:
+        query_shards(pieces, queries=index.engine.vectors_of(ids[:1]), **words)
+        query_shards(pieces, like=ids[:1], **words)
     engine = pieces.router._engine
-    parts = [weakref.ref(engine), weakref.ref(engine.searcher)]
+    parts: list[Callable[[], object]] = [weakref.ref(engine), weakref.ref(engine.searcher)]
     gc.disable()
     try:
-        del engine, pieces, call
+        del engine, pieces
         assert [part() for part in parts] == [None, None]
     finally:
         gc.enable()
