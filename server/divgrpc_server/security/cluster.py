@@ -3,12 +3,15 @@
 import hmac
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_server.config import Config
-from divgrpc_server.logging.logs import Logger
 from divgrpc_server.security.watched_files import WatchedFiles
+
+if TYPE_CHECKING:
+    # The command line says which packages are missing, so it must not need them.
+    from divgrpc_server.logging.logs import Logger
 
 STANDARD_INPUT: Final = "/dev/stdin"
 _CHARACTERS_MIN: Final = 16
@@ -36,7 +39,7 @@ class ClusterTokens:
     broken, the last good tokens stay in use, and a warning says so once per change.
     """
 
-    def __init__(self, secret: str, config: Config, log: Logger | None = None) -> None:
+    def __init__(self, secret: str, config: Config, log: "Logger | None" = None) -> None:
         """Take what `secret_of` has returned a while ago. Without a log, changes are not logged."""
         path, self._log = config.cluster_token, log
         # The servers that an engine has started keep the tokens that it gave them.
