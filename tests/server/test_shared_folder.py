@@ -75,8 +75,10 @@ class FakeRay:
     @contextmanager
     def engine(self, root: Path, **options: Any) -> Iterator[Any]:  # noqa: ANN401  # as Config's
         """Make an engine, which imports this instead of Ray."""
-        names = ("RayActorError", "ActorDiedError", "ActorUnavailableError", "RayError")
-        names += ("ActorUnschedulableError",)
+        names = (
+            *("RayError", "RayActorError", "ActorDiedError"),
+            *("ActorUnavailableError", "ActorUnschedulableError"),
+        )
         errors = dict.fromkeys(names, GetTimeoutError)
         modules: dict[str, Any] = {
             "ray": self.ray,
