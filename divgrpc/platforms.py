@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import IO, Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -32,6 +33,22 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def allow_open_files() -> int | None:
+    """Let this process, and those that it starts, have as many files open as the system allows.
+
+    Returns the number of files; None on systems without such a limit.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS allows no unlimited number.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def lock_exclusively(file: IO[bytes] | int) -> bool:

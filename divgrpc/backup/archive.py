@@ -72,12 +72,12 @@ class ArchiveWriter:
 
     def finish(self) -> None:
         """Write the digest and the end of the archive; raises `StorageFullError`."""
-        with full_disk_errors():
+        with full_disk_errors("the snapshot"):
             self._stream.write(_trailer(self._digest.hexdigest()))
 
     def _write(self, data: bytes) -> None:
         self._digest.update(data)
-        with full_disk_errors():
+        with full_disk_errors("the snapshot"):
             self._stream.write(data)
 
 

@@ -1,10 +1,11 @@
 """Writes snapshots of indexes."""
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -12,6 +13,7 @@ from divgrpc.backup.archive import ArchiveWriter, Member
 from divgrpc.backup.capture import Capture, CapturedFile, capture
 from divgrpc.backup.contents import DESCRIPTION, Contents, SnapshotEntry
 from divgrpc.errors import IndexDamagedError, invalid
+from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import full_disk_errors, sync_folder
 from divgrpc.storage.generations import (
     POINTER,
@@ -78,12 +80,12 @@ def _new_file(file: Path | str) -> Iterator[BinaryIO]:
         raise invalid("file", f"exists already: {file}")
     if not path.parent.is_dir():
         raise invalid("file", f"must be in a folder that exists, got {file}")
-    # A new file that only this user can read, as no other process names one.
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    _remove_drafts(path)
+    descriptor, draft = _make_draft(path)
     try:
         with open(descriptor, "wb") as stream:
             yield stream
-            with full_disk_errors():
+            with full_disk_errors("the snapshot"):
                 stream.flush()
                 os.fsync(stream.fileno())
         os.rename(draft, path)
@@ -91,6 +93,32 @@ def _new_file(file: Path | str) -> Iterator[BinaryIO]:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def _make_draft(path: Path) -> tuple[int, str]:
+    """Make a new file beside `path` that only this user can read; return its descriptor and name.
+
+    It is locked, if the file system has locks, so that no other process takes it for a draft that
+    was left behind.
+    """
+    while True:
+        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with suppress(OSError):
+            lock_exclusively(descriptor)
+        # Another process may have removed it before it was locked.
+        if os.path.exists(draft):
+            return descriptor, draft
+        os.close(descriptor)
+
+
+def _remove_drafts(path: Path) -> None:
+    """Remove the drafts of `path` that processes have left behind which were killed."""
+    pattern = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}")
+    for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+        # It may be another user's, or gone by now. Without locks, it may be in use.
+        with suppress(OSError), open(path.parent / name, "rb+") as draft:
+            if lock_exclusively(draft):
+                os.unlink(draft.name)
 
 
 def _add_index(

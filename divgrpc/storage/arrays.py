@@ -54,13 +54,16 @@ class ArrayEntry:
 
 
 @contextlib.contextmanager
-def full_disk_errors() -> Iterator[None]:
-    """Convert an `OSError` about a full disk, quota or file size to `StorageFullError`."""
+def full_disk_errors(subject: str = "the index") -> Iterator[None]:
+    """Convert an `OSError` about a full disk, quota or file size to `StorageFullError`.
+
+    subject: what is being stored, for the message.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in _DISK_FULL_ERRORS:
-            raise StorageFullError("no room left to store the index") from error
+            raise StorageFullError(f"no room left to store {subject}") from error
         raise
 
 

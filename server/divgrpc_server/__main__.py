@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import importlib.util
 import os
-import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Final
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc.platforms import allow_open_files
 from divgrpc_server import config as configuration
 from divgrpc_server.security import command
 from divgrpc_server.security import options as security
@@ -126,7 +126,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     from divgrpc_server.logging import logs
     from divgrpc_server.supervisor import supervisor
 
-    _raise_descriptor_limit()
+    # Each connection and each file of an index needs a descriptor.
+    allow_open_files()
     _exit_on_signals()
     log = logs.configure(config, "supervisor")
     try:
@@ -134,15 +135,6 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     except DivgrpcError as error:
         log.error("cannot start", reason=str(error))  # noqa: TRY400  # a traceback would not help
         return 1
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the soft limit on descriptors, because each connection needs a descriptor.
-
-    The default soft limit of most systems, 1,024, would limit the number of connections.
-    """
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def _exit_on_signals() -> None:

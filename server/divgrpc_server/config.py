@@ -27,6 +27,8 @@ _OF_WRITES: Final = ("durability", "retain", "max_builds", "upload_idle")
 _RETAIN_SECONDS: Final = 600.0
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
+# Each process gets the configuration in one message (`control`).
+_ADDRESSES_LENGTH_MAX: Final = 96 << 10
 _PLACE: Final = re.compile(r"[0-9]{1,3}/[0-9]{1,3}")
 
 
@@ -272,6 +274,12 @@ class Config:
 
     def _check_addresses(self) -> None:
         """Raise `InvalidArgumentError` for addresses of a cluster that are none, or come twice."""
+        if len(self.shard_servers) > _ADDRESSES_LENGTH_MAX:
+            raise invalid(
+                "shard_servers",
+                f"must have at most {_ADDRESSES_LENGTH_MAX:,} characters: shorten the addresses,"
+                " for example by a search domain, or have fewer places or replicas",
+            )
         for place in self.shard_places:
             for address in place:
                 split_address("shard_servers", address)

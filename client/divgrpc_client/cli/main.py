@@ -1,6 +1,7 @@
 """Entry point of the command line: the parser, error messages and exit codes (see `_END`)."""
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead, nearest
+from divgrpc.platforms import allow_open_files
 from divgrpc_client.cli import (
     attributes,
     commands,
@@ -94,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         suggestion = _instead(unknown, arguments)
         arguments.verb.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     as_json: bool = getattr(arguments, "json", False)
+    files_max = allow_open_files()
     try:
         with interrupts.interruptible():
             code = int(arguments.run(arguments) or 0)
@@ -113,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         file = f"{error.filename}: " if error.filename else ""
         message = f"{file}{error.strerror or error}"
+        if error.errno == errno.EMFILE:
+            message += f": this command needs more than {files_max:,}; allow more by `ulimit -n`"
         _tell(message, {"reason": "NOT_WRITTEN"}, as_json=as_json)
         return 1
     return code

@@ -56,7 +56,8 @@ Kind = Literal[
     "drain",  # to a front: finish the running calls, then exit
 ]
 
-_MESSAGE_BYTES: Final = 65536
+# A default Linux has room for a message of about 200 kilobytes. `Config` limits the longest one.
+_MESSAGE_BYTES: Final = 128 << 10
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -1,6 +1,8 @@
 """The command `divgrpc reshard`, which needs no server."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,18 @@ def test_damage_is_not_hidden_by_new_checksums(
     assert run("reshard", folder, "--shards", 2) == 1
     assert "vectors does not match its checksum" in capsys.readouterr().err
     assert (folder / "CURRENT").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("limit", ["-Sn", "-n"])
+def test_an_index_of_many_files_needs_only_the_hard_limit(folder: Path, limit: str) -> None:
+    """The soft limit is often 1,024. What an index of 60 shards needs takes long to make."""
+    assert run("reshard", folder, "--shards", 8) == 0
+    program = f"ulimit {limit} 60; exec {sys.executable} -m divgrpc_client"
+    command = f"{program} snapshot {folder} {folder.parent}/points.tar"
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    if limit == "-Sn":
+        assert (process.returncode, process.stderr) == (0, "")
+    else:
+        assert process.returncode == 1
+        advice = "Too many open files: this command needs more than 60; allow more by `ulimit -n`\n"
+        assert process.stderr.endswith(advice)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from divgrpc import Collection, Index
-from divgrpc.backup import restore_snapshot, write_snapshot
+from divgrpc.backup import restore_snapshot, snapshots, write_snapshot
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_nothing(
         raise OSError(28, "no space")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(Exception, match="no room left"):
+    with pytest.raises(Exception, match="no room left to store the snapshot"):
         write_snapshot(index, tmp_path / "points.tar")
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
@@ -280,3 +280,27 @@ def test_a_full_disk_leaves_nothing(
     with pytest.raises(Exception, match="no room left"):
         restore_snapshot(tmp_path / "points.tar", tmp_path / "other")
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_what_a_killed_snapshot_has_left_is_removed(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next snapshot of this name removes it, but neither what is being written nor others."""
+    left, other = tmp_path / ".points.tar.abcdefgh", tmp_path / ".points.tar.notes"
+    for path in (left, other):
+        path.write_bytes(b"part")
+    drafts: list[list[str]] = []
+    capture = snapshots.capture
+
+    def capture_beside(folder: IndexFolder) -> Any:  # noqa: ANN401  # as `capture` returns it
+        drafts.append(sorted(path.name for path in tmp_path.glob(".points.tar.*")))
+        if len(drafts) == 1:
+            write_snapshot(index, tmp_path / "points.tar")
+        return capture(folder)
+
+    monkeypatch.setattr(snapshots, "capture", capture_beside)
+    write_snapshot(index, tmp_path / "points.tar")
+    assert [len(names) for names in drafts] == [2, 3]
+    assert left.name not in drafts[0]
+    assert set(drafts[0]) < set(drafts[1])
+    assert sorted(path.name for path in tmp_path.glob(".points.tar.*")) == [other.name]
