@@ -172,7 +172,8 @@ class Searcher:
         points = passing or rows or self._n_points
         # With inverted lists, an exact search for four times as many candidates takes three times
         # as long. So the pool grows only in a second search, made if near-copies crowd the pool.
-        by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
+        # Within quotas, which pick later, answers must not depend on lists: routers have none.
+        by_lists = picks and parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan_of = partial(
             QueryPlan.of,
             metric=self.metric,

@@ -4,7 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,26 +21,32 @@ from divgrpc.sharding import core, finding, gathering_engine, layouts
 from divgrpc.sharding.finding import TooManyRowsError
 from divgrpc.sharding.messages import divide, join
 from divgrpc.sharding.rounds import Round
-from divgrpc.types import HashFamily, QueryResult
+from divgrpc.types import HashFamily, IntArray, QueryResult
 from support.data.divided_indexes import COUNTS, DIVISIONS, DividedIndex, check_call
 
 _ROWS, _BRANDS, _DIMS = 900, 30, 12
 _FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "cells")
+# The hash family of dense points, or sparse points with inverted lists.
+_Form = HashFamily | Literal["lists"]
+_FORMS: tuple[_Form, ...] = (*_FAMILIES, "lists")
 _SELECTORS = ["nearest", "greedy", "mmr", "rerank", "max_sum", "dpp"]
 
 
 @cache
-def an_index(*, family: HashFamily = "lsh_div", texts: bool = False) -> Index:
+def an_index(*, form: _Form = "lsh_div", texts: bool = False) -> Index:
     """Return an index of points around the centres of their brands, some with rare values."""
     rng = np.random.default_rng(0)
     brands = rng.integers(0, _BRANDS, _ROWS)
     centres = rng.standard_normal((_BRANDS, _DIMS))
+    points: Any = (centres[brands] + 0.3 * rng.standard_normal((_ROWS, _DIMS))).astype(np.float32)
+    if form == "lists":
+        points = _words_of(brands)
     sources = rng.choice(["own", "web", "ads", ""], _ROWS, p=[0.006, 0.5, 0.4, 0.094])
     numbers = rng.permutation(10**6)[:_ROWS]
     return Index.build(
-        (centres[brands] + 0.3 * rng.standard_normal((_ROWS, _DIMS))).astype(np.float32),
+        points,
         ids=[f"item {number:x}" for number in numbers] if texts else numbers,
-        hash_family=family,
+        hash_family="lsh_div" if form == "lists" else form,
         attributes={
             "brand": [f"b{brand}" for brand in brands],
             "source": [source or None for source in sources],
@@ -52,6 +58,16 @@ def an_index(*, family: HashFamily = "lsh_div", texts: bool = False) -> Index:
             "sold": [bool(row % 7) for row in range(_ROWS)],
         },
     )
+
+
+def _words_of(brands: IntArray) -> sparse.csr_array:
+    """Return points with some of the words of their brands, and with other words."""
+    rng = np.random.default_rng(3)
+    shares = np.full((len(brands), 20 * _BRANDS), 0.01)
+    for row, brand in enumerate(brands):
+        shares[row, 20 * brand : 20 * brand + 20] = 0.4
+    weights = rng.random(shares.shape) * (rng.random(shares.shape) < shares)
+    return sparse.csr_array(weights.astype(np.float32))
 
 
 @cache
@@ -93,6 +109,8 @@ _QUOTAS: list[Any] = [
         Quota("source", rules={"own": (2, 3), None: (1, 1)}),
         Quota("tags", rules={"t1": (3, None)}),
     ],
+    # Most of the nearest points have the same values.
+    [Quota("source", max_each=3)],
     # No point has what these forbid.
     [Quota("brand", rules={"none": (None, 0)})],
     [Quota("brand", rules={None: (0, 0)}), Quota("year", max_each=2)],
@@ -106,6 +124,7 @@ _OPTIONS: list[dict[str, Any]] = [
     {"diversity": "auto", "explain": True, "with_attributes": True},
     {"lose_at_most": 0.05, "with_report": True},
     {"diversity": 0.8, "hash_limit": 60, "candidates_limit": 25},
+    {"hash_limit": 0, "candidates_limit": 40},
     {"duplicate_threshold": 0.995, "list_collapsed": True, "diversity": 0.2},
 ]
 
@@ -117,21 +136,22 @@ def words_of(quotas: Any, on_infeasible: str, k: int) -> dict[str, Any]:  # noqa
 
 
 @pytest.mark.parametrize("number", range(len(_QUOTAS)))
-@pytest.mark.parametrize("family", _FAMILIES)
-def test_each_quota_with_each_selector(family: HashFamily, number: int) -> None:
-    index = an_index(family=family, texts=number % 2 == 0)
+@pytest.mark.parametrize("form", _FORMS)
+def test_each_quota_with_each_selector(form: _Form, number: int) -> None:
+    index = an_index(form=form, texts=number % 2 == 0)
     pieces = divided(index, 4, "hash")
     row = index.engine.vectors_of(next(index.scroll()).ids[:1])
     for turn, selector in enumerate(_SELECTORS):
-        on_infeasible = ["fail", "relax"][(turn + number + _FAMILIES.index(family)) % 2]
+        on_infeasible = ["fail", "relax"][(turn + number + _FORMS.index(form)) % 2]
         words = words_of(_QUOTAS[number], on_infeasible, 10)
         words |= {"selector": selector, "search": ["exact", "scan", "tables"][turn % 3]}
+        words |= [{}, {"candidates_limit": 40}][turn % 2]
         check_call(index, pieces, partial(Index.query, queries=row, **words))
 
 
 @settings(max_examples=50)
 @given(
-    place=st.tuples(st.sampled_from(_FAMILIES), st.booleans()),
+    place=st.tuples(st.sampled_from(_FORMS), st.booleans()),
     division=st.tuples(st.sampled_from(COUNTS), st.sampled_from(sorted(DIVISIONS))),
     quotas=st.tuples(
         st.sampled_from(_QUOTAS),
@@ -149,13 +169,13 @@ def test_each_quota_with_each_selector(family: HashFamily, number: int) -> None:
     rows=st.tuples(st.integers(0, 30), st.sampled_from([1, 1, 3]), st.booleans()),
 )
 def test_any_quota_on_any_shards(
-    place: tuple[HashFamily, bool],
+    place: tuple[_Form, bool],
     division: tuple[int, str],
     quotas: tuple[Any, str, int, dict[str, Any]],
     words: dict[str, Any],
     rows: tuple[int, int, bool],
 ) -> None:
-    index = an_index(family=place[0], texts=place[1])
+    index = an_index(form=place[0], texts=place[1])
     ids = next(index.scroll()).ids[rows[0] : rows[0] + rows[1]].tolist()
     call: dict[str, Any] = {**words_of(*quotas[:3]), **quotas[3], **words}
     if rows[2]:
@@ -271,7 +291,7 @@ def test_different_values_are_counted_once(
     family: HashFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of points that pass a filter are counted once for each filter."""
-    index, pieces = an_index(family=family), DividedIndex(an_index(family=family).engine, 4)
+    index, pieces = an_index(form=family), DividedIndex(an_index(form=family).engine, 4)
     for condition in (None, Field("price") < 30, Field("price") < 60):
         words: dict[str, Any] = {"quotas": _FORBIDDEN, "k": 9, "filter": condition}
         assert "count" in check_within(index, pieces, **words)
@@ -333,7 +353,7 @@ def query_shards(pieces: DividedIndex, **words: Any) -> QueryResult:  # noqa: AN
 @pytest.mark.parametrize("family", _FAMILIES)
 def test_a_router_that_is_closed_keeps_nothing(family: HashFamily) -> None:
     """Not even until cycles are collected: files of a replaced index would take room meanwhile."""
-    index, pieces = an_index(family=family), DividedIndex(an_index(family=family).engine, 3)
+    index, pieces = an_index(form=family), DividedIndex(an_index(form=family).engine, 3)
     ids = next(index.scroll()).ids[:2].tolist()
     cases: tuple[dict[str, Any], ...] = (
         {},
