@@ -85,8 +85,12 @@ class LocalEngine:
             self._version = time.monotonic_ns()
             self._changed.set()
 
-        def report_end(code: int) -> None:
-            self._log.warning("a shard server ended", place=place, replica=number, code=code)
+        def report_end(outcome: int | OSError) -> None:
+            server = {"place": place, "replica": number}
+            if isinstance(outcome, OSError):
+                self._log.warning("a shard server cannot start", **server, reason=str(outcome))
+            else:
+                self._log.warning("a shard server ended", **server, code=outcome)
 
         arguments = [
             *shard_process.arguments_of(self._config, self._root),

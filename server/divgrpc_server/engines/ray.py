@@ -102,7 +102,7 @@ class ShardActor:
         host = ray.util.get_node_ip_address()
         listen = f"--listen=[{host}]:0" if ":" in host else f"--listen={host}:0"
         self._server = ShardProcess(
-            [*arguments, listen], secret, follow=self._follow, report_end=lambda _: None
+            [*arguments, listen], secret, follow=self._follow, report_end=_report_end
         )
         self._has_begun = False
 
@@ -123,13 +123,15 @@ class ShardActor:
 
     async def _keep(self) -> None:
         while True:
-            try:
-                await self._server.keep()
-            except OSError:
-                # No process can be started for now. The standard error is in the logs of Ray.
-                traceback.print_exc()
+            await self._server.keep()
             self._failed = True
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _report_end(outcome: int | OSError) -> None:
+    """Print why no server can be started to the standard error, which is in the logs of Ray."""
+    if isinstance(outcome, OSError):
+        traceback.print_exception(outcome)
 
 
 class _Groups:

@@ -34,12 +34,13 @@ class ShardProcess:
         secret: str,
         *,
         follow: Callable[[str], None],
-        report_end: Callable[[int], None],
+        report_end: Callable[[int | OSError], None],
     ) -> None:
         """Take the arguments of the server and the token of the cluster.
 
         follow: is called with the address when the server serves, and with "" when it has ended.
-        report_end: is called with the exit code when the server has ended.
+        report_end: is called with the exit code when the server has ended, or with the error if the
+            system could not start it.
         """
         self._arguments, self._secret = arguments, secret
         self._follow, self._report_end = follow, report_end
@@ -51,17 +52,21 @@ class ShardProcess:
         has_served = False
         loop = asyncio.get_running_loop()
         while failed_starts < _FAILED_STARTS_MAX or has_served:
-            start_time = loop.time()
-            process = self._process = await self._run()
-            address = await _address_of(process)
-            if address:
-                self._follow(address)
-                has_served = True
-            code = await process.wait()
-            self._report_end(code)
+            start_time, address = loop.time(), ""
+            try:
+                process = self._process = await self._run()
+            except OSError as error:
+                # Descriptors or processes lack, perhaps only for now.
+                self._report_end(error)
+            else:
+                address = await _address_of(process)
+                if address:
+                    self._follow(address)
+                    has_served = True
+                self._report_end(await process.wait())
+                if address:
+                    self._follow("")
             failed_starts += not address
-            if address:
-                self._follow("")
             is_young = not address or loop.time() - start_time < _YOUNG_SECONDS
             failures = failures + 1 if is_young else 0
             if failures:

@@ -189,6 +189,10 @@ class IndexCache:
     def take_error(self, folder: str) -> Exception | None:
         """Return None: the first request of a generation that cannot be opened gets the error."""
 
+    def explain_wait(self, name: str) -> str:
+        """Return what this server does while `find` returns None for an index."""
+        return f"the server is opening {name!r}; ask again later, or with a longer timeout"
+
     def forget_prepared(self) -> None:
         """Close prepared generations, because the front that requested them may be gone."""
         self._prepared.clear()

@@ -135,7 +135,7 @@ class Worker:
         """Answer queries until the control channel closes."""
         while self._take_in():
             self._look_for_merges()
-            self._end_late_waits()
+            self._end_waits()
             for front in list(self._fronts.values()):
                 # After a large packet, also serve the next packet. If the next packet is small, it
                 # is answered before the slices of the large packet.
@@ -322,6 +322,7 @@ class Worker:
                     self._tasks.append(task)
             elif self._await_opened(_READ_SECONDS):
                 self._take_opened()
+            self._end_waits()
             self._take_sockets()
             for other in list(self._fronts.values()):
                 other.show_life()
@@ -394,14 +395,15 @@ class Worker:
         tasks, self._behind = self._behind, []
         self._resume(tasks)
 
-    def _end_late_waits(self) -> None:
-        """Tell routers why their calls have waited for a shard, shortly before the deadline."""
-        if not self._parked or not isinstance(self._indexes, ShardCache):
-            return
-        end_time = time.monotonic() + _ANSWER_SECONDS
+    def _end_waits(self) -> None:
+        """End the requests that wait for an index and whose callers have left, or soon will.
+
+        Routers are told why their calls have waited for a shard, shortly before the deadline.
+        """
+        is_of_shards = isinstance(self._indexes, ShardCache)
+        end_time = time.monotonic() + (_ANSWER_SECONDS if is_of_shards else 0.0)
         for name, tasks in self._parked.items():
-            late_tasks = [task for task in tasks if task.batch.deadline < end_time]
-            for task in late_tasks:
+            for task in [task for task in tasks if _is_pointless(task.batch, end_time)]:
                 tasks.remove(task)
                 if task.front.is_gone:
                     continue
@@ -518,6 +520,11 @@ def _parse(request: Request, log: logs.Logger) -> Work | Reply:
 def _check_deadline(batch: Work) -> None:
     if batch.deadline < time.monotonic():
         raise LateError("the deadline had passed before the query was begun")
+
+
+def _is_pointless(batch: Work, end_time: float) -> bool:
+    """Return whether nobody waits for the answer to a batch, or not until `end_time`."""
+    return batch.is_withdrawn or batch.deadline < end_time
 
 
 def _wait_end(batch: QueryBatch) -> float:

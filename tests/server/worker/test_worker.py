@@ -353,6 +353,33 @@ def test_a_suspect_can_be_cancelled(front: Front) -> None:
     assert front.hear_until(2) == [2]
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "late"])
+def test_a_suspect_that_waits_for_its_index_frees_its_worker(
+    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """An opening may take minutes, if a shard is copied."""
+    Index.build(random_points(300), path=tmp_path / "other")
+    may_open = threading.Event()
+    openings: list[Path] = []
+
+    def open_late(path: Path, **options: Any) -> object:  # noqa: ANN401  # those of `open_index`
+        may_open.wait(20)
+        openings.append(path)
+        return open_index(path, **options)
+
+    monkeypatch.setattr(index_cache, "open_index", open_late)
+    deadline = FOREVER if is_cancelled else time.monotonic() + 0.3
+    suspect = query(1, index="other")._replace(is_suspect=True, deadline=deadline)
+    front.send(suspect)
+    assert [reply.outcome for reply in front.hear().replies] == [Outcome.START]
+    if is_cancelled:
+        front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    front.send(query(2))
+    assert front.hear_until(2) == ([2] if is_cancelled else [1, 2])
+    assert openings == []
+    may_open.set()
+
+
 def test_a_suspect_frees_its_worker_if_its_front_ends(
     channel: control.Channel, front: Front
 ) -> None:
