@@ -38,6 +38,20 @@ def unpack(
     return columns
 
 
+def check_stored(shard: int, reply: Mapping[str, Array], asked: int = 0) -> None:
+    """Raise `ShardFaultError` for a reply about stored points without their sizes or places.
+
+    asked: number of ids that were asked for, if the places of the points in them matter.
+    """
+    count, sizes, places = len(reply["ids"]), reply["sizes"], reply.get("places", ())
+    is_whole = len(sizes) == count and (not count or sizes.min() >= 0)
+    if asked and is_whole:
+        is_whole = len(places) == count == len(np.unique(places))
+        is_whole = is_whole and (not count or 0 <= places.min() <= places.max() < asked)
+    if not is_whole:
+        raise ShardFaultError(shard, "message does not say which points it is about")
+
+
 def unpack_points(
     shard: int, message: Buffer, ids: IntArray, widths: Mapping[str, int]
 ) -> dict[str, Array]:

@@ -247,22 +247,20 @@ class GatheringEngine(Engine):
             columns["ids"] = np.array(plain, np.int64)
         keys = np.full(len(plain), -1)
         if len(plain):
-            for reply in self._locate(columns):
-                places = reply["places"]
-                if len(places) and not 0 <= places.min() <= places.max() < len(keys):
-                    raise IndexDamagedError(UNREADABLE)
-                keys[places] = reply["ids"]
+            for reply in self._locate(columns, len(keys)):
+                keys[reply["places"]] = reply["ids"]
         return keys
 
-    def _locate(self, columns: Mapping[str, Array]) -> list[dict[str, Array]]:
-        """Return replies to a `GET_REQUEST` for nothing beside ids, and note what they say."""
+    def _locate(self, columns: Mapping[str, Array], asked: int) -> list[dict[str, Array]]:
+        """Return replies to a `GET_REQUEST` for `asked` ids alone, and note what they say."""
         replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
         for shard, reply in replies.items():
-            self._note(shard, reply)
+            self._note(shard, reply, asked)
         return list(replies.values())
 
-    def _note(self, shard: int, reply: Mapping[str, Array]) -> None:
-        """Note the shard and the sizes of the points in a reply."""
+    def _note(self, shard: int, reply: Mapping[str, Array], asked: int = 0) -> None:
+        """Note the shard and the sizes of the points in a reply; see `checks.check_stored`."""
+        checks.check_stored(shard, reply, asked)
         for key, sizes in zip(reply["ids"].tolist(), reply["sizes"].tolist(), strict=True):
             self._known[key] = shard, sizes
 
@@ -270,7 +268,7 @@ class GatheringEngine(Engine):
         """Return each key (m,), -1 for a key that no point has."""
         unknown = np.unique([key for key in keys.tolist() if key not in self._known])
         if len(unknown):
-            self._locate({"parts": _NO_PARTS, "ids": unknown})
+            self._locate({"parts": _NO_PARTS, "ids": unknown}, len(unknown))
         return np.array([key if key in self._known else -1 for key in keys.tolist()], np.int64)
 
     def keys_of_results(self, ids: IntArray) -> IntArray:

@@ -71,6 +71,9 @@ def records() -> list[Record]:
         answers.append(record_of(index, Request(rows, parameters, condition)))
     answers.append(record_of(_annotated_index(), _read_annotations))
     answers += [record_of(index, call) for call in (_pick_within_quotas, _fill_groups)]
+    for texts in (False, True):
+        index = with_attributes(texts=texts, family="cells")
+        answers.append(record_of(index, _read_points))
     return answers
 
 
@@ -104,6 +107,14 @@ def _fill_groups(engine: Engine) -> object:
     return Index(engine).query(row, group_by=GroupBy("brand", groups=3, per_group=9))
 
 
+def _read_points(engine: Engine) -> object:
+    """Ask for points in the order of their ids, and for some of these by their ids."""
+    index = Index(engine)
+    batch = next(index.scroll(page_size=6))
+    index.query(like=batch.ids[:1].tolist(), k=3, already_shown=batch.ids[1:4].tolist())
+    return index.get(batch.ids[:5].tolist())
+
+
 def with_reply(record: Record, number: int, shard: int, reply: bytes) -> list[Exchange]:
     """Return the rounds up to round `number`, with another reply of a shard."""
     question, replies = record.exchanges[number]
@@ -125,13 +136,14 @@ def outcome_of(record: Record, exchanges: list[Exchange]) -> str:
 
 def test_the_records_have_all_rounds() -> None:
     names = {exchange.round.name for record in records() for exchange in record.exchanges}
-    assert names >= {"find", "count", "describe", "topics", "categories", "labels"}
+    kinds = {"find", "fetch", "count", "describe", "get", "scroll"}
+    assert names >= kinds | {"topics", "categories", "labels"}
     for record in records():
         assert outcome_of(record, record.exchanges) == "answers"
 
 
 # The record, the round, the shard, and a reply of this shard to one message.
-_PLACES = st.tuples(*(st.integers(0, most) for most in (10, 6, _SHARDS - 1, 3)))
+_PLACES = st.tuples(*(st.integers(0, most) for most in (12, 11, _SHARDS - 1, 3)))
 
 
 def place_of(numbers: tuple[int, ...]) -> tuple[Record, int, int, list[bytes], int]:
@@ -181,6 +193,31 @@ def test_words_that_no_point_has() -> None:
         changed = layout.pack({**columns, "attribute.0.values": brands})
         exchanges = with_reply(record, 0, 1, join([join([points, changed])]))
         assert "cannot be read" in outcome_of(record, exchanges)
+
+
+def test_points_without_sizes_or_places() -> None:
+    record = records()[-1]
+    stored = layouts.get_reply(
+        layouts.describe_reply(
+            record.pieces.pieces.manifest.attributes, has_texts=True, has_payloads=True
+        ),
+        tuple(record.pieces.pieces.manifest.arrays),
+    )
+    faults: set[tuple[str, str]] = set()
+    for number, (question, replies) in enumerate(record.exchanges):
+        if question.name not in {"get", "scroll"}:
+            continue
+        layout = stored if question.name == "get" else layouts.SCROLL_REPLY
+        shard = max(replies, key=lambda shard: len(replies[shard]))
+        (part,) = divide(replies[shard])
+        columns = layout.unpack(part)
+        for name in {"sizes", "places"} & columns.keys():
+            for column in (columns[name][:0], np.full_like(columns[name], 0)):
+                changed = layout.pack({**columns, name: column})
+                outcome = outcome_of(record, with_reply(record, number, shard, join([changed])))
+                if "which points it is about" in outcome:
+                    faults.add((question.name, name))
+    assert faults == {("get", "sizes"), ("get", "places"), ("scroll", "sizes")}
 
 
 @settings(max_examples=200)
