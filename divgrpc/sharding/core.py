@@ -9,7 +9,7 @@ import numpy.typing as npt
 from divgrpc.arrays import Array
 from divgrpc.columns.filters import FilterReader
 from divgrpc.columns.reader import RowReader
-from divgrpc.errors import UnsupportedError, invalid
+from divgrpc.errors import LimitExceededError, UnsupportedError, invalid
 from divgrpc.kernels import records
 from divgrpc.kernels.registers import slots_of
 from divgrpc.parameters import BuildParameters
@@ -46,6 +46,8 @@ _FILTER_BYTES_MAX: Final = 64 << 20
 # Points that pass a filter are counted one by one, instead of by flags of all points, if there are
 # so many times as many points.
 _FEW_RATIO: Final = 8
+# A sparse value and its column.
+_VALUE_BYTES: Final = 8
 
 
 class ShardCore:
@@ -232,10 +234,7 @@ class ShardCore:
         """Return the vectors of points and what selectors read beside them."""
         points, records = self._searcher.points, self._searcher.point_records
         columns: dict[str, Array] = {}
-        if not isinstance(points, SparseRows) and len(rows) * points[:1].nbytes > VECTOR_BYTES_MAX:
-            raise invalid(
-                "message", f"asks for the vectors of {len(rows)} points, which are too many"
-            )
+        _check_bytes(points, rows)
         if isinstance(points, SparseRows):
             part = points[rows]
             columns |= {"indptr": part.indptr, "indices": part.indices, "values": part.values}
@@ -305,3 +304,20 @@ class ShardCore:
         is_here = rows >= 0
         columns = columns_of_rows(self._reader.attributes, self._arrays, rows[is_here])
         return self._description.pack(columns | {"ids": ids[is_here]})
+
+
+def _check_bytes(points: Rows, rows: npt.NDArray[np.int32]) -> None:
+    """Raise an error if the vectors of points take too many bytes.
+
+    A router knows how many bytes dense points take, but not which sparse ones are longer than most.
+    """
+    if not isinstance(points, SparseRows):
+        if len(rows) * points[:1].nbytes > VECTOR_BYTES_MAX:
+            raise invalid("message", f"asks for {len(rows)} points, which are too many")
+        return
+    values = int((points.indptr[rows + 1] - points.indptr[rows]).sum())
+    if values * _VALUE_BYTES > VECTOR_BYTES_MAX:
+        raise LimitExceededError(
+            f"candidates_limit must be smaller on several shards: the vectors of {len(rows):,}"
+            f" candidates on one shard take more than {VECTOR_BYTES_MAX >> 20} MiB"
+        )

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
-from divgrpc.errors import IndexChangedError, UnavailableError
+from divgrpc.errors import IndexChangedError, LimitExceededError, UnavailableError
 from divgrpc.types.shards import ReplicaInfo
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.statuses import (
@@ -33,6 +33,7 @@ from divgrpc_server.codec.statuses import (
     WorkersEndedError,
 )
 from divgrpc_server.config import Config
+from divgrpc_server.front.hedge_budget import HedgeBudget
 from divgrpc_server.front.meter import ShardMeter
 from divgrpc_server.front.refusals import RefusedError
 from divgrpc_server.front.shard_credentials import ShardCredentials
@@ -76,17 +77,15 @@ _RETRY_SECONDS: Final = 0.25
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_FIRST: Final = 0.05
 _DURATIONS: Final = 128
-# One call in ten may be hedged, at first as many as the maximum, and one more after each silence of
-# a second.
 _SILENCE_SECONDS: Final = 1.0
-_HEDGES_SHARE: Final = 0.1
-_HEDGES_MAX: Final = 20.0
 # A call that meets a server without a reply to any call for so long, and for twice the time after
 # which calls are hedged, may be hedged anyway. A server that is slow with all calls is no reason to
 # ask others for all of them.
 _QUIET_SECONDS_MIN: Final = 0.5
 _QUIET_FACTOR: Final = 2.0
 _SHARE_OF_QUICK: Final = 0.95
+# Reasons of errors that any replica would give.
+_EVERYWHERE: Final = (WorkersEndedError.reason, LimitExceededError.reason)
 _UNANSWERED: Final = "it has not answered the latest call"
 _CHANGED: Final = (
     "the index was replaced meanwhile, or shard servers have another data folder: ask again, and if"
@@ -156,9 +155,8 @@ class ShardServers:
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._hedge_seconds = config.hedge_ms / 1000 or _HEDGE_SECONDS_FIRST
         self._measures_hedge = not config.hedge_ms
-        # How many calls may ask another replica because the first one is slow.
-        self._hedges_left = _HEDGES_MAX
-        self._refill_time = time.monotonic()
+        # Calls of jobs take seconds, and must not use up what those of queries need.
+        self._hedges, self._job_hedges = HedgeBudget(), HedgeBudget()
         self._changed = asyncio.Event()
         self._credentials = ShardCredentials(config, log) if config.cluster_ca else None
         # Connections that are no longer used, which end with their calls.
@@ -369,7 +367,7 @@ class ShardServers:
                     addresses = self._others(shard, calls.values(), terms)
                 is_due = bool(completions)
                 if addresses and not is_due:
-                    is_due = self._take_hedge(calls.values(), quiet_time)
+                    is_due = self._take_hedge(calls.values(), quiet_time, terms)
                 for task in completions:
                     outcome, address = task.result(), calls.pop(task)
                     if isinstance(outcome, bytes):
@@ -412,28 +410,30 @@ class ShardServers:
     @property
     def _hedge_timeout(self) -> float:
         """The seconds to wait for a reply until another replica may be asked."""
-        return self._hedge_seconds if self._hedges_left >= 1 else self._quiet_seconds
+        return self._hedge_seconds if self._hedges.left >= 1 else self._quiet_seconds
 
     @property
     def _quiet_seconds(self) -> float:
         """The seconds without a reply after which a server counts as silent."""
         return max(_QUIET_SECONDS_MIN, _QUIET_FACTOR * self._hedge_seconds)
 
-    def _take_hedge(self, waiting: Collection[str], quiet_time: float) -> bool:
+    def _take_hedge(self, waiting: Collection[str], quiet_time: float, terms: _Terms) -> bool:
         """Take a hedge from the budget; return whether to ask another replica.
 
         waiting: the servers that have not replied yet. quiet_time: when the call began, infinity if
             its servers may be silent.
         """
-        now = time.monotonic()
-        seconds, self._refill_time = now - self._refill_time, now
-        self._hedges_left = min(_HEDGES_MAX, self._hedges_left + seconds / _SILENCE_SECONDS)
-        is_quiet = now - self._states.last_reply_time(waiting, quiet_time) >= self._quiet_seconds
-        if self._hedges_left >= 1 or is_quiet:
-            self._hedges_left = max(0.0, self._hedges_left - 1)
+        budget = self._budget_of(terms)
+        budget.refill()
+        last_time = self._states.last_reply_time(waiting, quiet_time)
+        if budget.left >= 1 or time.monotonic() - last_time >= self._quiet_seconds:
+            budget.take()
             self._meter.add_hedge()
             return True
         return not any(map(self._states.is_reachable, waiting))
+
+    def _budget_of(self, terms: _Terms) -> HedgeBudget:
+        return self._job_hedges if terms.is_job else self._hedges
 
     async def _call(self, address: str, message: bytes, terms: _Terms) -> bytes | _Failure:
         """Call one server; return its reply or a failure."""
@@ -457,8 +457,8 @@ class ShardServers:
             return _Failure(UnavailableError("a shard server is gone"), True)
         self._states.note_reply(address, message if terms.is_about_shard else None)
         self._meter.add_call("replied")
+        self._budget_of(terms).add_reply()
         if not terms.is_job:
-            self._hedges_left = min(_HEDGES_MAX, self._hedges_left + _HEDGES_SHARE)
             self._measure(time.monotonic() - start)
         return reply
 
@@ -532,7 +532,7 @@ class ShardServers:
             if status.code == code_pb2.DATA_LOSS:
                 status.message = self._states.note_damage(address, message, status.message)
             refusal = RefusedError(status.SerializeToString())
-            return _Failure(refusal, refusal.reason != WorkersEndedError.reason)
+            return _Failure(refusal, refusal.reason not in _EVERYWHERE)
         if status.code in (code_pb2.CANCELLED, *ELSEWHERE):
             return self._failure_of_grpc(error, status, address)
         if is_answer(status):

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.columns.filters import as_filter
-from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
+from divgrpc.errors import (
+    DivgrpcError,
+    InvalidArgumentError,
+    LimitExceededError,
+    UnsupportedError,
+)
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.sharding import conditions, core, layouts
@@ -283,6 +288,21 @@ def test_an_unknown_operation_is_refused() -> None:
 def test_only_points_of_the_shard_are_fetched() -> None:
     with pytest.raises(InvalidArgumentError, match="no point of the shard"):
         a_shard().ask("fetch", join([layouts.FETCH_REQUEST.pack({"ids": np.array([-5])})]))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_shard_sends_no_more_vectors_than_a_query_may_have(
+    kind: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse points may be longer than the router, which knows the mean, expects."""
+    shard = a_shard(kind=kind)
+    ids = shard._searcher.keys_of(np.arange(shard.rows, dtype=np.int32))
+    message = join([layouts.FETCH_REQUEST.pack({"ids": ids})])
+    size = len(shard.ask("fetch", message))
+    monkeypatch.setattr(core, "VECTOR_BYTES_MAX", size // 4)
+    with pytest.raises((LimitExceededError, InvalidArgumentError)) as error_info:
+        shard.ask("fetch", message)
+    assert isinstance(error_info.value, LimitExceededError) == (kind == "sparse")
 
 
 @given(st.data())

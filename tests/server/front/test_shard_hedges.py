@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from divgrpc_server.front.shard_servers import _Terms
 from divgrpc_server.ipc.topology import Topology
 from support.processes.scripted_shard_servers import Servers, hang, reply, with_servers
 
@@ -29,6 +30,9 @@ async def test_a_job_asks_another_replica_after_a_second(servers: Servers) -> No
     assert time.monotonic() - start > 0.9
     assert servers.calls == ["slow", "quick"]
     assert not servers.front._durations
+    # Items of a build take seconds, and would use up all hedges.
+    assert servers.front._hedges.left == 20
+    assert servers.front._job_hedges.left < 20
     assert await servers.front.ask({0: b"ab"}, 10) == {0: b"ba"}
     assert servers.front._durations
 
@@ -50,7 +54,7 @@ async def test_replicas_share_calls(servers: Servers) -> None:
 
     addresses = tuple([await servers.start(name, pause) for name in ("one", "two")])
     servers.front.follow(Topology(1, (addresses,)))
-    servers.front._hedges_left = 0.0
+    servers.front._hedges.left = 0.0
     await asyncio.gather(*(servers.front.ask({0: b"ab"}, 10) for _ in range(8)))
     assert servers.calls.count("one") == servers.calls.count("two") == 4
     # No call remains counted.
@@ -62,7 +66,7 @@ async def test_a_silent_replica_delays_no_call_to_its_deadline(servers: Servers)
     """However many calls meet it at once, and without a budget."""
     addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
     servers.front.follow(Topology(1, (addresses,)))
-    servers.front._hedges_left = 0.0
+    servers.front._hedges.left = 0.0
     servers.front._states.ordered = lambda replicas: [*replicas]  # type: ignore[method-assign,assignment]
     start = time.monotonic()
     calls = [servers.front.ask({0: b"ab"}, 10) for _ in range(30)]
@@ -76,9 +80,10 @@ async def test_a_slow_replica_that_replies_is_not_silent(servers: Servers) -> No
     """Calls would double the load of servers that have too much to do."""
     front, now = servers.front, time.monotonic()
     for reply_time, is_hedged in ((now - 9, True), (now + 60, False)):
-        front._hedges_left, front._refill_time = 0.0, time.monotonic() + 60
+        front._hedges.left, front._hedges.refill_time = 0.0, time.monotonic() + 60
         front._states._reply_times["slow"] = reply_time
-        assert front._take_hedge(["slow", "others"], now - 10) == is_hedged
+        terms = _Terms(0.0, (), waits=True, is_job=False)
+        assert front._take_hedge(["slow", "others"], now - 10, terms) == is_hedged
     assert servers.meter.hedges == 1
 
 
@@ -100,21 +105,21 @@ async def test_calls_that_their_callers_give_up_are_not_measured(servers: Server
     while not servers.calls:
         await asyncio.sleep(0.001)
     servers.front._hedge_seconds = 60.0
-    servers.front._hedges_left = 0.0
+    servers.front._hedges.left = 0.0
     call.cancel()
     while servers.meter.calls != ["withdrawn"]:
         await asyncio.sleep(0.001)
     assert not servers.front._durations
-    assert servers.front._hedges_left == 0.0
+    assert servers.front._hedges.left == 0.0
 
 
 @with_servers()
 async def test_replies_fill_the_budget_of_hedges(servers: Servers) -> None:
     servers.front.follow(Topology(1, ((await servers.start("quick", reply),),)))
-    servers.front._hedges_left = 0.0
+    servers.front._hedges.left = 0.0
     for _ in range(20):
         await servers.front.ask({0: b"ab"}, 10)
-    assert servers.front._hedges_left == pytest.approx(2)
+    assert servers.front._hedges.left == pytest.approx(2)
 
 
 @with_servers(hedge_ms=20.0)
@@ -122,7 +127,7 @@ async def test_a_silent_server_delays_a_call_without_budget_by_a_second(servers:
     """Calls that may not ask another replica at once do so after a while, one each second."""
     addresses = (await servers.start("silent", hang), await servers.start("quick", reply))
     servers.front.follow(Topology(1, (addresses,)))
-    servers.front._hedges_left = 0.0
+    servers.front._hedges.left = 0.0
     start = time.monotonic()
     assert await servers.front.ask({0: b"ab"}, 20) == {0: b"ba"}
     assert 0.5 < time.monotonic() - start < 15
@@ -137,7 +142,7 @@ async def test_a_server_is_silent_after_more_than_calls_take(servers: Servers) -
     """A call without a budget waits until its server is silent."""
     front = servers.front
     assert front._hedge_timeout == 0.02
-    front._hedges_left = 0.0
+    front._hedges.left = 0.0
     assert front._hedge_timeout == front._quiet_seconds == 0.5
     front._hedge_seconds = 0.9
     assert front._hedge_timeout == front._quiet_seconds == 1.8
@@ -153,7 +158,7 @@ async def test_a_slow_job_takes_hedges_from_the_budget_alone(servers: Servers) -
 
     addresses = (await servers.start("busy", work), await servers.start("idle", reply))
     servers.front.follow(Topology(1, (addresses,)))
-    servers.front._hedges_left = -5.0
+    servers.front._job_hedges.left = -5.0
     assert await servers.front.ask({0: b"ab"}, 10, is_job=True) == {0: b"ba"}
     assert (servers.calls, servers.meter.hedges) == (["busy"], 0)
 

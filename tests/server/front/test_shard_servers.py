@@ -15,6 +15,7 @@ from divgrpc.errors import (
     IndexDamagedError,
     IndexNotFoundError,
     InvalidArgumentError,
+    LimitExceededError,
     UnavailableError,
     UnsupportedError,
 )
@@ -123,6 +124,16 @@ async def test_the_last_error_of_all_replicas_is_passed_on(servers: Servers) -> 
     with pytest.raises(RefusedError) as error:
         await servers.front.ask({0: b"ab"}, 10)
     assert error.value.status.code == code_pb2.RESOURCE_EXHAUSTED
+
+
+@with_servers()
+async def test_a_limit_that_all_replicas_have_is_said_at_once(servers: Servers) -> None:
+    limit = fail(LimitExceededError("candidates_limit must be smaller"))
+    addresses = (await servers.start("a", limit), await servers.start("b", reply))
+    servers.front.follow(Topology(1, (addresses,)))
+    with pytest.raises(RefusedError) as error:
+        await servers.front.ask({0: b"ab"}, 10)
+    assert (error.value.reason, servers.calls) == ("LIMIT_EXCEEDED", ["a"])
 
 
 @with_servers()
