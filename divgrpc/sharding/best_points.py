@@ -35,7 +35,7 @@ class BestPoints:
         self._fit(_ROOM_POINTS)
 
     def _fit(self, points: int) -> None:
-        # The register has the addresses of these arrays, which hold zeros.
+        # The register has the addresses of these arrays.
         self._merge = record_of(Merge, None, {"r": points})
         self._register = register(self._merge)
 

@@ -43,9 +43,10 @@ def check_stored(shard: int, reply: Mapping[str, Array], asked: int = 0) -> None
 
     asked: number of ids that were asked for, if the places of the points in them matter.
     """
-    count, sizes, places = len(reply["ids"]), reply["sizes"], reply.get("places", ())
+    count, sizes = len(reply["ids"]), reply["sizes"]
     is_whole = len(sizes) == count and (not count or sizes.min() >= 0)
     if asked and is_whole:
+        places = reply["places"]
         is_whole = len(places) == count == len(np.unique(places))
         is_whole = is_whole and (not count or 0 <= places.min() <= places.max() < asked)
     if not is_whole:

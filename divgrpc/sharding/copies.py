@@ -169,16 +169,26 @@ class ShardCopies:
         Also removes those of builds that are over, and the locks of shards without a copy. Waits
         for the processes that are making copies. What cannot be removed is reported.
         """
-        try:
+        with self._errors_reported(""):
             self.staged.remove_ended()
             stale = {_shard_of(match) for match in self._matches(_NAME) if self._is_stale(match)}
             locked = {_shard_of(match) for match in self._matches(_LOCK_NAME)}
             unused = locked - {_shard_of(match) for match in self._matches(_NAME)}
             for index, shard in sorted(stale | unused):
-                with self._lock(index, shard, _PART), self._lock(index, shard):
+                # A copy that cannot be removed keeps no other one.
+                with (
+                    self._errors_reported(f"{index}.{shard}"),
+                    self._lock(index, shard, _PART),
+                    self._lock(index, shard),
+                ):
                     self._remove_stale(index, shard)
+
+    @contextlib.contextmanager
+    def _errors_reported(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            self._report("old copies cannot be removed", "", str(error))
+            self._report("old copies cannot be removed", name, str(error))
 
     def _remove_stale(self, index: str, shard: int) -> None:
         """Remove the stale copies of a shard of an index, whose locks must be held.

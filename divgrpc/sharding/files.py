@@ -233,8 +233,8 @@ def _described(
     """Return the entries of the arrays of a divided generation, in the order of their names.
 
     An array that a build receives or that shards share is described as if it were whole. Any other
-    is described as the arrays of all shards one after another, without a checksum. If
-    their rows have different shapes, only their total number of entries is.
+    is described as the arrays of all shards one after another, without a checksum. If their rows
+    have different shapes, only the total number of entries is given.
     """
     arrays = {name: entry for name, entry in whole.items() if _is_of_all(name)}
     names = {name for part in parts for name in part if not _is_of_all(name)}

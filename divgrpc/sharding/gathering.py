@@ -34,7 +34,7 @@ from divgrpc.sharding.finding import (
 from divgrpc.sharding.hashed_query import HashedQuery
 from divgrpc.sharding.held_points import HeldPoints
 from divgrpc.sharding.layouts import VECTOR_BYTES_MAX
-from divgrpc.sharding.merging import Candidates, Form, Merger
+from divgrpc.sharding.merging import COUNT_MAX, Candidates, Form, Merger
 from divgrpc.sharding.messages import Buffer
 from divgrpc.sharding.pool_growth import PoolGrowth
 from divgrpc.sharding.rounds import ShardFaultError, Transcript, UnansweredError
@@ -49,8 +49,6 @@ _KEPT_QUERIES: Final = 32
 _NO_DISTANCES: Final = np.empty(0, np.float32)
 NO_ATTRIBUTES: Final = np.empty(0, np.int32)
 _NO_CELLS: Final = np.empty(0, np.int32)
-# The greatest number in the statistics of a query; all shards together may have more points.
-_COUNT_MAX: Final = 2**32 - 1
 
 
 class Buffers:
@@ -345,7 +343,7 @@ class GatheringSearcher(Searcher):
         memory = self._own_memory(plan)
         shards.select_gathered(
             self._register, memory.register, plan.fields, row, candidates.distances[:count],
-            min(candidates.n_hashed, _COUNT_MAX), answers.results,
+            min(candidates.n_hashed, COUNT_MAX), answers.results,
         )  # fmt: skip
         answers.stats[records.BUCKETS_PROBED, row] = candidates.n_probes
         answers.stats[records.POINTS_SCORED, row] = candidates.n_scored

@@ -44,7 +44,6 @@ REQUEST_NUMBERS: Final = 9
 TOTAL = 0  # the number of points that the search finds; the reply has at most ROWS of them
 SCORED = 1  # the number of points whose distances were computed
 PROBED = 2  # with TABLES, the number of buckets that were probed
-REPLY_NUMBERS: Final = 3
 
 # Places of the numbers of `MEASURE_REQUEST`, whose first numbers are those of `FIND_REQUEST` up to
 # PROBES.

@@ -9,9 +9,9 @@ _ENTRY_BYTES: Final = 500
 
 
 class LimitedCache(Generic[ValueT]):
-    """Keeps values until they take more than a limit of bytes, and then drops the oldest.
+    """Keeps the newest values, as many as take at most a limit of bytes in all.
 
-    One thread may use it. It holds one value of any size.
+    The newest is kept whatever its size. One thread may use it.
     """
 
     def __init__(self, most: int) -> None:

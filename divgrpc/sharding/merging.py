@@ -19,6 +19,8 @@ from divgrpc.types import FloatArray, IntArray
 # Number of points that a merger has room for at first.
 _ROOM_POINTS: Final = 1 << 12
 _WORD_BYTES: Final = 8
+# The greatest number in the statistics of a query; all shards together may have more points.
+COUNT_MAX: Final = 2**32 - 1
 _COLUMNS: Final = [column.name for column in layouts.FIND_REPLY.columns]
 _VALUES: Final = _COLUMNS.index("values")
 # What is wrong with a reply, by the number of the fault in `kernels.replies`.
@@ -231,7 +233,7 @@ class Merger:
             self._register, points, plan.fields, rule, stop, limit, most, vectors, sizes, arrays
         )
         # The sum of what damaged shards say may not fit into the statistics.
-        n_scored = min(n_scored, 2**32 - 1)
+        n_scored = min(n_scored, COUNT_MAX)
         ids, distances, owners, places = (array[:count] for array in arrays)
         candidates = Candidates(ids, distances, owners, places, sources, n_hashed, stop, n_scored)
         return Selection(candidates, n_absent, n_short)

@@ -53,7 +53,7 @@ class Transcript:
 
     def __init__(self, exchanges: Iterable[Exchange] = ()) -> None:
         """Take the replies of all rounds so far; raises `ShardFaultError`."""
-        # The bytes of the replies with points, and of the vectors that are missing.
+        # Bytes of the replies that have vectors, and an estimate for those that are missing.
         self.vector_bytes = 0
         # Replies by operation and message, because most rounds ask all shards the same.
         self._replies: dict[tuple[str, bytes], dict[int, Buffer]] = {}

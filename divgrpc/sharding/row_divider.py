@@ -176,7 +176,7 @@ class RowDivider:
         return rows_of_shards
 
     def _take_sizes(self, blocks: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return for each array of ends where the values of each row begin; and how many."""
+        """Return where the values of each row begin, and their number, for each array of ends."""
         starts, sizes = {}, {}
         for name in set(self._ends_of.values()) & blocks.keys():
             array, ends = self._arrays[name], blocks[name]

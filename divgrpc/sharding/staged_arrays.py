@@ -125,7 +125,7 @@ class StagedArrays:
         # With the name of the staging folder, if it is that of a shard.
         is_shard = folder.parent.name == SHARDS
         self._name = "/".join(folder.parts[-3:]) if is_shard else folder.name
-        with self.absence_errors():
+        with self._absence_errors():
             self.document: dict[str, Any] = json.loads((folder / file_name).read_bytes())
         if self.document.get("version") != VERSION:
             offer = f"a build of version {self.document.get('version')} offers the points"
@@ -181,7 +181,7 @@ class StagedArrays:
         return self._values(self.folder / name, np.float32, math.prod(shape), 0).reshape(shape)
 
     def _values(self, path: Path, dtype: npt.DTypeLike, count: int, offset: int) -> Array:
-        with self.absence_errors():
+        with self._absence_errors():
             # Before memory is taken, because a message says how many there are.
             if path.stat().st_size < offset + count * np.dtype(dtype).itemsize:
                 name = f"{path.name} in {self._name}"
@@ -189,7 +189,7 @@ class StagedArrays:
             return np.fromfile(path, dtype, count, offset=offset)
 
     @contextmanager
-    def absence_errors(self) -> Iterator[None]:
+    def _absence_errors(self) -> Iterator[None]:
         """Convert an `OSError` about files that are not there to `IndexNotFoundError`."""
         try:
             yield

@@ -60,7 +60,7 @@ class Task(Protocol[_Item_contra, _Result_co]):
 
 
 class _Ask(NamedTuple):
-    """Rows that a place was asked for."""
+    """A place, and the rows that it was asked for."""
 
     place: int
     rows: range
@@ -240,11 +240,10 @@ class ShardWork:
 class _Work(Generic[_Result]):
     """Who has which items.
 
-    todo: the items that nobody has. unfinished: the numbers of the items
-    without a result. count_here: the number
-    of items that this machine has. asks: the items that places have, by the number of the round.
-    events: results, replies, and errors. expected: true for each reply that will come, false at the
-    end.
+    todo: the items that nobody has. unfinished: the numbers of the items without a result.
+    count_here: the number of items that this machine has. asks: the items that places have, by the
+    number of the round. events: results, replies, and errors. expected: true for each reply that
+    will come, false at the end.
     """
 
     def __init__(

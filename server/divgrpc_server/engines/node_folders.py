@@ -26,7 +26,7 @@ _RETRY_SECONDS: Final = 10.0
 class NodeFolders:
     """Looks at the data folder of nodes, and remembers those that have it.
 
-    One thread at a time may use it, because each look makes a marker of its own.
+    One thread at a time may use it, because each look removes the markers of others.
     """
 
     def __init__(self, config: Config, root: Path, ask: AskNodes, log: Logger) -> None:

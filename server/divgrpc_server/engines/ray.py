@@ -9,8 +9,8 @@ servers are started with, so actors of other options are not taken for these; th
 
 Ray starts an actor again that has ended, on another node if its node is gone. This process asks
 each actor again and again where its server is, and lets it begin once its node is known to have the
-data folder. Queries do not pass through Ray: routers call the
-servers by gRPC. If the head of the cluster is gone, actors go on, and so does this process.
+data folder. Queries do not pass through Ray: routers call the servers by gRPC. If the head of the
+cluster is gone, actors go on, and so does this process.
 """
 
 import asyncio

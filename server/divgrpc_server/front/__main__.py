@@ -8,9 +8,9 @@ exits when the control channel closes.
 import asyncio
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2
@@ -50,6 +50,7 @@ from divgrpc_server.security.cluster import ClusterTokens
 
 # Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 1.0
 # After this, a message is sent again for which the control channel had no room.
 _FULL_SECONDS: Final = 0.05
 _WRONG_SERVER: Final = "this is a shard server: call the server with --shards that asks this one"
@@ -190,12 +191,13 @@ class Front:
         self._process.channel.send(control.Message("ready"))
 
     async def _serve(self) -> None:
-        keepers = [asyncio.create_task(keep) for keep in (self._keep_health(), self._gate.keep())]
+        root = self._process.root
+        works: list[Callable[[], Awaitable[None]]] = [self._keep_health, self._gate.keep]
         if self._process.config.read_only:
-            watch = follow(self._process.root, self._pool, self._log)
-            keepers.append(asyncio.create_task(watch))
+            works.append(lambda: follow(root, self._pool, self._log))
         if self._shards is not None:
-            keepers.append(asyncio.create_task(self._shards.keep(self._process.root)))
+            works.append(partial(self._shards.keep, root))
+        keepers = [asyncio.create_task(repeat(work, self._log)) for work in works]
         await self._stop.wait()
         for keeper in keepers:
             keeper.cancel()
@@ -289,6 +291,16 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+async def repeat(work: Callable[[], Awaitable[None]], log: Logger) -> NoReturn:
+    """Do work that has no end, until this task is cancelled; begin it again if it fails."""
+    while True:
+        try:
+            await work()
+        except Exception:  # calls must be answered whatever happens
+            log.exception("fault")
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def main() -> None:

@@ -218,13 +218,10 @@ class Gate:
         """Follow the files of tokens until this task is cancelled."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
-            try:
-                if self._cluster is not None:
-                    self._cluster.refresh()
-                if self._tokens is not None:
-                    self._follow(self._tokens)
-            except Exception:  # noqa: BLE001  # the files must be followed whatever happens
-                self._log.exception("fault")
+            if self._cluster is not None:
+                self._cluster.refresh()
+            if self._tokens is not None:
+                self._follow(self._tokens)
 
     def _follow(self, tokens: TokenFile) -> None:
         """Read the file of tokens if it has changed; end calls whose tokens are not valid."""

@@ -55,9 +55,9 @@ from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 if TYPE_CHECKING:
     from divgrpc_server.front.sharded_pool import Shards
 
-# The frames that the process of a job sends.
 # Number of events of progress that wait for the caller.
 _PROGRESS_MAX: Final = 64
+# The frames that the process of a job sends.
 _EVENTS = (Frame.EVENT, Frame.COMMIT, Frame.STAGED, Frame.RESULT, Frame.STATUS, Frame.ASK)
 # The front keeps the rows of an evaluation until the last one has come, up to this many bytes.
 # Until it passes one on, another evaluator can start over.
@@ -289,7 +289,8 @@ class Jobs:
         if job.needs_places and self._shards is not None:
             await self._shards.await_engine()
             await self._shards.await_places()
-            room = self._check_of(job, self._shards)
+            # It reads manifests, perhaps from another machine.
+            room = await asyncio.to_thread(self._check_of, job, self._shards)
         is_built = False
         try:
             for tries_left in reversed(range(job.tries)):

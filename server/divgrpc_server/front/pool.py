@@ -266,7 +266,7 @@ class Pool:
         """Wait until every running worker has opened a generation, or has died.
 
         `generation` is a packed `StagedGeneration`. If no worker could open it, returns the status
-        of one of them, else b"".
+        of one that says why, else b"".
         """
         name, folder = StagedGeneration.unpack(generation)
         if folder.startswith(f"{name}/"):
@@ -276,13 +276,17 @@ class Pool:
             future: asyncio.Future[Reply] = self._loop.create_future()
             if self._let_open(worker, generation, partial(_settle, future)):
                 replies.append(future)
-        statuses = [reply.payload for reply in await asyncio.gather(*replies)]
+        outcomes = await asyncio.gather(*replies)
+        statuses = [reply.payload for reply in outcomes if reply.outcome != Outcome.LOST]
         return min(statuses, key=len, default=b"")
 
     def _let_open(
         self, worker: WorkerLink, generation: bytes, deliver: Callable[[Reply], None]
     ) -> bool:
-        """Let a worker open a generation, unless it has died; return whether it replies."""
+        """Let a worker open a generation; return whether it will reply.
+
+        It will not if its socket takes no packet, because it is full or the worker has died.
+        """
         call = PoolCall(Request(next(self._ids), math.inf, _PREPARE, "", generation), deliver)
         is_sent = self._send_packet(worker, [call])
         if is_sent:

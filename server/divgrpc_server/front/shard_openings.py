@@ -217,12 +217,15 @@ def _read_divisions(root: Path, before: Mapping[str, _Division]) -> dict[str, _D
     """Return the shards of each index, given those of a moment ago."""
     divisions = {}
     for name in list_indexes(check_mounted(root)):
-        index = IndexFolder(root / name)
+        index, known = IndexFolder(root / name), before.get(name)
         # Queries report what is damaged. What was deleted meanwhile is not there the next time.
         with suppress(DivgrpcError):
-            stamp = index.pointer_stamp()
-            known = before.get(name)
-            divisions[name] = known if known and known.stamp == stamp else _read(index, stamp)
+            try:
+                stamp = index.pointer_stamp()
+                divisions[name] = known if known and known.stamp == stamp else _read(index, stamp)
+            except OSError:
+                # It cannot be read for now, which concerns no other index.
+                divisions |= {name: known} if known else {}
     return divisions
 
 

@@ -198,7 +198,9 @@ class ShardServers:
 
         root: the folder of the indexes.
         """
-        await asyncio.gather(self._states.keep(), self._follow_files(), self._openings.keep(root))
+        async with asyncio.TaskGroup() as group:
+            for work in (self._states.keep(), self._follow_files(), self._openings.keep(root)):
+                group.create_task(work)
 
     async def _follow_files(self) -> None:
         """Send a new token; connect anew with new certificates, without an end to calls."""

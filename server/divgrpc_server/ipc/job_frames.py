@@ -1,4 +1,4 @@
-"""Frames that a front exchanges with a builder or an evaluator.
+"""Frames that a front exchanges with a builder, an evaluator or the writer.
 
 A frame consists of a length, a kind and a payload. Frames are sent over a stream socket. Between
 front and builder, data is buffered only in this socket, whose buffer is small, so an upload cannot

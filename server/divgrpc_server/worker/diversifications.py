@@ -21,9 +21,9 @@ from divgrpc.types.quotas import Quotas
 from divgrpc.vectors import RowsLike
 from divgrpc_protos.v1 import diversify_pb2
 from divgrpc_server.codec import requests, results
-from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.worker.error_replies import pack_error
 
 DIVERSIFICATIONS: Final = (Op.DIVERSIFY, Op.PICKS)
 # Picks that are made within this many seconds are sent in one message. Sending a message takes as
@@ -116,7 +116,7 @@ class Picking:
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""
-        return _pack_error(self.id, self.tag, error, log)
+        return pack_error(self.id, self.tag, error, log)
 
 
 def parse_diversification(request: Request, log: Logger) -> Picking | Reply:
@@ -129,8 +129,4 @@ def parse_diversification(request: Request, log: Logger) -> Picking | Reply:
             message = diversify_pb2.DiversifyRequest.FromString(request.payload)
         return Picking(request, requests.parse_diversification(message))
     except Exception as error:  # noqa: BLE001  # becomes the status of the call
-        return _pack_error(request.id, request.tag, error, log)
-
-
-def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:
-    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())
+        return pack_error(request.id, request.tag, error, log)

@@ -11,9 +11,10 @@ from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc_protos.v1 import points_pb2
 from divgrpc_server.codec import filters, points
-from divgrpc_server.codec.statuses import ReplyTooLargeError, explain
+from divgrpc_server.codec.statuses import ReplyTooLargeError
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.worker.error_replies import pack_error
 
 _PAGE_ROWS: Final = 1_000
 _PAGE_ROWS_MAX: Final = 10_000
@@ -52,7 +53,7 @@ class Reading:
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""
-        return _pack_error(self.id, self.tag, error, log)
+        return pack_error(self.id, self.tag, error, log)
 
 
 def _get(index: Engine, request: points_pb2.GetRequest) -> points_pb2.GetResponse:
@@ -114,7 +115,7 @@ def parse_reading(request: Request, log: Logger) -> Reading | Reply:
     try:
         return Reading(request, kind.FromString(request.payload), answer)
     except Exception as error:  # noqa: BLE001  # becomes the status of the call
-        return _pack_error(request.id, request.tag, error, log)
+        return pack_error(request.id, request.tag, error, log)
 
 
 def _key(token: str) -> int:
@@ -125,7 +126,3 @@ def _key(token: str) -> int:
     if not is_number or int(token) >= 2**63:
         raise invalid("page_token", "is not a token that Scroll has returned")
     return int(token)
-
-
-def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:
-    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())

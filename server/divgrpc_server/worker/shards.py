@@ -45,10 +45,10 @@ from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.shards import check_shard
 from divgrpc_protos.v1 import shard_index_pb2
 from divgrpc_server.codec.staged_folders import check_staged
-from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc.control import Process
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
+from divgrpc_server.worker.error_replies import pack_error
 from divgrpc_server.worker.staged import StagedCache, is_staged
 
 _RETRY_SECONDS: Final = 1.0
@@ -114,7 +114,7 @@ class Ask:
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""
-        return _pack_error(self.id, self.tag, error, log)
+        return pack_error(self.id, self.tag, error, log)
 
 
 def parse_ask(request: Request, log: Logger) -> Ask | Reply:
@@ -126,7 +126,7 @@ def parse_ask(request: Request, log: Logger) -> Ask | Reply:
     try:
         return Ask(request, shard_index_pb2.AskRequest.FromString(request.payload))
     except Exception as error:  # noqa: BLE001  # becomes the status of the call
-        return _pack_error(request.id, request.tag, error, log)
+        return pack_error(request.id, request.tag, error, log)
 
 
 class _Outcome(NamedTuple):
@@ -443,7 +443,3 @@ def _replaced(key: ShardKey) -> IndexChangedError:
     return IndexChangedError(
         f"index {key.name!r} has no shard {key.shard} of generation {key.generation} any more"
     )
-
-
-def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:
-    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())

@@ -11,6 +11,7 @@ import pytest
 
 from divgrpc import Collection, Index
 from divgrpc.backup import restore_snapshot, snapshots, write_snapshot
+from divgrpc.backup.capture import capture
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
@@ -290,7 +291,6 @@ def test_what_a_killed_snapshot_has_left_is_removed(
     for path in (left, other):
         path.write_bytes(b"part")
     drafts: list[list[str]] = []
-    capture = snapshots.capture
 
     def capture_beside(folder: IndexFolder) -> Any:  # noqa: ANN401  # as `capture` returns it
         drafts.append(sorted(path.name for path in tmp_path.glob(".points.tar.*")))

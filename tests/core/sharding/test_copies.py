@@ -1,5 +1,6 @@
 """Copies of shards on a disk of this machine."""
 
+import errno
 import shutil
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -189,6 +190,29 @@ def test_old_and_unfinished_copies_are_removed(copies: Copies) -> None:
     IndexFolder(copies.root / "points").delete()
     copies.copies.remove_stale()
     assert copies.names == ["photographs"]
+
+
+def test_a_copy_that_cannot_be_removed_keeps_no_other_one(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies.build()
+    copies.build("others")
+    for name, shard in (("points", 0), ("points", 1), ("others", 0)):
+        copies.copies.open(name, 1, shard)
+    remove = shutil.rmtree
+
+    def fail_with_one(folder: Path, **options: Any) -> None:  # noqa: ANN401  # those of `rmtree`
+        if folder.name.startswith("others.1"):
+            raise OSError(errno.EBUSY, "busy")
+        remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", fail_with_one)
+    for name in ("points", "others"):
+        IndexFolder(copies.root / name).delete()
+    (copies.root / ROOT_LOCK).touch()
+    copies.copies.remove_stale()
+    assert copies.names == ["others.1.0"]
+    assert ("old copies cannot be removed", "[Errno 16] busy") in copies.events
 
 
 def test_the_copy_of_an_index_whose_manifest_is_damaged_stays(copies: Copies) -> None:

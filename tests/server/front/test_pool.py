@@ -265,6 +265,20 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
 
 
 @on_stage()
+async def test_a_worker_that_dies_while_it_opens_a_generation_has_not_opened_it(
+    stage: Stage,
+) -> None:
+    """What the others say about it counts."""
+    links = [stage.attach(1), stage.attach(2)]
+    preparation = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+    (request,) = await packet(links[0])
+    status = packets.pack_reply(Reply(request.id, Outcome.STATUS, b"damaged"))
+    links[0].send(packets.pack_credits(0, 0) + status)
+    links[1].close()
+    assert await preparation == b"damaged"
+
+
+@on_stage()
 async def test_a_new_worker_opens_the_shards_that_others_have_open(stage: Stage) -> None:
     """One after another, also after one that is gone; and neither builds nor old generations."""
     first = stage.attach(1)

@@ -1,9 +1,11 @@
 """Shard servers open their shards before queries ask for them."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from divgrpc import Index
@@ -174,3 +176,22 @@ async def test_a_server_that_cannot_open_a_shard_opens_others(servers: Servers, 
     (line,) = [line for line in lines if "has not opened a shard" in line["event"]]
     assert (line["index"], line["shard"], line["address"]) == ("points", 0, address)
     assert "no descriptor is left" in line["reason"]
+
+
+def test_an_index_that_cannot_be_read_keeps_no_other_from_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of it stays."""
+    for name in ("a", "b"):
+        build(tmp_path, name, 2)
+    before = shard_openings._read_divisions(tmp_path, {})
+    stamp = IndexFolder.pointer_stamp
+
+    def fail_with_one(index: IndexFolder) -> object:
+        if index.name == "a":
+            raise OSError(errno.ESTALE, "stale")
+        return stamp(index)
+
+    monkeypatch.setattr(IndexFolder, "pointer_stamp", fail_with_one)
+    assert shard_openings._read_divisions(tmp_path, {}).keys() == {"b"}
+    assert shard_openings._read_divisions(tmp_path, before) == before
