@@ -35,7 +35,7 @@ class Promises:
         """Take the bytes of all builds of another front."""
         self._bytes_of_fronts[front] = size
 
-    def beside(self, build: "RoomCheck") -> int:
+    def bytes_of_others(self, build: "RoomCheck") -> int:
         """Return the bytes of all builds but one."""
         total = sum(self._bytes.values()) + sum(self._bytes_of_fronts.values())
         return total - self._bytes.get(build, 0)
@@ -113,7 +113,7 @@ class RoomCheck:
             end()
 
     def _check(self, shard_bytes: int) -> None:
-        room_bytes, promised_bytes = self._room_bytes(), self._promises.beside(self)
+        room_bytes, promised_bytes = self._room_bytes(), self._promises.bytes_of_others(self)
         if room_bytes is not None:
             room_bytes = max(0, room_bytes - promised_bytes) + self._replaced_bytes
             if shard_bytes > room_bytes:
