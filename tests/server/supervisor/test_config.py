@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +120,7 @@ _ROUTER: Final = {"shards": 2, "shard_servers": "one:1|two:2, three:3", "cluster
         ({**_ROUTER, "replicas": 2}, "replicas"),
         ({**_ROUTER, "shard_servers": "one:1|two"}, "shard_servers"),
         ({**_ROUTER, "shard_servers": "one:1|two:2, three:3|three:3"}, "shard_servers"),
+        ({**_ROUTER, "shard_servers": ",".join(["shard.example:1"] * 7_000)}, "shard_servers"),
         ({"shards": 2, "cluster_ca": "file"}, "cluster_ca"),
         ({**_ROUTER, "cluster_name": "shards"}, "cluster_name"),
         ({"data_dir": "d", "cache_dir": "c"}, "cache_dir"),
@@ -168,6 +170,20 @@ def test_shard_servers_have_places_and_replicas() -> None:
     assert (config.far_places, Config(shards=2).far_places) == (2, 0)
     assert Config(shards=2, data_dir="d", cache_dir="c").cache_dir == "c"
     assert Config(**_SHARD, cache_dir="c").cache_dir == "c"  # type: ignore[arg-type]  # of any option
+
+
+def test_children_learn_of_as_many_shard_servers_as_an_index_may_have() -> None:
+    """Four of long names at each of 256 places."""
+    names = [f"divgrpc-shard-{number}.divgrpc-shard.shops:50061" for number in range(1_024)]
+    places = ",".join("|".join(names[first : first + 4]) for first in range(0, 1_024, 4))
+    config = Config(**{**_ROUTER, "shards": 256, "shard_servers": places})  # type: ignore[arg-type]  # of any option
+    parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with parent, child:
+        control.Channel(parent).send(control.hello(config, Path("/indexes"), 1, "secret"))
+        delivery = control.Channel(child).receive()
+    assert delivery is not None
+    _, options, _ = json.loads(delivery[0].text)
+    assert len(Config(**options).shard_places) == 256
 
 
 def test_shard_servers_elsewhere_need_tls(tmp_path: Path) -> None:
