@@ -395,11 +395,13 @@ class StoredPoints:
         if self._has_texts:
             explanations = (with_texts(one, self._ids_of) for one in answers.explanations)
             columns["explanations"] = tuple(explanations)
+        # Routers read nothing of points for columns that the index does not have.
+        has_values = bool(self._reader.attributes)
         if parameters.with_report:
-            has_values = bool(self._reader.attributes)
             columns["report"] = report_of(answers, self._attributes_of if has_values else None)
         if parameters.with_attributes:
-            columns["attributes"] = self._attributes_of(answers.ids[answers.ids >= 0])
+            keys = answers.ids[answers.ids >= 0]
+            columns["attributes"] = self._attributes_of(keys) if has_values else {}
         if parameters.with_payload:
             rows = self._rows_of_keys(answers.ids[answers.ids >= 0])
             columns["payloads"] = self._reader.payloads(rows) or (b"",) * len(rows)

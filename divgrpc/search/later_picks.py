@@ -95,6 +95,9 @@ def choose_dial(
     for step in range(_DIAL_STEPS, 0, -1):
         at_dial = replace(parameters, lose_at_most=None, diversity=step / _DIAL_STEPS)
         picks, _ = pick_after(candidates, at_dial, metric, copy_limit, shown)
+        if not len(picks.places):
+            # All candidates are near-copies of points that were shown.
+            return 0.0, records.NO_CHOICE
         loss = nearest - mean_of(relevance(distances[picks.places], metric))
         if width == 0 or loss / width <= bound:
             if step == _DIAL_STEPS and reason == records.LOSS_BOUND:

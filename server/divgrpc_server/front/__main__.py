@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, Literal, NoReturn
 
 from grpc import aio
-from grpc_health.v1 import health, health_pb2
 
 from divgrpc.errors import UnsupportedError
 from divgrpc.parameters import INDEX_NAME
@@ -27,6 +26,7 @@ from divgrpc_server.front.catalog import (
 )
 from divgrpc_server.front.follower import follow
 from divgrpc_server.front.gate import Gate
+from divgrpc_server.front.health import Health
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.meter import CallMeter, NoCallMeter, PoolMeter, ShardMeter
 from divgrpc_server.front.pool import Pool
@@ -103,7 +103,7 @@ class Front:
         self._writer.no_worker = "the writer is not up; retry"
         self._jobs = Jobs(config, process.channel, self._pool, root, self._shards)
         self._service = self._new_service(NoCallMeter() if page is None else CallMeter(page))
-        self._health = health.aio.HealthServicer()
+        self._health = Health("", self._name)
         # gRPC ends calls above `pending_calls` with CANCELLED and no details, at a sixth of the
         # cost of a refusal with a reason. A front that may hold more calls answers them too late.
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
@@ -162,7 +162,6 @@ class Front:
         await self._drain()
 
     async def _startup(self) -> None:
-        await self._set_health(serving=False)
         # gRPC keeps a separate queue for each registered method, so calls of other methods do not
         # wait behind calls of registered methods. If the installed gRPC cannot register methods,
         # the generic handler serves these methods too.
@@ -204,7 +203,7 @@ class Front:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _drain(self) -> None:
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         self._service.drain()
         await self._server.stop(self._process.config.grace)
         # gRPC has cancelled the calls that outlasted the grace period. Wait until their tasks end.
@@ -224,12 +223,7 @@ class Front:
         while True:
             await self._health_is_stale.wait()
             self._health_is_stale.clear()
-            await self._set_health(serving=self._serving and self._pool.workers > 0)
-
-    async def _set_health(self, *, serving: bool) -> None:
-        answer = health_pb2.HealthCheckResponse
-        for service in ("", self._name):
-            await self._health.set(service, answer.SERVING if serving else answer.NOT_SERVING)
+            self._health.set(serving=self._serving and self._pool.workers > 0)
 
     def _obey(self) -> None:
         delivery = self._process.channel.receive()

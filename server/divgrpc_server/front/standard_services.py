@@ -13,11 +13,12 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from divgrpc.errors import DivgrpcError
 from divgrpc_server.codec.statuses import MalformedError, status_of
+from divgrpc_server.front.health import Health
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -35,7 +36,7 @@ _Context = aio.ServicerContext[bytes, _Answer]
 
 
 def health_handler(
-    servicer: health.aio.HealthServicer, kernels: Callable[[], tuple[int, int]]
+    states: Health, kernels: Callable[[], tuple[int, int]]
 ) -> grpc.GenericRpcHandler:
     """Return the handler of the health service.
 
@@ -49,7 +50,7 @@ def health_handler(
         ready, total = kernels()
         if ready < total:
             context.set_trailing_metadata(((_COMPILED_KEY, str(ready)), (_TOTAL_KEY, str(total))))
-        return await servicer.Check(request, context)
+        return await states.check(request, context)
 
     request, pack = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse.SerializeToString
     handlers: dict[str, grpc.RpcMethodHandler[bytes, health_pb2.HealthCheckResponse]] = {
@@ -57,7 +58,7 @@ def health_handler(
             _parsing(request, check), response_serializer=pack
         ),
         "Watch": grpc.unary_stream_rpc_method_handler(
-            _parsing(request, servicer.Watch), response_serializer=pack
+            _parsing(request, states.watch), response_serializer=pack
         ),
     }
     return grpc.method_handlers_generic_handler(HEALTH, handlers)

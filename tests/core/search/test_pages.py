@@ -236,6 +236,14 @@ def test_a_loss_is_bounded_after_points_already_shown(options: dict[str, Any]) -
     assert (nearest - more.scores.mean()) / (nearest - whole) > 0.2
 
 
+def test_no_dial_is_chosen_if_all_candidates_are_near_copies_of_points_shown() -> None:
+    points = np.array([[1, 0], [0.7, 0.7], [0, 1]], np.float32)
+    words: dict[str, Any] = {"k": 1, "duplicate_threshold": 0.8, "already_shown": points}
+    for selector in ("greedy", "mmr"):
+        result = build(points).query(points[:1], selector=selector, lose_at_most=0.5, **words)
+        assert result.counts.tolist() == [0]
+
+
 def test_pages_obey_filters_and_ids() -> None:
     points = points_of(9, 300, ties=False)
     names = [f"p{number}" for number in range(300)]

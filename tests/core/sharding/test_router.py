@@ -50,6 +50,7 @@ _MORE: list[dict[str, Any]] = [
     {"lose_at_most": 0.05},
     {"duplicate_threshold": None},
     {"duplicate_threshold": 0.9, "list_collapsed": True},
+    {"with_attributes": True},
 ]
 
 
@@ -78,6 +79,12 @@ def outcome_of(answer: Callable[[], QueryResult]) -> QueryResult | str:
         return answer()
     except DivgrpcError as error:
         return f"{type(error).__name__}: {error}"
+
+
+def test_an_index_without_attributes_has_none_to_return() -> None:
+    index = an_index("lsh_div", "cosine", "dense")
+    parameters = QueryParameters(k=3, with_attributes=True, with_report=True)
+    check(index, divided(index, 2, "hash"), Request(queries(2, "cosine"), parameters))
 
 
 @every_search
