@@ -65,8 +65,8 @@ def check_whole(manifest: Manifest) -> None:
     if manifest.shards:
         raise UnsupportedError(
             "index",
-            f"the index is divided among {len(manifest.shards)} shards: a server with --shards"
-            " reads it, and nothing writes to it or diagnoses it; for that, build it again without"
+            f"the index is divided among {len(manifest.shards)} shards: to read it, start the"
+            " server with --shards; to write to it or to diagnose it, build it again without"
             " --shards, or make it whole with divgrpc reshard FOLDER --shards 1 (after a write, it"
             " cannot be divided again)",
         )
