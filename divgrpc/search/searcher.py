@@ -170,9 +170,8 @@ class Searcher:
         otherwise only candidates are found.
         """
         points = passing or rows or self._n_points
-        # With inverted lists, an exact search for four times as many candidates takes three times
-        # as long. So the pool grows only in a second search, made if near-copies crowd the pool.
-        # Within quotas, which pick later, answers must not depend on lists: routers have none.
+        # With inverted lists, four times as many candidates take three times as long to find. So a
+        # pool grows in a second search; not within quotas, which routers search without lists.
         by_lists = picks and parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan_of = partial(
             QueryPlan.of,

@@ -38,17 +38,17 @@ def unpack(
     return columns
 
 
-def check_stored(shard: int, reply: Mapping[str, Array], asked: int = 0) -> None:
+def check_stored(shard: int, reply: Mapping[str, Array], id_count: int = 0) -> None:
     """Raise `ShardFaultError` for a reply about stored points without their sizes or places.
 
-    asked: number of ids that were asked for, if the places of the points in them matter.
+    id_count: number of ids in the request, if the places of the points among them matter.
     """
     count, sizes = len(reply["ids"]), reply["sizes"]
     is_whole = len(sizes) == count and (not count or sizes.min() >= 0)
-    if asked and is_whole:
+    if id_count and is_whole:
         places = reply["places"]
         is_whole = len(places) == count == len(np.unique(places))
-        is_whole = is_whole and (not count or 0 <= places.min() <= places.max() < asked)
+        is_whole = is_whole and (not count or 0 <= places.min() <= places.max() < id_count)
     if not is_whole:
         raise ShardFaultError(shard, "message does not say which points it is about")
 

@@ -251,16 +251,16 @@ class GatheringEngine(Engine):
                 keys[reply["places"]] = reply["ids"]
         return keys
 
-    def _locate(self, columns: Mapping[str, Array], asked: int) -> list[dict[str, Array]]:
-        """Return replies to a `GET_REQUEST` for `asked` ids alone, and note what they say."""
+    def _locate(self, columns: Mapping[str, Array], id_count: int) -> list[dict[str, Array]]:
+        """Return replies to a `GET_REQUEST` for `id_count` ids alone, and note what they say."""
         replies = self._replies("get", columns, layouts.GET_REQUEST, self._stored)
         for shard, reply in replies.items():
-            self._note(shard, reply, asked)
+            self._note(shard, reply, id_count)
         return list(replies.values())
 
-    def _note(self, shard: int, reply: Mapping[str, Array], asked: int = 0) -> None:
+    def _note(self, shard: int, reply: Mapping[str, Array], id_count: int = 0) -> None:
         """Note the shard and the sizes of the points in a reply; see `checks.check_stored`."""
-        checks.check_stored(shard, reply, asked)
+        checks.check_stored(shard, reply, id_count)
         for key, sizes in zip(reply["ids"].tolist(), reply["sizes"].tolist(), strict=True):
             self._known[key] = shard, sizes
 
