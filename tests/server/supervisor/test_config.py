@@ -174,7 +174,8 @@ def test_shard_servers_have_places_and_replicas() -> None:
 
 def test_children_learn_of_as_many_shard_servers_as_an_index_may_have() -> None:
     """Four of long names at each of 256 places."""
-    names = [f"divgrpc-shard-{number}.divgrpc-shard.shops:50061" for number in range(1_024)]
+    suffix = "divgrpc-shard.production.svc.cluster.local:50061"
+    names = [f"divgrpc-shard-{number}.{suffix}" for number in range(1_024)]
     places = ",".join("|".join(names[first : first + 4]) for first in range(0, 1_024, 4))
     config = Config(**{**_ROUTER, "shards": 256, "shard_servers": places})  # type: ignore[arg-type]  # of any option
     parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
