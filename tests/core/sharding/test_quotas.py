@@ -38,11 +38,11 @@ def an_index(*, form: _Form = "lsh_div", texts: bool = False) -> Index:
     rng = np.random.default_rng(0)
     brands = rng.integers(0, _BRANDS, _ROWS)
     centres = rng.standard_normal((_BRANDS, _DIMS))
+    sources = rng.choice(["own", "web", "ads", ""], _ROWS, p=[0.006, 0.5, 0.4, 0.094])
+    numbers = rng.permutation(10**6)[:_ROWS]
     points: Any = (centres[brands] + 0.3 * rng.standard_normal((_ROWS, _DIMS))).astype(np.float32)
     if form == "lists":
         points = _words_of(brands)
-    sources = rng.choice(["own", "web", "ads", ""], _ROWS, p=[0.006, 0.5, 0.4, 0.094])
-    numbers = rng.permutation(10**6)[:_ROWS]
     return Index.build(
         points,
         ids=[f"item {number:x}" for number in numbers] if texts else numbers,
